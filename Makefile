@@ -1,0 +1,77 @@
+# Everything here works on a fresh machine with make and Python 3.11 to 3.13; the first use of a target installs what it needs into
+# $(VENV), later uses start at once. Variables: PYTHON (the interpreter for a new $(VENV)), VENV, ARGS (for `make test` and `make demo`),
+# JSON (a file for the rows of `make bench`).
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+JSON ?=
+
+python := $(VENV)/bin/python
+pip := $(python) -m pip --disable-pip-version-check --quiet
+installed := $(VENV)/installed
+
+# An editable install and the scripts in bin/ hold absolute paths, so a virtual environment that was copied or moved is installed anew.
+ifneq ($(wildcard $(installed)/place),)
+ifneq ($(shell cat $(installed)/place),$(CURDIR))
+$(shell rm -rf $(installed))
+endif
+endif
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench docs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+demo: $(installed)/project ## index the standard library on a cluster while its nodes are killed; under a minute
+	$(VENV)/bin/understudy demo $(ARGS)
+
+test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
+	$(python) -m pytest $(ARGS)
+
+lint: $(installed)/lint ## ruff, flake8-async, mypy --strict, basedpyright
+	$(python) -m ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m flake8 .
+	$(python) -m mypy --strict actors runtime
+	$(VENV)/bin/basedpyright --pythonpath $(python)
+
+format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
+	$(python) -m ruff check --select I --fix .
+	$(python) -m ruff format .
+
+bench: $(installed)/tests ## calls per second beside the bare floor; JSON=file writes the rows as data too
+	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON))
+
+docs: $(installed)/docs ## build docs/_build/html
+	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find actors runtime tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: a file under $(installed) is newer than pyproject.toml while what it names is installed.
+
+$(installed)/tests $(installed)/lint $(installed)/docs: $(installed)/%: $(installed)/project
+	$(pip) install --group $*
+	@touch $@
+
+$(installed)/project: $(installed)/environment pyproject.toml
+	$(pip) install --editable .
+	@printf '%s\n' '$(CURDIR)' > $(installed)/place
+	@touch $@
+
+# The last line replaces the pip of Python 3.11 and 3.12, which cannot read dependency groups.
+$(installed)/environment:
+	@set -e; \
+	chosen=; for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	  if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then chosen=$$candidate; break; fi; \
+	done; \
+	test -n "$$chosen" || { echo "error: no Python 3.11 to 3.13 among: $(or $(PYTHON),python3 python3.13 python3.12 python3.11); name one with 'make PYTHON=/path/to/python3.12 ...'" >&2; exit 1; }; \
+	"$$chosen" -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $$chosen cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+	echo "$$chosen -m venv $(VENV)"; "$$chosen" -m venv $(VENV)
+	$(pip) install --upgrade 'pip>=25.1'
+	@mkdir -p $(installed) && touch $@
