@@ -11,10 +11,10 @@ python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check --quiet
 installed := $(VENV)/installed
 
-# An editable install and the scripts in bin/ hold absolute paths, so a virtual environment that was copied or moved is installed anew.
+# An editable install names the directory it was made in; after a copy or a move it is made again.
 ifneq ($(wildcard $(installed)/place),)
 ifneq ($(shell cat $(installed)/place),$(CURDIR))
-$(shell rm -rf $(installed))
+$(shell rm -f $(installed)/project)
 endif
 endif
 
@@ -37,7 +37,7 @@ lint: $(installed)/lint ## ruff, flake8-async, mypy --strict, basedpyright
 	$(python) -m ruff format --check .
 	$(python) -m flake8 .
 	$(python) -m mypy --strict actors runtime
-	$(VENV)/bin/basedpyright --pythonpath $(python)
+	$(python) -m basedpyright --pythonpath $(python)
 
 format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
 	$(python) -m ruff check --select I --fix .
@@ -64,14 +64,21 @@ $(installed)/project: $(installed)/environment pyproject.toml
 	@printf '%s\n' '$(CURDIR)' > $(installed)/place
 	@touch $@
 
-# The last line replaces the pip of Python 3.11 and 3.12, which cannot read dependency groups.
+# A virtual environment that works is kept, whoever made it: two interpreters in one directory would break each other. The last line
+# replaces the pip of Python 3.11 and 3.12, which cannot read dependency groups.
+supported := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+candidates := $(or $(PYTHON),python3 python3.13 python3.12 python3.11)
+
 $(installed)/environment:
-	@set -e; \
-	chosen=; for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
-	  if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then chosen=$$candidate; break; fi; \
+	@if $(python) -c '$(supported)' 2>/dev/null && $(python) -m pip --version >/dev/null 2>&1; then exit; fi; \
+	for candidate in $(candidates); do \
+	  if "$$candidate" -c '$(supported)' 2>/dev/null; then \
+	    "$$candidate" -c 'import ensurepip, venv' 2>/dev/null \
+	      || { echo "error: $$candidate cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
+	    echo "$$candidate -m venv --clear $(VENV)"; \
+	    exec "$$candidate" -m venv --clear $(VENV); \
+	  fi; \
 	done; \
-	test -n "$$chosen" || { echo "error: no Python 3.11 to 3.13 among: $(or $(PYTHON),python3 python3.13 python3.12 python3.11); name one with 'make PYTHON=/path/to/python3.12 ...'" >&2; exit 1; }; \
-	"$$chosen" -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $$chosen cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; \
-	echo "$$chosen -m venv $(VENV)"; "$$chosen" -m venv $(VENV)
+	echo "error: no Python 3.11 to 3.13 among: $(candidates); name one: make PYTHON=/path/to/python3.12 ..." >&2; exit 1
 	$(pip) install --upgrade 'pip>=25.1'
 	@mkdir -p $(installed) && touch $@

@@ -1,0 +1,36 @@
+"""Sphinx configuration. `make docs` builds with warnings as errors, and without a network."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from runtime.version import __version__
+
+project = "Understudy"
+author = "The Understudy authors"
+project_copyright = "2026, The Understudy authors"
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib_trio"]
+exclude_patterns = ["_build"]
+root_doc = "index"
+
+html_theme = "furo"
+html_title = f"Understudy {release}"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+
+# The inventories of other projects come over the network, so only the published build asks for them.
+if "READTHEDOCS" in os.environ:
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "attrs": ("https://www.attrs.org/en/stable/", None),
+        "python": ("https://docs.python.org/3", None),
+        "trio": ("https://trio.readthedocs.io/en/stable/", None),
+    }
