@@ -1,0 +1,134 @@
+"""The base class of what users write: identity, hooks, a nursery of its own, and state that survives restarts.
+
+An actor's methods run one at a time, so its state needs no locks. It ends when it is stopped, when its node ends, or when one of its
+own tasks raises; a method that raises ends only that call. The same object works without any runtime in unit tests: then `self.node` and
+the rest of its identity are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Protocol, Self, TypeVarTuple, Unpack
+
+from actors.method import Address, Method, MethodDefinition
+from actors.node import NodeInterface
+from actors.options import CallChanges
+from actors.restarts import ExitReason
+
+Ts = TypeVarTuple("Ts")
+
+
+class ActorNursery(Protocol):
+    """Where an actor's own tasks live: they are cancelled when it ends, and one that raises ends the actor."""
+
+    def start_soon(self, function: Callable[[Unpack[Ts]], Awaitable[object]], *args: Unpack[Ts], name: str | None = None) -> None:
+        """Start a task soon, as `trio.Nursery.start_soon` does."""
+        ...
+
+
+class ActorContext(Protocol):
+    """What the hosting runtime gives an actor; reached through the properties of `Actor`."""
+
+    @property
+    def node(self) -> NodeInterface: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def nursery(self) -> ActorNursery: ...
+    @property
+    def handle(self) -> Any: ...
+    async def save(self, state: object) -> None: ...
+    async def saved(self) -> Any: ...
+    def supervise(self, supervisor: Any) -> Any: ...
+
+
+class Actor:
+    """Derive from this and mark with `@method` what may be called from outside."""
+
+    __methods__: ClassVar[Mapping[str, MethodDefinition]] = {}
+    _context: ActorContext | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if isinstance(vars(cls)[name], Method) and (name in _RESERVED or name.startswith("_")):
+                raise TypeError(f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a @method; call it something else")
+        collected = dict(cls.__methods__)
+        for base in reversed(cls.__mro__):
+            for name, member in vars(base).items():
+                if isinstance(member, Method):
+                    collected[name] = member.definition
+                else:
+                    # A subclass that overrides a method without the mark takes it out of reach, as it reads.
+                    collected.pop(name, None)
+        cls.__methods__ = collected
+
+    @property
+    def node(self) -> NodeInterface:
+        """The node that hosts this actor: spawn, look up and stop others through it."""
+        return self._hosted().node
+
+    @property
+    def name(self) -> str:
+        """This actor's name, unique in the cluster."""
+        return self._hosted().name
+
+    @property
+    def epoch(self) -> int:
+        """Grows at every (re)start of this name anywhere: pass it to outside systems as a fencing token (Kleppmann's term)."""
+        return self._hosted().epoch
+
+    @property
+    def handle(self) -> Self:
+        """A handle of this actor, to hand to others."""
+        handle: Self = self._hosted().handle
+        return handle
+
+    @property
+    def nursery(self) -> ActorNursery:
+        """For tasks of its own, which end with the actor."""
+        return self._hosted().nursery
+
+    def options(self, **changes: Unpack[CallChanges]) -> Self:
+        """A handle of this actor whose calls have these options where neither the method nor the call says otherwise."""
+        changed: Self = self._hosted().handle.options(**changes)
+        return changed
+
+    @property
+    def address(self) -> Address:
+        """Where this actor runs."""
+        address: Address = self._hosted().handle.address
+        return address
+
+    async def on_start(self) -> None:
+        """Called once before the first message. An exception here means that the actor did not start."""
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """Called once after the last message when the actor is stopped or its node leaves; not when its process is killed.
+
+        Bounded: it is cancelled when the time allowed for stopping (5 seconds) is over.
+        """
+
+    async def save(self, state: object) -> None:
+        """Keep `state` (anything that can be a message) beyond the end of this actor, under its name.
+
+        Returns when the store has it. Refused with `StaleEpochError` if a newer epoch of this name has started: what a fenced
+        predecessor computes can no longer be saved. Only actors with a given name can save.
+        """
+        await self._hosted().save(state)
+
+    async def saved(self) -> Any:
+        """What was saved last under this name, by this or any earlier epoch; None if nothing was."""
+        return await self._hosted().saved()
+
+    def _hosted(self) -> ActorContext:
+        if self._context is None:
+            raise RuntimeError(
+                f"this {type(self).__qualname__} was not started by a node, so it has no name, node or nursery; start it with node.spawn(...)"
+            )
+        return self._context
+
+
+_RESERVED = frozenset(name for name in vars(Actor) if not name.startswith("_"))

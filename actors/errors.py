@@ -1,0 +1,259 @@
+"""Every outcome that a caller can catch, and every refusal that a user can act upon.
+
+A call ends in exactly one of three ways besides its value: `NotExecutedError` (it certainly never ran, so repeating it is safe),
+`OutcomeUnknownError` (it may have run) or `RemoteError` (it ran, and the method raised). They are told apart by type, never by text;
+the names follow gRPC's distinction between transparent retries and committed calls, and Jepsen's "info" events.
+
+Messages say what happened, to whom, and what to do next; the same facts are attributes, so that programs need not parse them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Outcome = Literal["not executed", "unknown", "raised"]
+
+
+class UnderstudyError(Exception):
+    """The base of everything that this project raises on purpose."""
+
+
+class CallError(UnderstudyError):
+    """A call that did not return a value. Catch one of the three subclasses; this base is for code that treats them alike.
+
+    Attributes: `actor` (name), `method`, `node` (name), `epoch` of the actor as the caller knew it, `attempts` made so far, `outcome`.
+    Each is None (`attempts`: 0) where it is not known.
+    """
+
+    outcome: ClassVar[Outcome] = "unknown"
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        actor: str | None = None,
+        method: str | None = None,
+        node: str | None = None,
+        epoch: int | None = None,
+        attempts: int = 0,
+    ) -> None:
+        super().__init__(text)
+        self.actor = actor
+        self.method = method
+        self.node = node
+        self.epoch = epoch
+        self.attempts = attempts
+
+
+class NotExecutedError(CallError):
+    """The call certainly never ran: repeating it is safe, here or elsewhere."""
+
+    outcome: ClassVar[Outcome] = "not executed"
+
+
+class ActorNotFoundError(NotExecutedError):
+    """No actor of this name lives in the cluster now."""
+
+
+class MethodNotFoundError(NotExecutedError):
+    """The actor exists, but has no method of this name that may be called from outside."""
+
+
+class BadArgumentsError(NotExecutedError, TypeError):
+    """The arguments do not fit the method's signature."""
+
+
+class StaleEpochError(NotExecutedError):
+    """The call was addressed to an epoch of the actor that is no longer (or not yet) valid on that node."""
+
+
+class NodeNotFoundError(NotExecutedError):
+    """No node of this name is a member of the cluster now."""
+
+
+class NodeUnreachableError(NotExecutedError):
+    """The call could not be handed to the node's connection; the node may or may not be alive."""
+
+
+class NodeDrainingError(NotExecutedError):
+    """The node is leaving the cluster and takes no new work."""
+
+
+class MailboxFullError(NotExecutedError):
+    """The actor's mailbox is at its limit; the call was shed at the door."""
+
+
+class DeadlineExceededError(NotExecutedError, TimeoutError):
+    """The deadline passed before the call began to run; it was dropped unexecuted."""
+
+
+class SelfCallError(NotExecutedError):
+    """A running method awaited its own actor: it would have waited for itself for ever."""
+
+
+class OutcomeUnknownError(CallError):
+    """The call may have run: its answer did not arrive, and will not."""
+
+    outcome: ClassVar[Outcome] = "unknown"
+
+
+class CallTimeoutError(OutcomeUnknownError, TimeoutError):
+    """The call's `timeout` passed before its answer came."""
+
+
+class ActorDiedError(OutcomeUnknownError):
+    """The actor ended while the call was with it."""
+
+
+class NodeDiedError(OutcomeUnknownError):
+    """The node ended while the call was with it."""
+
+
+class ConnectionLostError(OutcomeUnknownError):
+    """The connection broke after the call was handed to it and before its answer came."""
+
+
+class ReplyEncodeError(OutcomeUnknownError):
+    """The method ran and returned, but what it returned cannot be sent."""
+
+
+class RemoteError(CallError):
+    """The method ran and raised.
+
+    Where the remote exception's type is a builtin or a class registered with `@message`, the error that the caller catches is an
+    instance of that type as well: `except ValueError` and `except RemoteError` both work.
+
+    Attributes besides those of `CallError`: `remote_type` (import path of the exception's class) and `remote_traceback` (text).
+    """
+
+    outcome: ClassVar[Outcome] = "raised"
+    remote_type: str = ""
+    remote_traceback: str = ""
+
+    def __str__(self) -> str:
+        text = str(self.args[0]) if len(self.args) == 1 else ", ".join(map(repr, self.args))
+        where = f"\n\nraised by {self.actor}.{self.method} on node {self.node}:" if self.actor else "\n\nremote traceback:"
+        return f"{text}{where}\n{self.remote_traceback}" if self.remote_traceback else text
+
+
+class EncodeError(UnderstudyError, TypeError):
+    """A value that cannot cross the wire. `path` leads to it, for example `args[0].items['x']`."""
+
+    def __init__(self, text: str, *, path: str = "") -> None:
+        super().__init__(text)
+        self.path = path
+
+
+class DecodeError(UnderstudyError, ValueError):
+    """Bytes from a proven peer that do not decode to a value here, for example a message type that cannot be imported."""
+
+
+class ProtocolError(UnderstudyError):
+    """A peer sent bytes that break the protocol. The connection they came on is closed; nothing else is touched."""
+
+
+class HandshakeError(UnderstudyError):
+    """Two nodes did not come to terms; the connection is closed. `code` is the machine-readable reason."""
+
+    code: ClassVar[str] = "handshake"
+
+
+class WrongSecretError(HandshakeError):
+    """The peer could not prove that it knows the cluster's secret, or we could not to it."""
+
+    code: ClassVar[str] = "wrong-secret"
+
+
+class WrongClusterError(HandshakeError):
+    """The peer belongs to a cluster of another name."""
+
+    code: ClassVar[str] = "wrong-cluster"
+
+
+class ProtocolVersionError(HandshakeError):
+    """The two sides share no version of the protocol."""
+
+    code: ClassVar[str] = "protocol-version"
+
+
+class WrongPeerError(HandshakeError):
+    """Another node, or another incarnation of it, answered at the address that was dialled."""
+
+    code: ClassVar[str] = "wrong-peer"
+
+
+class HandshakeTimeoutError(HandshakeError, TimeoutError):
+    """The peer connected, or accepted, and then said too little for too long."""
+
+    code: ClassVar[str] = "handshake-timeout"
+
+
+class JoinError(UnderstudyError):
+    """This node could not join the cluster. The message names the address tried and the next step."""
+
+
+class NodeNameTakenError(JoinError):
+    """A live member of the cluster has this node name already."""
+
+
+class ListenError(UnderstudyError):
+    """This node cannot, or must not, listen on the address given."""
+
+
+class SpawnError(UnderstudyError):
+    """An actor could not be started. `actor` is its name, `node` where it was tried."""
+
+    def __init__(self, text: str, *, actor: str | None = None, node: str | None = None) -> None:
+        super().__init__(text)
+        self.actor = actor
+        self.node = node
+
+
+class NameTakenError(SpawnError):
+    """An actor of this name lives already; `get_or_spawn` returns it instead."""
+
+
+class ActorClassError(SpawnError):
+    """The actor's class cannot be imported on the node that should run it, or is no `Actor`."""
+
+
+class ActorStartError(SpawnError):
+    """The actor's constructor or `on_start` raised; `remote_traceback` holds where."""
+
+    def __init__(
+        self, text: str, *, actor: str | None = None, node: str | None = None, remote_traceback: str = ""
+    ) -> None:
+        super().__init__(text, actor=actor, node=node)
+        self.remote_traceback = remote_traceback
+
+
+class NoPlacementError(SpawnError):
+    """No member of the cluster meets what the actor asks of its node."""
+
+
+class OwnerDiedError(UnderstudyError):
+    """The node that owned a referenced value ended, and the value with it."""
+
+
+class ReferenceReleasedError(UnderstudyError):
+    """The referenced value was freed by its owner."""
+
+
+class StoreError(UnderstudyError):
+    """The coordination store did not do what was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached now. Says nothing about what it holds: "away" is not "no such name"."""
+
+
+class StoreOutcomeUnknownError(StoreError):
+    """A write was sent to the store and its answer was lost: it may have been applied."""
+
+
+class StoreCompactedError(StoreError):
+    """The watch asked for a revision that the store no longer keeps: read afresh and watch from there."""
+
+
+class LeaseLostError(StoreError):
+    """The lease has expired or was revoked; what was tied to it is gone."""

@@ -1,0 +1,83 @@
+"""Handles: what a caller holds instead of an actor.
+
+A handle is an address and call options. It survives restarts and moves of its actor, can be sent inside messages, and two handles of
+one actor are equal. To a type checker a handle of a `Counter` is a `Counter`; at run time it offers that class's `@method`s and the
+few names below, and nothing of the actor's state.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Unpack
+
+from actors.method import Address, BoundMethod, Caller, MethodDefinition
+from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
+
+
+class Handle:
+    """The address of an actor, with call options; get one from `spawn`, `lookup` or a message."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        address: Address,
+        methods: Mapping[str, MethodDefinition] | None,
+        options: CallOptions = NO_CALL_OPTIONS,
+    ) -> None:
+        self._caller = caller
+        self._address = address
+        self._methods = methods
+        self._options = options
+
+    @property
+    def name(self) -> str:
+        """The actor's name, unique in the cluster."""
+        return self._address.name
+
+    @property
+    def epoch(self) -> int:
+        """The actor's epoch when this handle was made."""
+        return self._address.epoch
+
+    @property
+    def address(self) -> Address:
+        """Where the actor was when this handle was made."""
+        return self._address
+
+    def options(self, **changes: Unpack[CallChanges]) -> Handle:
+        """A handle of the same actor whose calls have these options where the method and the call do not say otherwise."""
+        return Handle(self._caller, self._address, self._methods, CallOptions(**changes).over(self._options))
+
+    def __getattr__(self, attribute: str) -> BoundMethod[..., object]:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        definition = self._definition(attribute)
+        bound = BoundMethod[..., object](self._caller, self._address, definition, definition.options.over(self._options))
+        # The next access finds it without coming here.
+        self.__dict__[attribute] = bound
+        return bound
+
+    def _definition(self, name: str) -> MethodDefinition:
+        if self._methods is None:
+            return MethodDefinition(name=name, function=_unknown)
+        definition = self._methods.get(name)
+        if definition is None:
+            near = difflib.get_close_matches(name, self._methods, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it offers {', '.join(sorted(self._methods)) or 'no methods'}"
+            raise AttributeError(f"{self._address.class_path} has no @method {name!r} that a handle could call{hint}")
+        return definition
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handle) and other._address.name == self._address.name
+
+    def __hash__(self) -> int:
+        return hash(self._address.name)
+
+    def __repr__(self) -> str:
+        address = self._address
+        return f"<handle of {address.name} ({address.class_path or 'class not said'}), last seen on {address.node}>"
+
+
+def _unknown(*args: object, **kwargs: object) -> object:
+    raise TypeError("this handle was looked up without its class; the method runs only where the actor lives")

@@ -1,0 +1,74 @@
+"""Types registered to cross the wire besides plain data.
+
+`@message` marks an attrs class, a dataclass or an exception class as data that peers may send each other. The mark lives on the
+class itself: there is no registry to fill, and a class is found again by its import path (`module:qualified.name`) on the
+receiving side, which accepts it only if it carries the mark there too. Fields travel by name, so that a type may gain fields with
+defaults between two versions of a program; unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar, overload
+
+import attrs
+
+C = TypeVar("C", bound=type)
+
+_MARK = "__understudy_message__"
+
+
+@attrs.frozen
+class MessageType:
+    """What the wire needs to know of a registered class: its import path and the fields that its constructor takes.
+
+    `fields` pairs each attribute's name with the constructor argument's (attrs strips leading underscores). Exceptions have no
+    fields: their `args` travel.
+    """
+
+    path: str
+    fields: tuple[tuple[str, str], ...]
+    is_exception: bool = False
+
+
+@overload
+def message(cls: C, /) -> C: ...
+@overload
+def message() -> Callable[[C], C]: ...
+def message(cls: C | None = None, /) -> C | Callable[[C], C]:
+    """Mark an attrs class, a dataclass or an exception class as one that may be sent.
+
+    Put it outermost, above `@attrs.define` or `@dataclass`. Raises TypeError for any other class, and for classes defined inside a
+    function, which no other process could import.
+    """
+    return _mark if cls is None else _mark(cls)
+
+
+def message_type(cls: type) -> MessageType | None:
+    """The mark of `cls` itself, or None. A subclass of a registered class is not registered by that."""
+    found = cls.__dict__.get(_MARK)
+    return found if isinstance(found, MessageType) else None
+
+
+def import_path(cls: type) -> str:
+    """`module:qualified.name`, by which another process finds `cls`."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _mark(cls: C) -> C:
+    path = import_path(cls)
+    if "<locals>" in path:
+        raise TypeError(f"@message: {path} is defined inside a function; move it to the top of its module, so that others can import it")
+    if issubclass(cls, BaseException):
+        if not issubclass(cls, Exception):
+            raise TypeError(f"@message: {path} must derive from Exception to be sent as an error")
+        described = MessageType(path, (), is_exception=True)
+    elif attrs.has(cls):
+        described = MessageType(path, tuple((a.name, a.alias or a.name) for a in attrs.fields(cls) if a.init))
+    elif dataclasses.is_dataclass(cls):
+        described = MessageType(path, tuple((f.name, f.name) for f in dataclasses.fields(cls) if f.init))
+    else:
+        raise TypeError(f"@message: {path} is neither an attrs class, a dataclass nor an exception; decorate it with @attrs.frozen below @message")
+    setattr(cls, _MARK, described)
+    return cls

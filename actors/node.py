@@ -1,0 +1,83 @@
+"""The node as an actor sees it: the interface behind `self.node`, which `runtime.node` implements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, Protocol, TypeVar, Unpack, overload
+
+import attrs
+
+from actors.messages import message
+from actors.options import SpawnChanges
+
+P = ParamSpec("P")
+A = TypeVar("A")
+
+
+@message
+@attrs.frozen
+class Member:
+    """A node of the cluster as every other node sees it.
+
+    `incarnation` is new at every start and ordered by the store. `state` is "up" or "draining". `host` is equal for nodes of one
+    machine; `pid` is meaningful there only. `addresses` are where it can be dialled. `joined` is in seconds since 1970 UTC by that node's
+    own clock, for people to read.
+    """
+
+    name: str
+    incarnation: int
+    addresses: tuple[str, ...]
+    host: str
+    pid: int
+    state: str = "up"
+    labels: dict[str, str] = attrs.field(factory=dict)
+    joined: float = 0.0
+
+
+class Spawner(Protocol):
+    """A way to start actors with options; `options(...)` returns a changed copy."""
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
+        """The same with other options; see `SpawnOptions`. Raises TypeError or ValueError for values that make no sense."""
+        ...
+
+    async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Start an actor of class `actor` and return its handle once `on_start` has returned.
+
+        Raises `NameTakenError`, `ActorClassError`, `ActorStartError`, `NodeNotFoundError`, `NoPlacementError`.
+        """
+        ...
+
+    async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """The handle of the actor that has the name already, or of a new one. Arguments count only for a new one."""
+        ...
+
+
+class NodeInterface(Spawner, Protocol):
+    """What an actor may ask of the node that hosts it."""
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """This start of the node."""
+        ...
+
+    @overload
+    async def lookup(self, name: str) -> object: ...
+    @overload
+    async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
+    async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
+        """The handle of the actor of this name, wherever it runs. Raises `ActorNotFoundError`."""
+        ...
+
+    async def stop(self, handle: object, *, reason: str = "stopped") -> None:
+        """Stop an actor and wait until it has ended. Stopping one that has ended already is no error."""
+        ...
+
+    def members(self) -> tuple[Member, ...]:
+        """The nodes known to be in the cluster now, this one included, by name."""
+        ...
