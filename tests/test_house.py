@@ -135,10 +135,10 @@ def imports(source: Source) -> Iterator[Import]:
             for target in {name if (name := f"{base}.{alias.name}") in MODULES else base for alias in node.names}:
                 yield Import(target, node.lineno, when)
         elif isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
-            for child in node.body:
-                yield from visit(child, "for types")
-            for child in node.orelse:
-                yield from visit(child, when)
+            for statement in node.body:
+                yield from visit(statement, "for types")
+            for statement in node.orelse:
+                yield from visit(statement, when)
         else:
             for child in ast.iter_child_nodes(node):
                 yield from visit(child, "in a function" if isinstance(node, Function | ast.Lambda) else when)
