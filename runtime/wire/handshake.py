@@ -1,0 +1,448 @@
+"""The handshake: two sides of a fresh connection learn who the other is, and each proves that it knows the cluster's secret.
+
+    dialer                            acceptor
+      HELLO  (facts, nonce)      ->
+                                 <-   CHALLENGE (version chosen, facts, nonce), or REFUSED
+      PROOF                      ->
+                                 <-   WELCOME (proof), or REFUSED
+
+A proof is an HMAC-SHA256 under the secret over the sender's part and the exact bytes of HELLO and CHALLENGE. So whoever changes a byte of
+either (to lower the version, to pose as another node) breaks both proofs; the parts' names stop reflected proofs, the two nonces replayed
+ones. The dialer proves first: an acceptor gives nothing computed from the secret to a stranger. A fake acceptor does get a dialer's proof
+and may try guesses against it at leisure, so the secret must be random and long. The shape is that of the challenge and response in
+Erlang's distribution protocol and of CRAM (RFC 2195), over a transcript as in TLS 1.3.
+
+No I/O, no clock, no randomness: frames' kinds and control parts in and out, nonces passed in. Left to the caller: the limit on how long
+all this may take, closing the connection after any error, and encryption. Without TLS (and its channel binding) a relay between two honest
+nodes is neither seen nor kept from reading and changing what follows the handshake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, Literal, NoReturn, cast, get_args
+
+import attrs
+import cbor2
+
+from actors.errors import HandshakeError, ProtocolError, ProtocolVersionError, WrongClusterError, WrongPeerError, WrongSecretError
+from runtime.wire.frames import Kind
+
+Role = Literal["node", "client"]
+
+MAGIC: Final = "understudy"
+CONTROL_LIMIT: Final = 4096
+"""Bytes of a control part that is accepted from a peer which has proven nothing yet; our own are held to it as well."""
+
+NONCE_BYTES: Final = 32
+PROOF_BYTES: Final = hashlib.sha256().digest_size
+MAX_NAME: Final = 255
+MAX_ADDRESSES: Final = 16
+MAX_FEATURES: Final = 64
+MAX_REFUSAL_TEXT: Final = 1000
+"""Characters. Even of four bytes each they stay within `CONTROL_LIMIT`."""
+
+MAX_INCARNATION: Final = 2**64 - 1
+MAX_VERSION: Final = 2**16 - 1
+
+_REFUSALS: Final = (WrongSecretError, WrongClusterError, ProtocolVersionError, WrongPeerError)
+_BUILTIN_TAGS: Final = (*range(6), 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
+"""Tags that cbor2 would decode by itself. None is of use here, and some build large or surprising objects from few bytes."""
+
+
+def _check_text(value: object, what: str, *, least: int = 1, most: int = MAX_NAME) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        raise ValueError(f"{what} must be a string of {least} to {most} characters")
+    return value
+
+
+def _check_integer(value: object, what: str, *, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{what} must be an integer from {least} to {most}")
+    return value
+
+
+def _check_bytes(value: object, what: str, *, length: int) -> bytes:
+    if not isinstance(value, bytes) or len(value) != length:
+        raise ValueError(f"{what} must be {length} bytes")
+    return value
+
+
+def _check_list(value: object, what: str, *, least: int = 0, most: int) -> list[object]:
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        raise ValueError(f"{what} must be a list of {least} to {most}")
+    return cast("list[object]", value)
+
+
+def _check_versions(low: object, high: object) -> tuple[int, int]:
+    lowest = _check_integer(low, "the lowest version", least=1, most=MAX_VERSION)
+    return lowest, _check_integer(high, "the highest version", least=lowest, most=MAX_VERSION)
+
+
+@attrs.frozen
+class Peer:
+    """What one side of a connection says of itself.
+
+    Raises ValueError where a field is of the wrong type or too long; the limits are this module's constants.
+    """
+
+    name: str
+    incarnation: int
+    """Tells this life of the node from earlier ones under the same name."""
+    role: Role
+    addresses: tuple[str, ...] = ()
+    """Where it listens; empty for a side that only dials."""
+    host: str = ""
+    """Identifies the machine, so that two nodes of one host can find the shorter way; empty where unknown."""
+    features: frozenset[str] = frozenset()
+
+    def __attrs_post_init__(self) -> None:
+        _check_text(self.name, "a node's name")
+        _check_integer(self.incarnation, "an incarnation", least=0, most=MAX_INCARNATION)
+        if self.role not in get_args(Role):
+            raise ValueError(f"a role must be one of {', '.join(get_args(Role))}")
+        _check_text(self.host, "a host", least=0)
+        _check_list(list(self.addresses), "addresses", most=MAX_ADDRESSES)
+        _check_list(list(self.features), "features", most=MAX_FEATURES)
+        for address in self.addresses:
+            _check_text(address, "an address")
+        for feature in self.features:
+            _check_text(feature, "a feature")
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """Name and incarnation: no two processes ever share both."""
+        return self.name, self.incarnation
+
+
+@attrs.frozen
+class Introduction:
+    """What this side brings to every handshake: its cluster, itself, and the lowest and highest protocol version it speaks.
+
+    Raises ValueError where a field is of the wrong type, too long, or the versions are in the wrong order.
+    """
+
+    cluster: str
+    peer: Peer
+    versions: tuple[int, int] = (1, 1)
+
+    def __attrs_post_init__(self) -> None:
+        _check_text(self.cluster, "a cluster's name")
+        _check_versions(*self.versions)
+
+
+def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
+    """The highest version within both ranges (lowest, highest), or None if they do not meet."""
+    highest = min(ours[1], theirs[1])
+    return highest if highest >= max(ours[0], theirs[0]) else None
+
+
+class _Side:
+    """What both sides share: the facts, the secret, and the checks on what comes in.
+
+    `_due` holds the kinds that may come next. It is emptied before anything is looked at and filled again only by a step that succeeded,
+    so a handshake that failed once, in whatever way, can never be carried on.
+    """
+
+    def __init__(self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes) -> None:
+        if not secret:
+            raise ValueError("the cluster's secret is empty: set UNDERSTUDY_SECRET or give --secret-file")
+        self._nonce = _check_bytes(nonce, "a nonce", length=NONCE_BYTES)
+        self._introduction = introduction
+        self._secret = secret
+        self._channel_binding = channel_binding
+        self._due: tuple[Kind, ...] = ()
+        self._hello = b""
+        self._challenge = b""
+        self._claimed: Peer | None = None
+        self._claimed_version = 0
+        self.peer: Peer | None = None
+        self.version: int | None = None
+
+    def _admit(self, kind: int, control: bytes) -> Mapping[str, object]:
+        """The fields of an incoming control part, once its kind is seen to be due."""
+        due, self._due = self._due, ()
+        if kind not in due:
+            expected = " or ".join(each.name for each in due) or "nothing more"
+            _broken(f"a frame of kind {int(kind)} came where {expected} was due")
+        return _decode(control)
+
+    def _proof(self, part: str, *more: bytes) -> bytes:
+        """What `part` has to show. Every item is preceded by its length, so that no two transcripts read the same."""
+        mac = hmac.new(self._secret, part.encode(), hashlib.sha256)
+        for item in (self._hello, self._challenge, self._channel_binding, *more):
+            mac.update(len(item).to_bytes(8, "big") + item)
+        return mac.digest()
+
+    def _verify(self, fields: Mapping[str, object], part: str, *more: bytes) -> bytes:
+        """Hold the peer's proof against ours; returns it, with `peer` and `version` set, or raises WrongSecretError."""
+        with _reading("the proof"):
+            proof = _check_bytes(fields.get("proof"), "proof", length=PROOF_BYTES)
+        assert self._claimed is not None, "a proof is due only after the facts that it proves"
+        if not hmac.compare_digest(proof, self._proof(part, *more)):
+            raise _wrong_secret(self._claimed.name, self._introduction.peer.name, self._introduction.cluster)
+        self.peer, self.version = self._claimed, self._claimed_version
+        return proof
+
+
+class Dialer(_Side):
+    """The side that opened the connection.
+
+    Send what `start` returns, then feed each frame that comes to `receive` and send what that returns, until `peer` is set: then the peer
+    has proven itself, and `peer` and `version` hold what was agreed.
+
+    `secret` is the cluster's; `nonce` is 32 fresh random bytes; `expected` is the (name, incarnation) that should answer, None if any may;
+    `channel_binding` is what both ends of the transport below know of this connection alone (RFC 9266 for TLS), empty if there is none.
+    Raises ValueError for an empty secret, a nonce of another length, or facts that do not fit the limit of a HELLO.
+    """
+
+    def __init__(
+        self, introduction: Introduction, secret: bytes, nonce: bytes, expected: tuple[str, int] | None = None, channel_binding: bytes = b""
+    ) -> None:
+        super().__init__(introduction, secret, nonce, channel_binding)
+        self._expected = expected
+        fields: dict[str, object] = {"magic": MAGIC, "versions": list(introduction.versions), **_facts(introduction), "nonce": nonce}
+        if expected is not None:
+            fields["expected"] = list(expected)
+        self._hello = _encode(fields)
+        self._own_proof = b""
+        self._started = False
+
+    def start(self) -> tuple[Kind, bytes]:
+        """The HELLO: the kind and control part of the first frame. RuntimeError at a second call: another attempt takes another nonce."""
+        if self._started:
+            raise RuntimeError("this handshake has begun already: make another Dialer, with another nonce")
+        self._started = True
+        self._due = (Kind.CHALLENGE, Kind.REFUSED)
+        return Kind.HELLO, self._hello
+
+    def receive(self, kind: int, control: bytes) -> tuple[Kind, bytes] | None:
+        """Take one frame; returns the frame to send next, or None once the handshake is complete.
+
+        Raises HandshakeError, of the subclass that fits, where the acceptor refused or is not the one it should be; WrongSecretError where
+        it could not prove itself; ProtocolError for anything that is no handshake. The connection is to be closed after each of them.
+        """
+        fields = self._admit(kind, control)
+        if kind == Kind.REFUSED:
+            raise self._refusal(fields)
+        if kind == Kind.CHALLENGE:
+            return self._answer(fields, control)
+        self._verify(fields, "acceptor", self._own_proof)
+        return None
+
+    def _refusal(self, fields: Mapping[str, object]) -> HandshakeError:
+        """The error that a REFUSED stands for. Its text is a stranger's: bounded, and without what could pose as another line of a log."""
+        with _reading("REFUSED"):
+            code = _check_text(fields.get("code"), "code")
+            text = _check_text(fields.get("text"), "text", least=0, most=MAX_REFUSAL_TEXT)
+        kind = next((each for each in _REFUSALS if each.code == code), HandshakeError)
+        refuser = "the node dialled" if self._expected is None else _shown(self._expected)
+        readable = "".join(character if character.isprintable() else " " for character in text)
+        reason = readable if kind is not HandshakeError else f"{readable} ({code!r}); look at that node's log for more"
+        return kind(f"{refuser} refused the connection: {reason}")
+
+    def _answer(self, fields: Mapping[str, object], control: bytes) -> tuple[Kind, bytes]:
+        ours = self._introduction
+        with _reading("CHALLENGE"):
+            version = _check_integer(fields.get("version"), "version", least=1, most=MAX_VERSION)
+            cluster = _check_text(fields.get("cluster"), "cluster")
+            peer = _peer(fields)
+            _check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
+        if not ours.versions[0] <= version <= ours.versions[1]:
+            raise _wrong_version(ours.peer.name, ours.versions, peer.name, (version, version))
+        if cluster != ours.cluster:
+            raise _wrong_cluster(ours.peer.name, ours.cluster, peer.name, cluster)
+        if wrong := _wrong_peer(ours.peer, self._expected, peer):
+            raise wrong
+        self._claimed, self._claimed_version = peer, version
+        self._challenge = control
+        self._own_proof = self._proof("dialer")
+        self._due = (Kind.WELCOME, Kind.REFUSED)
+        return Kind.PROOF, _encode({"proof": self._own_proof})
+
+
+class Acceptor(_Side):
+    """The side that was dialled.
+
+    Feed each frame that comes to `receive` and send what it returns. Then look at `error`: where it is set, the frame was the refusal;
+    close the connection once it is sent. Where `peer` is set, the dialer has proven itself, and `peer` and `version` hold what was agreed.
+
+    The parameters are those of `Dialer`, and so are the ValueErrors.
+    """
+
+    def __init__(self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes = b"") -> None:
+        super().__init__(introduction, secret, nonce, channel_binding)
+        self._due = (Kind.HELLO,)
+        self._write_challenge(MAX_VERSION)  # facts that are too large are this side's mistake: found here, not in front of the first peer
+        self.error: HandshakeError | None = None
+
+    def receive(self, kind: int, control: bytes) -> tuple[Kind, bytes] | None:
+        """Take one frame; returns the frame to send. A refusal sets `error` and returns the REFUSED that says the same to the dialer.
+
+        Raises ProtocolError for anything that is no handshake: such a peer gets no answer, only a closed connection.
+        """
+        fields = self._admit(kind, control)
+        try:
+            if kind == Kind.HELLO:
+                return self._greet(fields, control)
+            proof = self._verify(fields, "dialer")
+            return Kind.WELCOME, _encode({"proof": self._proof("acceptor", proof)})
+        except HandshakeError as error:
+            self.error = error
+            return Kind.REFUSED, _encode({"code": error.code, "text": str(error)[:MAX_REFUSAL_TEXT]})
+
+    def _greet(self, fields: Mapping[str, object], control: bytes) -> tuple[Kind, bytes]:
+        ours = self._introduction
+        with _reading("HELLO"):
+            if fields.get("magic") != MAGIC:
+                raise ValueError("it does not name this protocol")
+            versions = _check_versions(*_check_list(fields.get("versions"), "versions", least=2, most=2))
+            name = _check_text(fields.get("name"), "name")
+            cluster = _check_text(fields.get("cluster"), "cluster")
+        # Only the fields above keep their meaning in all versions, so these refusals come before the rest is read.
+        version = common_version(ours.versions, versions)
+        if version is None:
+            raise _wrong_version(name, versions, ours.peer.name, ours.versions)
+        if cluster != ours.cluster:
+            raise _wrong_cluster(name, cluster, ours.peer.name, ours.cluster)
+        with _reading("HELLO"):
+            peer = _peer(fields)
+            expected = _expected(fields)
+            _check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
+        if wrong := _wrong_peer(peer, expected, ours.peer):
+            raise wrong
+        self._claimed, self._claimed_version = peer, version
+        self._hello, self._challenge = control, self._write_challenge(version)
+        self._due = (Kind.PROOF,)
+        return Kind.CHALLENGE, self._challenge
+
+    def _write_challenge(self, version: int) -> bytes:
+        return _encode({"version": version, **_facts(self._introduction), "nonce": self._nonce})
+
+
+def _facts(introduction: Introduction) -> dict[str, object]:
+    peer = introduction.peer
+    return {
+        "cluster": introduction.cluster,
+        "name": peer.name,
+        "incarnation": peer.incarnation,
+        "role": peer.role,
+        "addresses": list(peer.addresses),
+        "host": peer.host,
+        "features": sorted(peer.features),
+    }
+
+
+def _peer(fields: Mapping[str, object]) -> Peer:
+    """The sender's facts; ValueError where they are malformed (the types are checked by `Peer`)."""
+    addresses = _check_list(fields.get("addresses"), "addresses", most=MAX_ADDRESSES)
+    features = [_check_text(each, "a feature") for each in _check_list(fields.get("features"), "features", most=MAX_FEATURES)]
+    return Peer(
+        name=cast(str, fields.get("name")),
+        incarnation=cast(int, fields.get("incarnation")),
+        role=cast(Role, fields.get("role")),
+        addresses=tuple(cast("list[str]", addresses)),
+        host=cast(str, fields.get("host")),
+        features=frozenset(features),
+    )
+
+
+def _expected(fields: Mapping[str, object]) -> tuple[str, int] | None:
+    value = fields.get("expected")
+    if value is None:
+        return None
+    name, incarnation = _check_list(value, "expected", least=2, most=2)
+    return _check_text(name, "the expected name"), _check_integer(incarnation, "the expected incarnation", least=0, most=MAX_INCARNATION)
+
+
+@contextmanager
+def _reading(frame: str) -> Iterator[None]:
+    """What does not fit the limits of this module is, in a frame, the peer's fault."""
+    try:
+        yield
+    except ValueError as error:
+        _broken(f"{frame} is malformed: {error}", error)
+
+
+def _encode(fields: Mapping[str, object]) -> bytes:
+    """The control part of `fields`; ValueError where it would be longer than a peer accepts."""
+    control = cbor2.dumps(dict(fields))
+    if len(control) > CONTROL_LIMIT:
+        raise ValueError(f"a handshake message of {len(control)} bytes exceeds {CONTROL_LIMIT}: give the node fewer or shorter addresses")
+    return control
+
+
+def _decode(control: bytes) -> Mapping[str, object]:
+    """The fields of a control part. Only plain CBOR: no tags, no indefinite lengths, no repeated keys, nothing after the end."""
+    if len(control) > CONTROL_LIMIT:
+        _broken(f"a message of {len(control)} bytes exceeds the {CONTROL_LIMIT} allowed before the peer has proven itself")
+    stream = io.BytesIO(control)
+    try:
+        fields: object = cbor2.load(
+            stream,
+            tag_hook=_refuse_tag,
+            semantic_decoders=dict.fromkeys(_BUILTIN_TAGS, _refuse_tag),
+            max_depth=8,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
+        )
+    except (cbor2.CBORError, ValueError, OverflowError) as error:
+        _broken(f"a message does not decode: {error}", error)
+    if stream.tell() != len(control):
+        _broken(f"a message has {len(control) - stream.tell()} bytes after its end")
+    if type(fields) is not dict:
+        _broken("a message is not a map")
+    return cast("dict[str, object]", fields)
+
+
+def _refuse_tag(*_: object) -> NoReturn:
+    raise ValueError("tags are not allowed here")
+
+
+def _broken(what: str, cause: Exception | None = None) -> NoReturn:
+    raise ProtocolError(f"handshake broken by the peer: {what}; check that the other end is an Understudy node") from cause
+
+
+def _shown(identity: tuple[str, int]) -> str:
+    return f"node {identity[0]!r} (incarnation {identity[1]})"
+
+
+# The texts below name both sides in the third person: the same words are raised by the acceptor and sent to the dialer.
+
+
+def _wrong_secret(prover: str, verifier: str, cluster: str) -> WrongSecretError:
+    return WrongSecretError(
+        f"node {prover!r} could not prove to node {verifier!r} that it knows the secret of cluster {cluster!r}: "
+        "give both the same UNDERSTUDY_SECRET or --secret-file"
+    )
+
+
+def _wrong_cluster(dialer: str, dialers: str, acceptor: str, acceptors: str) -> WrongClusterError:
+    return WrongClusterError(
+        f"node {dialer!r} of cluster {dialers!r} dialled node {acceptor!r}, which belongs to cluster {acceptors!r}: "
+        "dial a node of the same cluster, or give both the same cluster name"
+    )
+
+
+def _wrong_version(dialer: str, dialers: tuple[int, int], acceptor: str, acceptors: tuple[int, int]) -> ProtocolVersionError:
+    return ProtocolVersionError(
+        f"node {dialer!r} speaks protocol versions {dialers[0]} to {dialers[1]}, node {acceptor!r} {acceptors[0]} to {acceptors[1]}: "
+        "upgrade the older of the two"
+    )
+
+
+def _wrong_peer(dialer: Peer, expected: tuple[str, int] | None, acceptor: Peer) -> WrongPeerError | None:
+    """The error if `dialer` must not speak with `acceptor`: they are one, or another was meant."""
+    if dialer.identity == acceptor.identity:
+        return WrongPeerError(f"{_shown(dialer.identity)} dialled itself: join the address of another node")
+    if expected is not None and expected != acceptor.identity:
+        return WrongPeerError(
+            f"node {dialer.name!r} dialled {_shown(expected)}, but {_shown(acceptor.identity)} answered: "
+            "look the address up again, the node has moved or was started anew"
+        )
+    return None
