@@ -1,0 +1,33 @@
+"""What users write and catch: actors, methods, messages, options, supervisors and errors. Pure; `runtime` hosts it."""
+
+from actors import errors
+from actors.actor import Actor
+from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
+from actors.handle import Handle
+from actors.messages import message
+from actors.method import method
+from actors.options import CallOptions, SpawnOptions
+from actors.reference import Reference
+from actors.retry import RetryPolicy
+from actors.supervision import ExitReason
+from actors.supervisor import ChildSpec, ChildStatus, Supervisor
+
+__all__ = [
+    "Actor",
+    "CallOptions",
+    "ChildSpec",
+    "ChildStatus",
+    "ExitReason",
+    "Handle",
+    "NotExecutedError",
+    "OutcomeUnknownError",
+    "Reference",
+    "RemoteError",
+    "RetryPolicy",
+    "SpawnOptions",
+    "Supervisor",
+    "UnderstudyError",
+    "errors",
+    "message",
+    "method",
+]

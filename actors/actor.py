@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVarTuple, Unpack
 from actors.method import Address, Method, MethodDefinition
 from actors.node import NodeInterface
 from actors.options import CallChanges
-from actors.restarts import ExitReason
+from actors.supervision import ExitReason
 
 Ts = TypeVarTuple("Ts")
 

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpa
 import attrs
 import trio
 
+from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.reference import Reference
 
@@ -69,6 +70,7 @@ class Caller(Protocol):
         ...
 
 
+@message
 @attrs.frozen
 class Address:
     """Where an actor is, as far as the holder knows.
@@ -88,7 +90,7 @@ class Address:
 class BoundMethod(Generic[P, R]):
     """A method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
 
-    __slots__ = ("_caller", "address", "definition", "options_", "route")
+    __slots__ = ("_caller", "address", "definition", "moved", "options_", "route")
 
     def __init__(self, caller: Caller, address: Address, definition: MethodDefinition, options: CallOptions) -> None:
         self._caller = caller
@@ -97,6 +99,8 @@ class BoundMethod(Generic[P, R]):
         self.options_ = options
         self.route: object = None
         """Where the caller found the actor last: its own cache, nobody else's business."""
+        self.moved = False
+        """True once the actor was not where `address` says."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`."""

@@ -7,9 +7,12 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 
+from actors.messages import message
+
 R = TypeVar("R")
 
 
+@message
 @attrs.frozen
 class ReferenceAddress:
     """Which value, and which incarnation of which node owns it."""

@@ -15,7 +15,7 @@ from actors.actor import Actor
 from actors.messages import import_path, message
 from actors.method import method
 from actors.options import SpawnChanges, SpawnOptions
-from actors.restarts import ChildRule, RestartType, Strategy
+from actors.supervision import ChildRule, RestartType, Strategy
 
 P = ParamSpec("P")
 A = TypeVar("A")

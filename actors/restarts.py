@@ -1,0 +1,443 @@
+"""The supervisor's decisions: told of starts, exits and requests, it says what to start and stop next, and when to give up.
+
+The semantics are those of Erlang/OTP's `supervisor`: its callbacks run one after another, and so does this machine. At most one `Start` or
+`Stop` is outstanding; what happens meanwhile waits in line, as it would in the process's mailbox; a restart that fails goes to the end of
+that line. No I/O, no clock: times are seconds on a monotonic clock, chance comes in as a function, and what is to be done comes back as
+effects, to be carried out in their order. Carrying them out, placing children and reporting their ends is left to the runtime.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import attrs
+
+from actors.retry import check_number, check_whole_number
+from actors.supervision import (
+    Answer,
+    AutomaticShutdown,
+    ChildRule,
+    ChildState,
+    ChildView,
+    Effect,
+    Exit,
+    ExitReason,
+    Forgotten,
+    Phase,
+    Ready,
+    Reply,
+    RequestKind,
+    RestartBackoff,
+    RestartType,
+    Start,
+    Stop,
+    Strategy,
+    TryAgain,
+    check_word,
+)
+
+__all__ = ["AutomaticShutdown", "ChildRule", "ExitReason", "RestartBackoff", "RestartMachine", "RestartType", "Strategy"]
+
+
+@attrs.define(eq=False)
+class _Child:
+    rule: ChildRule
+    state: ChildState = "stopped"
+    restarts: int = 0
+    failures: int = 0
+    running_since: float = -math.inf
+    due: float | None = None
+    last_exit: ExitReason | None = None
+
+
+@attrs.frozen
+class _Event:
+    kind: Literal["exit", "restart failed", "due"]
+    id: str
+    now: float
+
+
+@attrs.frozen
+class _Request:
+    kind: RequestKind
+    id: str
+    token: object
+    rule: ChildRule | None = None
+
+
+@attrs.define
+class _Work:
+    """What is being carried out: first the stops, from the last, then the starts, from the first, and then what `kind` says."""
+
+    kind: Literal["boot", "restart", "hold", "request", "shut down"]
+    stops: list[str] = attrs.Factory(list)
+    starts: deque[str] = attrs.Factory(deque)
+    child: str = ""
+    at: float = 0.0
+    request: _Request | None = None
+    reply: Reply = "stopped"
+    reason: ExitReason | None = None
+
+
+class RestartMachine:
+    """One supervisor. Every input returns the effects that follow from it.
+
+    `strategy`: what is restarted with a failed child: itself alone, all, or it and those started after it. More than `intensity` restarts
+    within `period` seconds, each at the time of the exit or failed start that called for it, and it stops its children and ends with
+    "shutdown". `automatic_shutdown`: it does so too when a significant child ended by itself, any or the last of all.
+    `backoff`: waits before restarts, with `draw` (a function that gives a number in [0, 1)) for their jitter.
+
+    A start that goes on when the supervisor is stopped is stopped first, being nobody's foundation yet; OTP would wait for it.
+    Raises TypeError or ValueError for what makes no sense, naming the child where it is one's.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[ChildRule] = (),
+        strategy: Strategy = "one-for-one",
+        intensity: int = 1,
+        period: float = 5.0,
+        automatic_shutdown: AutomaticShutdown = "never",
+        backoff: RestartBackoff | None = None,
+        draw: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        check_word("strategy", strategy, Strategy)
+        check_word("automatic_shutdown", automatic_shutdown, AutomaticShutdown)
+        check_whole_number("intensity", intensity)
+        if period != math.inf:
+            check_number("period", period, above=True)
+        self._strategy = strategy
+        self._intensity = intensity
+        self._period = period
+        self._automatic_shutdown = automatic_shutdown
+        self._backoff = backoff
+        self._draw = draw
+        self._phase: Phase = "new"
+        self._now = -math.inf
+        self._children: dict[str, _Child] = {}
+        self._restarts: deque[float] = deque()
+        self._line: deque[_Event | _Request] = deque()
+        self._work: _Work | None = None
+        self._outstanding: str | None = None
+        self._effects: list[Effect] = []
+        for rule in children:
+            self._check(rule)
+            if rule.id in self._children:
+                raise ValueError(f"child {rule.id!r}: this id is given to two children; ids are unique in a supervisor")
+            self._children[rule.id] = _Child(rule)
+
+    @property
+    def phase(self) -> Phase:
+        """Where in its life the supervisor is."""
+        return self._phase
+
+    def children(self) -> list[ChildView]:
+        """All children in the order of their start."""
+        work = self._work
+        coming = set() if work is None or work.kind != "restart" else {self._outstanding, *work.starts}
+        return [
+            ChildView(c.rule, "restarting" if id in coming and c.state in ("starting", "stopped") else c.state, c.restarts, c.last_exit)
+            for id, c in self._children.items()
+        ]
+
+    def start(self, now: float) -> list[Effect]:
+        """Start all children, in order. Raises RuntimeError if it was started before."""
+        if self._phase != "new":
+            raise RuntimeError("a supervisor is started once; make a new machine for its next life")
+        self._tick(now)
+        self._phase = "starting"
+        self._work = _Work("boot", starts=deque(self._children))
+        return self._advance()
+
+    def stop(self, now: float, reason: ExitReason | None = None) -> list[Effect]:
+        """Give up whatever is going on, stop all children in reverse order, and end with `reason` ("stopped"). Later calls do nothing."""
+        self._tick(now)
+        if self._phase not in ("stopping", "ended"):
+            self._shut_down(reason or ExitReason("stopped"))
+        return self._advance()
+
+    def started(self, id: str, now: float) -> list[Effect]:
+        """The child has been started. Raises ValueError if nobody asked for that."""
+        self._tick(now)
+        child = self._starting(id)
+        if child is not None:
+            self._outstanding = None
+            child.state = "running"
+            child.running_since = now
+            child.restarts += self._work is not None and self._work.kind == "restart"
+        return self._advance()
+
+    def ignored(self, id: str) -> list[Effect]:
+        """The child did not want to run: its spec stays, without an actor, unless it is temporary. Raises ValueError if nobody asked."""
+        child = self._starting(id)
+        if child is None:
+            return self.stopped(id)
+        self._outstanding = None
+        if self._work is not None:
+            self._work.reply = "ignored"
+        self._rest(child)
+        return self._advance()
+
+    def start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child could not be started. Raises ValueError if nobody asked for that."""
+        self._tick(now)
+        child = self._starting(id)
+        if child is None:
+            return self.stopped(id)
+        work, self._work = self._work, None
+        self._outstanding = None
+        child.state = "stopped"
+        child.last_exit = reason
+        assert work is not None
+        if work.kind == "boot":
+            self._shut_down(ExitReason("start failed", f"child {id!r} did not start: {reason}", reason.traceback))
+        elif work.kind == "restart":
+            child.state = "restarting"
+            child.failures += 1
+            self._line.append(_Event("restart failed", id, now))
+        else:
+            assert work.request is not None
+            if work.request.kind == "add":
+                self._forget(child)
+            self._effects.append(Answer(work.request.token, "start failed", reason))
+        return self._advance()
+
+    def exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child ended by itself, or instead of being stopped. Ignored for what is not a child, or has no actor."""
+        self._tick(now)
+        child = self._children.get(id)
+        if child is None or child.state not in ("starting", "running", "stopping"):
+            return self._advance()
+        if child.state == "starting":
+            return self.start_failed(id, reason, now)
+        child.last_exit = reason
+        if child.state == "stopping":
+            return self.stopped(id)
+        child.state = "exited"
+        self._line.append(_Event("exit", id, now))
+        return self._advance()
+
+    def stopped(self, id: str) -> list[Effect]:
+        """The child that was to be stopped has ended. Ignored for others: their end has been told already."""
+        child = self._children.get(id)
+        if child is not None and child.state == "stopping":
+            self._outstanding = None
+            self._rest(child)
+        return self._advance()
+
+    def try_again(self, id: str, now: float) -> list[Effect]:
+        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer waits."""
+        self._tick(now)
+        if self._phase == "running":
+            self._line.append(_Event("due", id, now))
+        return self._advance()
+
+    def add(self, rule: ChildRule, request: object) -> list[Effect]:
+        """Start a new child, last in the order; answers "started", "ignored", "start failed", "already started" or "already present".
+
+        `request` comes back in the `Answer`. Every request is answered "supervisor stopped" if that is what happens.
+        Raises ValueError for a rule that does not fit this supervisor, RuntimeError before `start`.
+        """
+        self._check(rule)
+        return self._ask(_Request("add", rule.id, request, rule))
+
+    def terminate(self, id: str, request: object) -> list[Effect]:
+        """Stop a child and keep its spec, unless it is temporary; answers "stopped" or "not found"."""
+        return self._ask(_Request("terminate", id, request))
+
+    def restart(self, id: str, request: object) -> list[Effect]:
+        """Start a child that has no actor; answers "started", "ignored", "start failed", "running", "restarting" or "not found"."""
+        return self._ask(_Request("restart", id, request))
+
+    def delete(self, id: str, request: object) -> list[Effect]:
+        """Forget a child that has no actor; answers "deleted", "running", "restarting" or "not found"."""
+        return self._ask(_Request("delete", id, request))
+
+    def _check(self, rule: ChildRule) -> None:
+        if rule.significant and self._automatic_shutdown == "never":
+            raise ValueError(f"child {rule.id!r}: significant has no meaning while automatic_shutdown is 'never'")
+
+    def _tick(self, now: float) -> None:
+        if not now >= self._now:
+            raise ValueError(f"time must not go back: {now!r} after {self._now!r}")
+        self._now = now
+
+    def _starting(self, id: str) -> _Child | None:
+        """The child whose start is reported, or None if it was told to stop before that, so that the report is out of date."""
+        child = self._children.get(id)
+        if child is not None and child.state == "starting":
+            return child
+        if (child is not None and child.state == "stopping") or self._phase == "ended":
+            return None
+        raise ValueError(f"child {id!r} was not being started")
+
+    def _ask(self, request: _Request) -> list[Effect]:
+        if self._phase == "new":
+            raise RuntimeError("the supervisor has not been started")
+        if self._phase in ("stopping", "ended"):
+            self._effects.append(Answer(request.token, "supervisor stopped"))
+        else:
+            self._line.append(request)
+        return self._advance()
+
+    def _advance(self) -> list[Effect]:
+        while self._outstanding is None and self._phase != "ended":
+            if self._work is not None:
+                self._carry_on(self._work)
+            elif not self._line:
+                break
+            elif isinstance(first := self._line.popleft(), _Request):
+                self._serve(first)
+            else:
+                self._consider(first)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _carry_on(self, work: _Work) -> None:
+        while work.stops:
+            child = self._children.get(work.stops.pop())
+            if child is None:
+                continue
+            if child.state == "running":
+                child.state = "stopping"
+                self._outstanding = child.rule.id
+                self._effects.append(Stop(child.rule.id, child.rule.shutdown))
+                return
+            self._rest(child)
+        if work.starts:
+            child = self._children[work.starts.popleft()]
+            child.state = "starting"
+            self._outstanding = child.rule.id
+            self._effects.append(Start(child.rule.id))
+            return
+        self._work = None
+        self._finish(work)
+
+    def _finish(self, work: _Work) -> None:
+        if work.kind == "boot":
+            self._phase = "running"
+            self._effects.append(Ready())
+        elif work.kind == "hold":
+            self._children[work.child].due = work.at
+            self._effects.append(TryAgain(work.child, work.at))
+        elif work.request is not None:
+            self._effects.append(Answer(work.request.token, work.reply))
+        elif work.kind == "shut down":
+            assert work.reason is not None
+            self._phase = "ended"
+            self._effects.append(Exit(work.reason))
+
+    def _serve(self, request: _Request) -> None:
+        child = self._children.get(request.id)
+        reply: Reply
+        if request.kind == "add" and child is None:
+            assert request.rule is not None
+            self._children[request.id] = _Child(request.rule)
+            self._work = _Work("request", starts=deque([request.id]), request=request, reply="started")
+            return
+        if child is None:
+            reply = "not found"
+        elif request.kind == "add":
+            reply = "already present" if child.state in ("stopped", "restarting") else "already started"
+        elif request.kind == "terminate":
+            self._work = _Work("request", stops=[request.id], request=request)
+            return
+        elif child.state != "stopped":
+            reply = "restarting" if child.state == "restarting" else "running"
+        elif request.kind == "restart":
+            self._work = _Work("request", starts=deque([request.id]), request=request, reply="started")
+            return
+        else:
+            self._forget(child)
+            reply = "deleted"
+        self._effects.append(Answer(request.token, reply))
+
+    def _consider(self, event: _Event) -> None:
+        """Act upon an event, unless the child has been stopped, started again or forgotten while it stood in line."""
+        child = self._children.get(event.id)
+        if child is None:
+            return
+        if event.kind == "exit" and child.state == "exited":
+            self._consider_exit(child, event.now)
+        elif event.kind == "restart failed" and child.state == "restarting":
+            self._consider_restart(child, event.now)
+        elif event.kind == "due" and child.state == "restarting" and child.due is not None and event.now >= child.due:
+            self._begin_restart(child)
+
+    def _consider_exit(self, child: _Child, now: float) -> None:
+        reason = child.last_exit
+        assert reason is not None
+        if child.rule.restart == "permanent" or (child.rule.restart == "transient" and not reason.is_normal):
+            if self._backoff is not None and now - child.running_since >= self._backoff.calm:
+                child.failures = 0
+            child.failures += 1
+            self._consider_restart(child, now)
+            return
+        self._rest(child)
+        if child.rule.significant and self._ends_with_its_significant_children():
+            self._shut_down(ExitReason("shutdown", f"significant child {child.rule.id!r} ended: {reason}"))
+
+    def _ends_with_its_significant_children(self) -> bool:
+        if self._automatic_shutdown == "any-significant":
+            return True
+        return not any(child.rule.significant and child.state != "stopped" for child in self._children.values())
+
+    def _consider_restart(self, child: _Child, now: float) -> None:
+        """Count a restart; give up if that makes too many, else begin it, at once or after its wait."""
+        self._restarts.append(now)
+        while self._restarts[0] + self._period < now:
+            self._restarts.popleft()
+        if len(self._restarts) > self._intensity:
+            last = child.last_exit or ExitReason("normal")
+            text = f"more than {self._intensity} restarts within {self._period:g} s, the last of child {child.rule.id!r}: {last}"
+            self._shut_down(ExitReason("shutdown", text, last.traceback))
+            return
+        child.state = "restarting"
+        delay = 0.0 if self._backoff is None else self._backoff.delay(child.failures, self._draw())
+        if delay > 0:
+            others = [each.rule.id for each in self._group(child) if each is not child]
+            self._work = _Work("hold", stops=others, child=child.rule.id, at=now + delay)
+        else:
+            self._begin_restart(child)
+
+    def _begin_restart(self, child: _Child) -> None:
+        group = self._group(child)
+        self._work = _Work(
+            "restart",
+            stops=[each.rule.id for each in group],
+            starts=deque(each.rule.id for each in group if each.rule.restart != "temporary"),
+        )
+
+    def _group(self, child: _Child) -> Sequence[_Child]:
+        """The children that are restarted with this one, itself included, in the order of their start."""
+        if self._strategy == "one-for-one":
+            return (child,)
+        everyone = list(self._children.values())
+        return everyone if self._strategy == "one-for-all" else everyone[everyone.index(child) :]
+
+    def _rest(self, child: _Child) -> None:
+        """The child has no actor now, and none is to come by itself."""
+        child.state = "stopped"
+        child.due = None
+        if child.rule.restart == "temporary":
+            self._forget(child)
+
+    def _forget(self, child: _Child) -> None:
+        del self._children[child.rule.id]
+        self._effects.append(Forgotten(child.rule.id))
+
+    def _shut_down(self, reason: ExitReason) -> None:
+        requests = [each for each in self._line if isinstance(each, _Request)]
+        if self._work is not None and self._work.request is not None:
+            requests.insert(0, self._work.request)
+        self._effects.extend(Answer(request.token, "supervisor stopped") for request in requests)
+        self._line.clear()  # Nor is what comes later served: this work goes on until the end.
+        self._phase = "stopping"
+        self._work = _Work("shut down", stops=list(self._children), reason=reason)
+        child = None if self._outstanding is None else self._children[self._outstanding]
+        if child is not None and child.state == "starting":
+            child.state = "stopping"
+            self._effects.append(Stop(child.rule.id, child.rule.shutdown))

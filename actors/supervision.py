@@ -1,0 +1,182 @@
+"""The terms of supervision: what a supervisor knows of its children, and what it can decide.
+
+The words are Erlang/OTP's. Plain values without behaviour, used between the decisions (`actors.restarts`), those who declare supervisors
+(`actors.supervisor`) and the runtime that carries decisions out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import attrs
+
+from actors.messages import message
+from actors.retry import check_number, growing_delay
+
+RestartType = Literal["permanent", "transient", "temporary"]
+Strategy = Literal["one-for-one", "one-for-all", "rest-for-one"]
+AutomaticShutdown = Literal["never", "any-significant", "all-significant"]
+ExitKind = Literal[
+    "normal", "shutdown", "raised", "exit code", "signal", "stopped", "parent stopped", "node died", "start failed", "idle", "killed"
+]
+ChildState = Literal["stopped", "starting", "running", "exited", "stopping", "restarting"]
+Phase = Literal["new", "starting", "running", "stopping", "ended"]
+RequestKind = Literal["add", "terminate", "restart", "delete"]
+Reply = Literal[
+    "started",
+    "ignored",
+    "start failed",
+    "already started",
+    "already present",
+    "stopped",
+    "deleted",
+    "running",
+    "restarting",
+    "not found",
+    "supervisor stopped",
+]
+
+
+def check_word(what: str, word: object, words: object) -> None:
+    """Refuse a word that is none of those of a Literal type, with a ValueError that lists them."""
+    if word not in get_args(words):
+        raise ValueError(f"{what} must be one of {', '.join(map(repr, get_args(words)))}, not {word!r}")
+
+
+@message
+@attrs.frozen
+class ExitReason:
+    """Why an actor ended. `text` says more for people, `traceback` where it was raised; both may be empty."""
+
+    kind: ExitKind
+    text: str = ""
+    traceback: str = attrs.field(default="", repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        check_word("kind of an exit", self.kind, ExitKind)
+
+    @property
+    def is_normal(self) -> bool:
+        """True for the ends that OTP calls normal or shutdown: a transient child is not restarted after one."""
+        return self.kind in ("normal", "shutdown", "stopped", "parent stopped", "idle")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}" if self.text else self.kind
+
+
+@attrs.frozen
+class ChildRule:
+    """What decisions about a child depend on.
+
+    `shutdown`: seconds that it is given to stop, "kill" for none at all, None for no limit. `significant`: its end by itself can end the
+    supervisor (see `RestartMachine`). Raises TypeError or ValueError, naming the child, for what makes no sense.
+    """
+
+    id: str
+    restart: RestartType = attrs.field(default="permanent", kw_only=True)
+    significant: bool = attrs.field(default=False, kw_only=True)
+    shutdown: float | Literal["kill"] | None = attrs.field(default=5.0, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.id, str):
+            raise TypeError(f"a child's id must be a str, not {self.id!r}")
+        if not self.id:
+            raise ValueError("a child's id must not be empty")
+        check_word(f"child {self.id!r}: restart", self.restart, RestartType)
+        if not isinstance(self.significant, bool):
+            raise TypeError(f"child {self.id!r}: significant must be True or False, not {self.significant!r}")
+        if self.significant and self.restart == "permanent":
+            raise ValueError(f"child {self.id!r}: a permanent child never ends for good, so it cannot be significant")
+        if self.shutdown is not None and self.shutdown != "kill":
+            check_number(f"child {self.id!r}: shutdown", self.shutdown)
+
+
+@attrs.frozen(kw_only=True)
+class RestartBackoff:
+    """Waits between the restarts of a child, where OTP has none.
+
+    `initial_delay`: seconds before the first restart; each further one in a row waits `backoff` times longer, up to `max_delay`, spread by
+    `jitter` (a share from 0 to 1) to either side. A child that ran for `calm` seconds starts over at the first delay.
+    Raises TypeError or ValueError, naming the field, for what makes no sense.
+    """
+
+    initial_delay: float = 0.1
+    backoff: float = 2.0
+    max_delay: float = 30.0
+    jitter: float = 0.2
+    calm: float = 60.0
+
+    def __attrs_post_init__(self) -> None:
+        check_number("initial_delay", self.initial_delay)
+        check_number("backoff", self.backoff, least=1.0)
+        check_number("max_delay", self.max_delay)
+        check_number("jitter", self.jitter, most=1.0)
+        check_number("calm", self.calm)
+
+    def delay(self, failures: int, draw: float) -> float:
+        """Seconds before the restart that follows this many failures in a row (1 is the first); `draw` in [0, 1) is the jitter's."""
+        return growing_delay(failures, draw, initial=self.initial_delay, factor=self.backoff, most=self.max_delay, jitter=self.jitter)
+
+
+@attrs.frozen
+class Start:
+    """Start the child; answer with `started`, `ignored` or `start_failed`. A `Stop` of it may come first."""
+
+    id: str
+
+
+@attrs.frozen
+class Stop:
+    """Stop the child, or its start if that is still going on; answer with `stopped`. `shutdown` is its rule's."""
+
+    id: str
+    shutdown: float | Literal["kill"] | None
+
+
+@attrs.frozen
+class TryAgain:
+    """Call `try_again(id, now)` at time `at`: the child's restart waits for that. Ignored when outdated, so it needs no cancelling."""
+
+    id: str
+    at: float
+
+
+@attrs.frozen
+class Forgotten:
+    """The child's spec is no longer kept."""
+
+    id: str
+
+
+@attrs.frozen
+class Answer:
+    """What came of a request. `reason` is there for "start failed"."""
+
+    request: object
+    reply: Reply
+    reason: ExitReason | None = None
+
+
+@attrs.frozen
+class Ready:
+    """All children have been started: the supervisor itself has."""
+
+
+@attrs.frozen
+class Exit:
+    """Nothing of the supervisor runs any more; it ends with this reason."""
+
+    reason: ExitReason
+
+
+Effect = Start | Stop | TryAgain | Forgotten | Answer | Ready | Exit
+
+
+@attrs.frozen
+class ChildView:
+    """One child as anyone may see it. "restarting" includes waiting for the next try; `restarts` counts the restarts that succeeded."""
+
+    rule: ChildRule
+    state: ChildState
+    restarts: int
+    last_exit: ExitReason | None

@@ -1,0 +1,128 @@
+"""Calls between actors of one node: no wire, the same rules.
+
+Arguments and results are copied as the wire would copy them, so that an actor never shares mutable state with its caller, and what could not
+be sent is refused here too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import trio
+
+from actors.errors import CallError, EncodeError, ReplyEncodeError
+from actors.method import Address, MethodDefinition
+from actors.reference import Reference, ReferenceAddress
+from runtime.calls.failures import Place, raised_by_method, rebuild
+from runtime.calls.outgoing import PendingCall
+from runtime.hosting.cell import Job
+from runtime.hosting.host import Host
+from runtime.wire.codec import Codec
+
+logger = logging.getLogger("understudy.calls")
+
+Waiting = PendingCall[trio.lowlevel.Task]
+
+
+class LocalCalls:
+    """Carries calls from this node to its own host. Also a `Sink`: it hands the outcome to the caller's task."""
+
+    def __init__(
+        self,
+        host: Host,
+        codec: Codec,
+        find_class: Callable[[str], type],
+        keep: Callable[[object, tuple[str, int]], ReferenceAddress],
+        make_reference: Callable[[ReferenceAddress], Reference[Any]],
+        incarnation: int,
+    ) -> None:
+        self._incarnation = incarnation
+        self._host = host
+        self._codec = codec
+        self._find_class = find_class
+        self._keep = keep
+        self._make_reference = make_reference
+
+    async def call(
+        self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object], deadline: float, keep: int
+    ) -> object:
+        """Run a method of an actor of this node and wait for its outcome."""
+        place = Place(address.name, definition.name, address.node, address.epoch)
+        call = PendingCall(0, place, trio.lowlevel.current_task())
+        job = self._job(address, definition, args, kwargs, call, deadline)
+        refusal = job if isinstance(job, CallError) else self._host.deliver(job)
+        if refusal is not None:
+            await trio.lowlevel.checkpoint()
+            raise _placed(refusal, place)
+
+        def give_up(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+            call.number = -1
+            cast("Job", job).cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(give_up)
+        if call.error is not None:
+            raise call.error
+        if keep:
+            return self._make_reference(self._keep(call.value, (call.place.node, self._incarnation)))
+        return call.value
+
+    def send(self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Run a method one way. Refusals are logged, as they would be on another node."""
+        job = self._job(address, definition, args, kwargs, None, math.inf)
+        refusal = job if isinstance(job, CallError) else self._host.deliver(job)
+        if refusal is not None:
+            logger.warning("a one-way call was refused: %s", refusal)
+
+    def value(self, job: Job, value: object) -> None:
+        """See `Sink.value`."""
+        call = cast("Waiting | None", job.link)
+        if call is None or call.number < 0:
+            return
+        try:
+            call.value = self._codec.copy(value)
+        except EncodeError as error:
+            call.error = _placed(ReplyEncodeError(f"{call.place.actor}.{call.place.method} ran, but its result cannot be sent: {error}"), call.place)
+        trio.lowlevel.reschedule(call.waiter)
+
+    def raised(self, job: Job, error: BaseException) -> None:
+        """See `Sink.raised`."""
+        call = cast("Waiting | None", job.link)
+        if call is None:
+            logger.error("%s.%s raised in a one-way call", job.cell.address.name, job.definition.name, exc_info=error)
+        elif call.number >= 0:
+            code, plain = raised_by_method(error, self._codec.encodable)
+            call.error = rebuild(code, plain, call.place, self._find_class)
+            trio.lowlevel.reschedule(call.waiter)
+
+    def refused(self, job: Job, error: CallError) -> None:
+        """See `Sink.refused`."""
+        call = cast("Waiting | None", job.link)
+        if call is not None and call.number >= 0:
+            call.error = _placed(error, call.place)
+            trio.lowlevel.reschedule(call.waiter)
+
+    def _job(
+        self,
+        address: Address,
+        definition: MethodDefinition,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        call: Waiting | None,
+        deadline: float,
+    ) -> Job | CallError:
+        found = self._host.find(address.name, address.epoch, definition.name)
+        if isinstance(found, CallError):
+            return found
+        cell, hosted_definition = found
+        copied = tuple(self._codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
+        copied_kwargs = {name: self._codec.copy(argument, name) for name, argument in kwargs.items()}
+        return Job(cell, hosted_definition, copied, copied_kwargs, self, call, 0, deadline)
+
+
+def _placed(error: CallError, place: Place) -> CallError:
+    error.actor, error.method, error.node, error.epoch, error.attempts = place.actor, place.method, place.node, place.epoch, 1
+    return error

@@ -1,0 +1,130 @@
+"""A station: the links and calls of one identity, put together.
+
+A node has one for its life. A process that has no incarnation yet, because it is about to join, or never will, because it only asks (the command line), has one under a
+client's identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from actors.actor import Actor
+from actors.errors import DecodeError
+from actors.handle import Handle
+from actors.method import Address
+from actors.reference import Reference, ReferenceAddress
+from runtime.calls.caller import Caller, Directory
+from runtime.calls.dispatch import Dispatch
+from runtime.calls.local import LocalCalls
+from runtime.environment import Environment
+from runtime.hosting.host import Host
+from runtime.links.link import Link
+from runtime.links.peers import Peers
+from runtime.links.transports import Network
+from runtime.references.table import ReferenceTable
+from runtime.wire.codec import Codec, Extension
+from runtime.wire.handshake import Introduction
+
+HANDLE_TAG = 64_100
+REFERENCE_TAG = 64_101
+
+
+class ReferencesOfOthers:
+    """The values of others that this identity holds: fetched and let go of through the services of their owners."""
+
+    def __init__(self, service: Callable[[str, int], Any], identity: tuple[str, int], table: ReferenceTable) -> None:
+        self._service = service
+        self._identity = identity
+        self._table = table
+        self._dropped: list[ReferenceAddress] = []
+
+    async def fetch(self, address: ReferenceAddress) -> object:
+        """See `ReferenceHolder.fetch`."""
+        return await self._service(address.owner, address.incarnation).fetch(address.number)
+
+    def dropped(self, address: ReferenceAddress) -> None:
+        """See `ReferenceHolder.dropped`. Only noted: a garbage collector's call may come in the middle of anything."""
+        self._dropped.append(address)
+
+    async def let_go(self) -> None:
+        """Tell owners what was dropped since the last time."""
+        while self._dropped:
+            address = self._dropped.pop()
+            if (address.owner, address.incarnation) == self._identity:
+                self._table.drop(address.number, self._identity)
+            else:
+                await self._service(address.owner, address.incarnation).drop.send([address.number], *self._identity)
+
+
+class Station:
+    """See the module. `make_host(station)` gives the host of its actors."""
+
+    def __init__(
+        self,
+        introduction: Introduction,
+        secret: bytes,
+        environment: Environment,
+        network: Network,
+        nursery: trio.Nursery,
+        directory: Directory,
+        make_host: Callable[[Station], Host],
+        broken: Callable[[Link], None] = lambda link: None,
+    ) -> None:
+        identity = (introduction.peer.name, introduction.peer.incarnation)
+        self.identity = identity
+        self.codec = Codec(
+            [
+                Extension(HANDLE_TAG, Handle, _address_of_handle, self.make_handle),
+                Extension(REFERENCE_TAG, Reference, _address_of_reference, self.make_reference),
+            ],
+            sentinel=environment.token(8),
+        )
+        numbers = itertools.count(1).__next__
+        self.caller = Caller(identity, environment, self.codec, directory, self.codec.find_class, numbers, self.make_reference)
+        self.references = ReferenceTable()
+        self.held = ReferencesOfOthers(self.node_service, identity, self.references)
+        self.host = make_host(self)
+        local = LocalCalls(self.host, self.codec, self.codec.find_class, self._keep, self.make_reference, identity[1])
+        self.caller.attach(self.host, local)
+        dispatch = Dispatch(self.host, self.caller, self.codec, environment, self._keep)
+        self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken)
+
+    def make_handle(self, address: Any, actor: Any = None) -> Any:
+        """The handle of the actor at `address`. Without its class, and if that cannot be imported here, any method may be tried."""
+        cls = actor
+        if cls is None and address.class_path:
+            try:
+                cls = self.codec.find_class(address.class_path)
+            except DecodeError:
+                cls = None
+        methods = cls.__methods__ if isinstance(cls, type) and issubclass(cls, Actor) else None
+        return Handle(self.caller, address, methods)
+
+    def make_reference(self, address: Any) -> Reference[Any]:
+        """A reference to the value at `address`."""
+        return Reference(self.held, address)
+
+    def system_handle(self, service: type[Actor], name: str, node: str, incarnation: int) -> Any:
+        """A handle of one of the runtime's own services on another node, or on this one."""
+        return Handle(self.caller, Address(name, node, incarnation), service.__methods__)
+
+    def node_service(self, node: str, incarnation: int) -> Any:
+        """The service of a node; see `NodeService`."""
+        from runtime.hosting.services import NODE_SERVICE, NodeService
+
+        return self.system_handle(NodeService, NODE_SERVICE, node, incarnation)
+
+    def _keep(self, value: object, holder: tuple[str, int]) -> ReferenceAddress:
+        return ReferenceAddress(*self.identity, self.references.keep(value, holder))
+
+
+def _address_of_handle(handle: Any) -> object:
+    return handle.address
+
+
+def _address_of_reference(reference: Any) -> object:
+    return reference.address

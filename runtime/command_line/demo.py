@@ -1,0 +1,75 @@
+"""`understudy demo`: the main job, shown."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import click
+import trio
+
+from runtime.demonstration.cast import Progress
+from runtime.demonstration.story import Happening, Outcome, Story
+
+WIDTH = 32
+
+
+@click.command(epilog="Example:  understudy demo --json")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome and the time line as JSON.")
+@click.option("--logs", is_flag=True, help="Show what the node processes log, too.")
+def demo(as_json: bool, logs: bool) -> None:
+    """Index every identifier of the standard library on a cluster while its nodes join, leave and are killed.
+
+    The result is held against one computed in a single process; if they differ, the exit status is 1.
+    """
+    show = _Display(quiet=as_json, logs=logs)
+    outcome = trio.run(Story(show.happening, show.progress).play, show.line)
+    if as_json:
+        click.echo(json.dumps(attrs.asdict(outcome), indent=2))
+    else:
+        show.outcome(outcome)
+    raise SystemExit(0 if outcome.equal else 1)
+
+
+class _Display:
+    """A time line, and on a terminal a progress bar below it."""
+
+    def __init__(self, *, quiet: bool, logs: bool) -> None:
+        self._quiet = quiet
+        self._logs = logs
+        self._bar = click.get_text_stream("stdout").isatty() and not quiet
+
+    def happening(self, happening: Happening) -> None:
+        if not self._quiet:
+            took = "" if happening.milliseconds is None else f" [{happening.milliseconds:.0f} ms]"
+            self._clear()
+            click.echo(f"{happening.at:6.2f} s  {click.style(f'{happening.kind:<10}', fg=_COLOURS.get(happening.kind))} {happening.text}{took}")
+
+    def progress(self, progress: Progress) -> None:
+        if self._bar:
+            filled = WIDTH * progress.done // progress.total
+            busy = ", ".join(progress.busy) or "nobody"
+            click.echo(f"\r\x1b[K{'#' * filled}{'-' * (WIDTH - filled)} {progress.done}/{progress.total} pieces, busy: {busy}", nl=False)
+
+    def line(self, name: str, line: str) -> None:
+        if self._logs:
+            self._clear()
+            click.echo(f"[{name}] {line}", err=True)
+
+    def outcome(self, outcome: Outcome) -> None:
+        self._clear()
+        verdict = click.style("equal", fg="green") if outcome.equal else click.style("NOT EQUAL", fg="red")
+        click.echo(
+            f"\n{outcome.files} files, {outcome.identifiers} identifiers, {outcome.occurrences} occurrences in {outcome.seconds:.1f} s; "
+            f"alone, in a single process, {outcome.seconds_alone:.1f} s\n"
+            f"calls per second to another process: {outcome.sequential_calls_per_second:,.0f} one after the other, "
+            f"{outcome.calls_per_second:,.0f} with 1,000 in flight\n"
+            f"the cluster's index and the single process's: {verdict}"
+        )
+
+    def _clear(self) -> None:
+        if self._bar:
+            click.echo("\r\x1b[K", nl=False)
+
+
+_COLOURS = {"killed": "red", "detected": "yellow", "restarted": "green", "joined": "green", "left": "cyan", "done": "green"}

@@ -1,0 +1,109 @@
+"""`understudy doctor`: look at what usually goes wrong on a machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import click
+
+from actors.errors import UnderstudyError
+from runtime.environment import SystemEnvironment
+from runtime.membership.liveness import host_identity
+from runtime.membership.secrets import find_secret
+
+
+@attrs.frozen
+class Finding:
+    """One check: what was looked at, whether it is well, and what was seen or what to do."""
+
+    check: str
+    well: bool
+    text: str
+
+
+@click.command(epilog="Example:  understudy doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def doctor(as_json: bool) -> None:
+    """Check Python, packages, shadowed imports, sockets and the secret. Exit status 1 if something needs attention."""
+    findings = [check() for check in (_python, _packages, _shadowed, _loopback, _unix_sockets, _proof, _descriptors, _secret)]
+    if as_json:
+        click.echo(json.dumps([attrs.asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            mark = click.style("ok  ", fg="green") if finding.well else click.style("look", fg="yellow")
+            click.echo(f"{mark} {finding.check:<16} {finding.text}")
+    raise SystemExit(0 if all(finding.well for finding in findings) else 1)
+
+
+def _python() -> Finding:
+    well = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Finding("python", well, f"{platform.python_version()} at {sys.executable}" + ("" if well else "; 3.11 to 3.13 are supported"))
+
+
+def _packages() -> Finding:
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("understudy", "trio", "attrs", "cbor2", "click")]
+    return Finding("packages", True, ", ".join(versions))
+
+
+def _shadowed() -> Finding:
+    """A user's own `actors.py` beside the script would be imported instead of ours."""
+    here = Path.cwd()
+    own = Path(__file__).resolve().parents[2]
+    for name in ("actors", "runtime"):
+        for candidate in (here / f"{name}.py", here / name / "__init__.py"):
+            if candidate.exists() and own not in candidate.resolve().parents:
+                return Finding("imports", False, f"{candidate} hides our package `{name}` from scripts in this directory; rename it, for example to my_{name}.py")
+    return Finding("imports", True, "nothing here hides the packages `actors` and `runtime`")
+
+
+def _tried(check: str, attempt: Callable[[], str]) -> Finding:
+    try:
+        return Finding(check, True, attempt())
+    except (OSError, UnderstudyError) as error:
+        return Finding(check, False, str(error))
+
+
+def _loopback() -> Finding:
+    def attempt() -> str:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=2):
+            return "a connection over 127.0.0.1 works"
+
+    return _tried("loopback", attempt)
+
+
+def _unix_sockets() -> Finding:
+    def attempt() -> str:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"\0understudy-doctor-{os.getpid()}")
+        return "abstract Unix sockets work: nodes of one machine use them"
+
+    return _tried("unix sockets", attempt)
+
+
+def _proof() -> Finding:
+    well = bool(host_identity())
+    return Finding("proof of death", well, "/proc tells when a process has ended" if well else "no /proc: dead nodes are noticed when their lease ends, after 5 s")
+
+
+def _descriptors() -> Finding:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Finding("descriptors", soft >= 1024, f"{soft} may be open (at most {hard})" + ("" if soft >= 1024 else "; raise it with `ulimit -n`"))
+
+
+def _secret() -> Finding:
+    def attempt() -> str:
+        find_secret(None, SystemEnvironment().token, needs_own=False)
+        return "UNDERSTUDY_SECRET is set" if os.environ.get("UNDERSTUDY_SECRET") else "this user's clusters on this machine share one; set UNDERSTUDY_SECRET for others"
+
+    return _tried("secret", attempt)

@@ -1,0 +1,69 @@
+"""The group of all commands, and how errors look: one line, exit status 1 (2 for wrong usage); `--debug` shows the traceback."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import sys
+from typing import Any
+
+import click
+
+from actors.errors import UnderstudyError
+from runtime.command_line.call import call
+from runtime.command_line.demo import demo
+from runtime.command_line.doctor import doctor
+from runtime.command_line.node import node
+from runtime.command_line.status import status
+from runtime.command_line.stop import stop
+from runtime.version import __version__
+
+
+class Commands(click.Group):
+    """A group that suggests the nearest command and turns our errors into one line."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or fail with a suggestion."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near:
+                error.message += f" Did you mean {near[0]!r}?"
+            raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; what the user can act upon is one line."""
+        try:
+            return super().invoke(ctx)
+        except* (UnderstudyError, ValueError, OSError) as group:
+            if ctx.params.get("debug"):
+                raise
+            click.echo(f"error: {one_line(_first(group))}", err=True)
+        except* KeyboardInterrupt:
+            sys.exit(130)
+        sys.exit(1)
+
+
+def _first(group: BaseExceptionGroup[Any]) -> BaseException:
+    """The first exception that is no group: what went wrong first."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def one_line(error: BaseException) -> str:
+    """The error's text without line breaks; its type's name if it has no text."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example:  understudy demo")
+@click.version_option(__version__, prog_name="understudy")
+@click.option("--debug", is_flag=True, help="Show debug logs, and tracebacks of errors.")
+@click.option("--verbose", "-v", is_flag=True, help="Log what happens.")
+def main(debug: bool, verbose: bool) -> None:
+    """Named actors on many nodes, awaited like local objects, replaced when they die."""
+    level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)

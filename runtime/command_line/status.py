@@ -1,0 +1,60 @@
+"""`understudy status`: who is in a cluster and what they run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from actors.errors import CallError
+from runtime.command_line.connect import cluster_options, connect
+
+NODE_SECONDS = 3.0
+
+
+@click.command(epilog="Example:  understudy status --address 127.0.0.1:7400 --json")
+@cluster_options
+def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
+    """Show the nodes of a cluster, their actors and links. Exit status 1 if a node does not answer."""
+    facts = trio.run(_ask, address, cluster, secret_file)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        _print(facts)
+    raise SystemExit(0 if all(node["answers"] for node in facts["nodes"]) else 1)
+
+
+async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
+    nodes: dict[str, dict[str, Any]] = {}
+    async with connect(address, cluster, secret_file) as client:
+
+        async def ask(member: dict[str, Any]) -> None:
+            service = client.station.node_service(member["name"], member["incarnation"])
+            try:
+                answer: dict[str, Any] = await service.options(timeout=NODE_SECONDS).status()
+            except CallError as error:
+                nodes[member["name"]] = {**member, "answers": False, "problem": str(error)}
+            else:
+                nodes[member["name"]] = {**member, **answer, "answers": True}
+
+        async with trio.open_nursery() as nursery:
+            for member in client.status["members"]:
+                nursery.start_soon(ask, member)
+        return {"cluster": cluster, "store": client.status["store"], "nodes": [nodes[name] for name in sorted(nodes)]}
+
+
+def _print(facts: dict[str, Any]) -> None:
+    store = facts["store"]
+    click.echo(f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} on {store['node']}")
+    for node in facts["nodes"]:
+        state = node["state"] if node["answers"] else "does not answer"
+        click.echo(f"  {node['name']:<16} {state:<8} incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
+        for actor in node.get("actors", []):
+            click.echo(f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} waiting {actor['waiting']:<4} served {actor['served']}")
+
+
+def _tcp(node: dict[str, Any]) -> str:
+    return next((where.removeprefix("tcp:") for where in node["addresses"] if where.startswith("tcp:")), "")

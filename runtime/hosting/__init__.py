@@ -1,0 +1,1 @@
+"""Hosting: the actors of one node, their mailboxes, and the workers that run them."""

@@ -1,0 +1,144 @@
+"""A cell: one hosted actor with its mailbox and what is running of it.
+
+An idle actor is just this table entry, no task. One job runs at a time, in the order of arrival; jobs of concurrent methods run beside
+it. No I/O here: the workers take jobs from the mailbox and run them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from actors.actor import Actor
+from actors.errors import ActorDiedError, ActorNotFoundError, CallError, MailboxFullError
+from actors.method import Address, MethodDefinition
+from actors.supervision import ExitReason
+
+
+class Sink(Protocol):
+    """Where the outcome of a job goes."""
+
+    def value(self, job: Job, value: object) -> None:
+        """The method returned."""
+        ...
+
+    def raised(self, job: Job, error: BaseException) -> None:
+        """The method raised."""
+        ...
+
+    def refused(self, job: Job, error: CallError) -> None:
+        """The runtime ended the call."""
+        ...
+
+
+class Cancellable(Protocol):
+    """Whatever runs a job: a worker."""
+
+    def cancel(self) -> None:
+        """Stop what is running."""
+        ...
+
+
+class Job:
+    """One call on its way through an actor. `deadline` is on the node's clock, in seconds."""
+
+    __slots__ = ("args", "cancelled", "cell", "deadline", "definition", "kwargs", "link", "number", "runner", "sink")
+
+    def __init__(
+        self,
+        cell: Cell,
+        definition: MethodDefinition,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        sink: Sink,
+        link: object,
+        number: int,
+        deadline: float,
+    ) -> None:
+        self.cell = cell
+        self.definition = definition
+        self.args = args
+        self.kwargs = kwargs
+        self.sink = sink
+        self.link = link
+        self.number = number
+        self.deadline = deadline
+        self.runner: Cancellable | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """The caller gave up: stop it if it runs, skip it if it waits. Nobody wants an answer."""
+        self.cancelled = True
+        if self.runner is not None:
+            self.runner.cancel()
+
+
+class Cell:
+    """The actor `instance` at `address`."""
+
+    __slots__ = (
+        "address",
+        "busy",
+        "ended",
+        "instance",
+        "last_error",
+        "limit",
+        "mailbox",
+        "methods",
+        "running",
+        "served",
+        "started",
+        "system",
+    )
+
+    def __init__(self, address: Address, instance: Actor, limit: int, *, system: bool = False) -> None:
+        self.address = address
+        self.instance = instance
+        self.methods = type(instance).__methods__
+        self.limit = limit
+        self.system = system
+        self.mailbox: deque[Job] = deque()
+        self.running: set[Job] = set()
+        self.busy = False
+        """True from the moment a worker is told of mail until the mailbox is empty again."""
+        self.started = system
+        """False while `on_start` has not returned: mail waits."""
+        self.ended: ExitReason | None = None
+        self.served = 0
+
+    def offer(self, job: Job) -> CallError | None:
+        """Put a job into the mailbox; an error if it must be refused. The caller then submits the cell, if it is not busy."""
+        if self.ended is not None:
+            return self.gone()
+        if len(self.mailbox) >= self.limit:
+            return MailboxFullError(
+                f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its limit; slow down, or raise mailbox_limit"
+            )
+        self.mailbox.append(job)
+        return None
+
+    def take(self) -> Job | None:
+        """The next job to run; None when there is none, and then the cell is no longer busy."""
+        while self.mailbox and self.ended is None:
+            job = self.mailbox.popleft()
+            if not job.cancelled:
+                return job
+        self.busy = False
+        return None
+
+    def end(self, reason: ExitReason) -> list[Job]:
+        """Take no more mail; returns the jobs that waited and will not run."""
+        self.ended = reason
+        waiting = [job for job in self.mailbox if not job.cancelled]
+        self.mailbox.clear()
+        return waiting
+
+    def gone(self) -> ActorNotFoundError:
+        """What to tell a call that came too late."""
+        why = str(self.ended) if self.ended is not None else "ended"
+        return ActorNotFoundError(f"{self.address.name} is no longer on {self.address.node}: {why}")
+
+    def died(self) -> ActorDiedError:
+        """What to tell a call that was running."""
+        why = str(self.ended) if self.ended is not None else "ended"
+        return ActorDiedError(f"{self.address.name} on {self.address.node} ended while the call was running: {why}; the call may have taken effect")

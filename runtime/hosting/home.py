@@ -1,0 +1,69 @@
+"""The home of an actor's own tasks: opened at the first `self.nursery.start_soon`, so that actors without tasks cost none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVarTuple, Unpack
+
+import trio
+
+Ts = TypeVarTuple("Ts")
+
+
+class Home:
+    """See `actors.ActorNursery`. Lives in the node's nursery; `crashed(error)` is told when one of its tasks raises."""
+
+    def __init__(self, nursery: trio.Nursery, name: str, crashed: Callable[[Exception], None]) -> None:
+        self._nursery = nursery
+        self._name = name
+        self._crashed = crashed
+        self._scope = trio.CancelScope()
+        self._own: trio.Nursery | None = None
+        self._waiting: list[tuple[Callable[..., Awaitable[object]], tuple[Any, ...], str | None]] = []
+        self._opened = False
+        self._closed = trio.Event()
+
+    def start_soon(self, function: Callable[[Unpack[Ts]], Awaitable[object]], *args: Unpack[Ts], name: str | None = None) -> None:
+        """Start a task that ends with the actor. Raises RuntimeError if the actor has ended."""
+        if self._scope.cancel_called:
+            raise RuntimeError(f"{self._name} has ended; it can start no more tasks")
+        if self._own is not None:
+            self._own.start_soon(function, *args, name=name)
+            return
+        self._waiting.append((function, args, name))
+        if not self._opened:
+            self._opened = True
+            self._nursery.start_soon(self._open, name=f"tasks of {self._name}")
+
+    async def close(self) -> None:
+        """Cancel the tasks and wait for them."""
+        self._scope.cancel()
+        if self._opened:
+            await self._closed.wait()
+
+    def cancel(self) -> None:
+        """Cancel the tasks without waiting."""
+        self._scope.cancel()
+
+    async def _open(self) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as own:
+                    self._own = own
+                    for function, args, name in self._waiting:
+                        own.start_soon(function, *args, name=name)
+                    self._waiting.clear()
+                    await trio.sleep_forever()
+        except Exception as error:
+            self._scope.cancel()
+            self._crashed(_single(error))
+        finally:
+            self._own = None
+            self._closed.set()
+
+
+def _single(error: Exception) -> Exception:
+    """The exception itself where a nursery wrapped just one."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,303 @@
+"""The host: starts, finds and ends the actors of one node.
+
+It knows nothing of links or stores: names are claimed and released through `NameClaims`, calls come in as jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+import trio
+
+from actors.actor import Actor
+from actors.errors import (
+    ActorNotFoundError,
+    ActorStartError,
+    CallError,
+    MethodNotFoundError,
+    NodeDrainingError,
+    SpawnError,
+    StaleEpochError,
+)
+from actors.method import Address, MethodDefinition
+from actors.node import NodeInterface
+from actors.options import SpawnOptions
+from actors.supervision import ExitReason
+from runtime.environment import Environment
+from runtime.hosting.cell import Cell, Job
+from runtime.hosting.home import Home
+from runtime.hosting.workers import Workers
+
+STOP_SECONDS = 5.0
+"""How long a running method, and then `on_stop`, may take when an actor is stopped."""
+
+EXITS_KEPT = 4096
+"""Ends of actors that are remembered for those who ask late."""
+
+logger = logging.getLogger("understudy.actors")
+
+
+class NameClaims(Protocol):
+    """Who owns which name: a program over the store."""
+
+    async def claim(self, name: str, class_path: str, on_behalf_of: str) -> int:
+        """Take a name for this node; returns the epoch. Raises `NameTakenError`."""
+        ...
+
+    async def release(self, name: str, epoch: int) -> None:
+        """Give a name back if this epoch still has it."""
+        ...
+
+    async def save(self, name: str, epoch: int, state: object) -> None:
+        """See `Actor.save`."""
+        ...
+
+    async def saved(self, name: str) -> Any:
+        """See `Actor.saved`."""
+        ...
+
+
+@attrs.define
+class _Hosted:
+    """What a hosted actor sees of its host; see `actors.actor.ActorContext`."""
+
+    node: NodeInterface
+    address: Address
+    nursery: Home
+    make_handle: Callable[[Address], Any]
+    claims: NameClaims
+    make_supervision: Callable[[Any, Any], Any]
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    @property
+    def epoch(self) -> int:
+        return self.address.epoch
+
+    @property
+    def handle(self) -> Any:
+        return self.make_handle(self.address)
+
+    async def save(self, state: object) -> None:
+        if not self.address.registered:
+            raise SpawnError(f"{self.name} has no name of its own, so nobody could find its state again; spawn it with a name", actor=self.name)
+        await self.claims.save(self.name, self.epoch, state)
+
+    async def saved(self) -> Any:
+        return await self.claims.saved(self.name) if self.address.registered else None
+
+    def supervise(self, supervisor: Any) -> Any:
+        return self.make_supervision(supervisor, self.address)
+
+
+class Host:
+    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes."""
+
+    def __init__(
+        self,
+        node: NodeInterface,
+        nursery: trio.Nursery,
+        environment: Environment,
+        claims: NameClaims,
+        make_handle: Callable[[Address], Any],
+        make_supervision: Callable[[Any, Any], Any],
+    ) -> None:
+        self._node = node
+        self._nursery = nursery
+        self._claims = claims
+        self._make_handle = make_handle
+        self._make_supervision = make_supervision
+        self.workers = Workers(nursery, environment, self._crash)
+        self.cells: dict[str, Cell] = {}
+        self.draining = False
+        self._homes: dict[Cell, Home] = {}
+        self._exits: OrderedDict[tuple[str, int], ExitReason] = OrderedDict()
+        self._watchers: dict[tuple[str, int], trio.Event] = {}
+        self._next_number = 0
+
+    def add_system(self, name: str, instance: Actor) -> None:
+        """Host one of the runtime's own services under a fixed name; it takes no part in names, draining or stopping."""
+        address = Address(name, self._node.name, self._node.incarnation)
+        self.cells[name] = Cell(address, instance, 100_000, system=True)
+
+    def find(self, name: str, epoch: int, method: str) -> tuple[Cell, MethodDefinition] | CallError:
+        """The cell and method that a call is for, or why it is refused."""
+        cell = self.cells.get(name)
+        if cell is None:
+            return ActorNotFoundError(f"there is no actor {name!r} on node {self._node.name}")
+        if epoch and cell.address.epoch != epoch:
+            return StaleEpochError(f"{name} on {self._node.name} has epoch {cell.address.epoch} now, not {epoch}; look it up again")
+        definition = cell.methods.get(method)
+        if definition is None:
+            offered = ", ".join(sorted(cell.methods)) or "none"
+            return MethodNotFoundError(f"{cell.address.class_path or name} has no @method {method!r}; it offers: {offered}")
+        if self.draining and not cell.system:
+            return NodeDrainingError(f"node {self._node.name} is leaving the cluster and takes no new calls for {name}")
+        return cell, definition
+
+    def deliver(self, job: Job) -> CallError | None:
+        """Let a job run when its turn comes; an error if it is refused."""
+        cell = job.cell
+        if job.definition.concurrent and cell.started and cell.ended is None:
+            self.workers.submit(job)
+            return None
+        refusal = cell.offer(job)
+        if refusal is None and not cell.busy and cell.started:
+            cell.busy = True
+            self.workers.submit(cell)
+        return refusal
+
+    async def start(
+        self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, class_path: str, on_behalf_of: str = ""
+    ) -> Address:
+        """Start an actor here; returns its address once `on_start` has returned.
+
+        Raises `NameTakenError`, `ActorStartError` or `NodeDrainingError`.
+        """
+        if self.draining:
+            raise NodeDrainingError(f"node {self._node.name} is leaving the cluster and starts no actors", node=self._node.name)
+        if options.name is None:
+            self._next_number += 1
+            name = f"{cls.__name__}-{self._next_number}@{self._node.name}.{self._node.incarnation}"
+            epoch = self._node.incarnation
+        else:
+            name = options.name
+            epoch = await self._claims.claim(name, class_path, on_behalf_of)
+        address = Address(name, self._node.name, self._node.incarnation, epoch, class_path, options.name is not None)
+        try:
+            await self._start(cls, args, kwargs, options, address)
+        except BaseException as error:
+            with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
+                await self._forget(address)
+            if not isinstance(error, Exception):
+                raise
+            text = f"{name} did not start on {self._node.name}: {type(error).__name__}: {error}"
+            trace = "".join(traceback.format_exception(error))
+            raise ActorStartError(text, actor=name, node=self._node.name, remote_traceback=trace) from error
+        return address
+
+    async def _start(
+        self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, address: Address
+    ) -> None:
+        instance = cls.__new__(cls)
+        home = Home(self._nursery, address.name, lambda error: self._crash(cell, error))
+        instance._context = _Hosted(self._node, address, home, self._make_handle, self._claims, self._make_supervision)  # pyright: ignore[reportPrivateUsage]
+        cell = Cell(address, instance, options.mailbox_limit)
+        self.cells[address.name] = cell
+        self._homes[cell] = home
+        try:
+            instance.__init__(*args, **kwargs)  # type: ignore[misc]
+            await instance.on_start()
+        except BaseException:
+            self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
+            home.cancel()
+            raise
+        if cell.ended is not None:
+            raise RuntimeError(f"{address.name} ended while it was starting: {cell.ended}")
+        cell.started = True
+        if cell.mailbox:
+            cell.busy = True
+            self.workers.submit(cell)
+
+    async def stop(self, name: str, epoch: int, reason: ExitReason) -> None:
+        """Let the running method finish, call `on_stop`, end the actor and give its name back. Ending one that has ended is no error."""
+        cell = self.cells.get(name)
+        if cell is None or cell.system or (epoch and cell.address.epoch != epoch):
+            return
+        if cell.ended is not None:
+            await self.watch(name, cell.address.epoch)
+            return
+        jobs = cell.end(reason)
+        for job in jobs:
+            job.sink.refused(job, cell.gone())
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(STOP_SECONDS):
+                while cell.running:
+                    await trio.sleep(0.002)
+            for job in tuple(cell.running):
+                if job.runner is not None:
+                    job.runner.cancel()
+            with trio.move_on_after(STOP_SECONDS):
+                try:
+                    await cell.instance.on_stop(reason)
+                except Exception:
+                    logger.exception("%s: on_stop raised", name)
+            with trio.move_on_after(STOP_SECONDS):
+                await self._homes[cell].close()
+            with trio.move_on_after(STOP_SECONDS):
+                await self._forget(cell.address)
+        self._end(cell, reason)
+
+    async def watch(self, name: str, epoch: int) -> ExitReason:
+        """Wait until this epoch of the actor has ended; returns at once if it has already, or never was here."""
+        key = (name, epoch)
+        if key in self._exits:
+            await trio.lowlevel.checkpoint()
+            return self._exits[key]
+        cell = self.cells.get(name)
+        if cell is None or (epoch and cell.address.epoch != epoch):
+            await trio.lowlevel.checkpoint()
+            return ExitReason(kind="stopped", text=f"no such actor: {name} is not on node {self._node.name}")
+        key = (name, cell.address.epoch)
+        await self._watchers.setdefault(key, trio.Event()).wait()
+        return self._exits[key]
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new work, let accepted calls finish for at most `seconds`, then stop all actors, the latest first."""
+        self.draining = True
+        with trio.move_on_after(seconds):
+            while any(cell.mailbox or cell.running for cell in self.cells.values() if not cell.system):
+                await trio.sleep(0.005)
+        for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
+            await self.stop(cell.address.name, cell.address.epoch, ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"))
+
+    def _crash(self, cell: Cell, error: BaseException) -> None:
+        """One of the actor's own tasks raised, or a method asked to exit: the actor ends now."""
+        if cell.ended is not None:
+            return
+        text = f"{type(error).__name__}: {error}"
+        logger.error("%s crashed: %s", cell.address.name, text, exc_info=error)
+        reason = ExitReason(kind="raised", text=text, traceback="".join(traceback.format_exception(error)))
+        waiting = cell.end(reason)
+        for job in waiting:
+            job.sink.refused(job, cell.gone())
+        for job in tuple(cell.running):
+            if job.runner is not None:
+                job.runner.cancel()
+        self._homes[cell].cancel()
+        if cell.started:
+            self._nursery.start_soon(self._finish_crash, cell, reason)
+
+    async def _finish_crash(self, cell: Cell, reason: ExitReason) -> None:
+        with trio.move_on_after(STOP_SECONDS):
+            try:
+                await self._forget(cell.address)
+            except Exception:
+                logger.exception("%s: the name could not be given back; it falls with the node's lease", cell.address.name)
+        self._end(cell, reason)
+
+    async def _forget(self, address: Address) -> None:
+        if address.registered:
+            await self._claims.release(address.name, address.epoch)
+
+    def _end(self, cell: Cell, reason: ExitReason) -> None:
+        if cell.ended is None:
+            for job in cell.end(reason):
+                job.sink.refused(job, cell.gone())
+        if self.cells.get(cell.address.name) is cell:
+            del self.cells[cell.address.name]
+        self._homes.pop(cell, None)
+        key = (cell.address.name, cell.address.epoch)
+        self._exits[key] = reason
+        while len(self._exits) > EXITS_KEPT:
+            self._exits.popitem(last=False)
+        watcher = self._watchers.pop(key, None)
+        if watcher is not None:
+            watcher.set()

@@ -1,0 +1,94 @@
+"""The services that every node offers to other nodes: system actors under fixed names, called like any actor.
+
+They are the runtime's own protocol, kept as methods so that deadlines, cancellation and the three outcomes hold for it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from actors.actor import Actor
+from actors.errors import ActorClassError, DecodeError
+from actors.messages import message_type
+from actors.method import Address, method
+from actors.options import SpawnOptions
+from actors.supervision import ExitReason
+from runtime.hosting.host import Host
+from runtime.references.table import ReferenceTable
+from runtime.wire.codec import Codec
+
+NODE_SERVICE = "@node"
+STORE_SERVICE = "@store"
+
+
+class NodeControls(Protocol):
+    """What the services need of their node."""
+
+    def status(self) -> dict[str, object]:
+        """Facts for `understudy status`."""
+        ...
+
+    def leave(self) -> None:
+        """Drain and leave, soon."""
+        ...
+
+
+class NodeService(Actor):
+    """Starts, stops and watches actors on behalf of other nodes, and hands out the values that this node owns."""
+
+    def __init__(self, host: Host, codec: Codec, references: ReferenceTable, controls: NodeControls, node: str) -> None:
+        self._host = host
+        self._codec = codec
+        self._references = references
+        self._controls = controls
+        self._node = node
+
+    @method(concurrent=True)
+    async def spawn(
+        self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, on_behalf_of: str = ""
+    ) -> Address:
+        """Start an actor here. Raises what `Host.start` raises, and `ActorClassError` if the class cannot be imported here."""
+        return await self._host.start(self._actor_class(class_path), args, kwargs, options, class_path, on_behalf_of)
+
+    @method(concurrent=True, idempotent=True)
+    async def stop_actor(self, name: str, epoch: int, reason: ExitReason) -> None:
+        """Stop an actor and wait until it has ended."""
+        await self._host.stop(name, epoch, reason)
+
+    @method(concurrent=True, idempotent=True)
+    async def watch(self, name: str, epoch: int) -> ExitReason:
+        """Answer when this epoch of the actor has ended: the call that is pending is the watch."""
+        return await self._host.watch(name, epoch)
+
+    @method(concurrent=True, idempotent=True)
+    async def status(self) -> dict[str, object]:
+        """Facts about this node."""
+        return self._controls.status()
+
+    @method(concurrent=True, idempotent=True)
+    async def leave(self) -> None:
+        """Tell this node to drain and leave the cluster; answers before it has."""
+        self._controls.leave()
+
+    @method(concurrent=True, idempotent=True)
+    async def fetch(self, number: int) -> object:
+        """The value of a reference that this node owns."""
+        return self._references.value(number)
+
+    @method(concurrent=True)
+    async def drop(self, numbers: list[int], holder: str, incarnation: int) -> None:
+        """A holder lets go of values."""
+        for number in numbers:
+            self._references.drop(number, (holder, incarnation))
+
+    def _actor_class(self, path: str) -> type[Actor]:
+        try:
+            found = self._codec.find_class(path)
+        except DecodeError as error:
+            raise ActorClassError(
+                f"{path} cannot be imported on node {self._node}: {error}; actor classes must be importable where they run", node=self._node
+            ) from error
+        if not issubclass(found, Actor) or message_type(found) is not None:
+            raise ActorClassError(f"{path} is not a subclass of actors.Actor", node=self._node)
+        return found

@@ -1,0 +1,202 @@
+"""Workers: a small pool of parked tasks that run actors which have mail.
+
+A cell with mail is queued; a worker runs it until its mailbox is empty. A method's coroutine is stepped by hand, so one that returns without
+waiting costs no task switch, no scope and no event; one that does wait suspends its worker, and another is woken if cells are queued
+behind it. Each worker lives in one long cancel scope: cancelling a call cancels its worker's scope, and the worker goes on in a new one.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import trio
+
+from actors.errors import BadArgumentsError, CallTimeoutError, DeadlineExceededError
+from runtime.environment import Environment
+from runtime.hosting.cell import Cell, Job
+
+CHECKPOINT_EVERY = 64
+"""Jobs that a worker runs before it lets the rest of the loop have a turn."""
+
+
+@types.coroutine
+def _resume(coroutine: Coroutine[Any, Any, object], trap: object) -> Generator[Any, Any, object]:
+    """Go on with a coroutine that was stepped by hand until it yielded `trap` to the event loop."""
+    while True:
+        try:
+            sent = yield trap
+        except BaseException as error:
+            step: Callable[[Any], Any] = coroutine.throw
+            argument: object = error
+        else:
+            step = coroutine.send
+            argument = sent
+        try:
+            trap = step(argument)
+        except StopIteration as stop:
+            return stop.value
+
+
+class _Worker:
+    """One task of the pool, as the jobs that it runs see it."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+
+    def cancel(self) -> None:
+        self.scope.cancel()
+
+
+class Workers:
+    """Runs the jobs of all cells of one node. `crashed(cell, error)` is told of a method that asked its process to exit."""
+
+    def __init__(self, nursery: trio.Nursery, environment: Environment, crashed: Callable[[Cell, BaseException], None]) -> None:
+        self._nursery = nursery
+        self._environment = environment
+        self._crashed = crashed
+        self._queue: deque[Cell | Job] = deque()
+        self._parked: list[trio.lowlevel.Task] = []
+        self._ready = 0
+        """Workers that run or are about to, and are not suspended inside a method."""
+        self._by_task: dict[trio.lowlevel.Task, Job] = {}
+
+    def submit(self, item: Cell | Job) -> None:
+        """Queue a cell that has mail, or a job of a concurrent method."""
+        self._queue.append(item)
+        if not self._ready:
+            self._add_worker()
+
+    def running_in(self, task: trio.lowlevel.Task) -> Job | None:
+        """The job whose method runs directly in `task`."""
+        return self._by_task.get(task)
+
+    def _add_worker(self) -> None:
+        self._ready += 1
+        if self._parked:
+            trio.lowlevel.reschedule(self._parked.pop())
+        else:
+            self._nursery.start_soon(self._work, name="worker")
+
+    async def _work(self) -> None:
+        worker = _Worker()
+        task = trio.lowlevel.current_task()
+        try:
+            while True:
+                with worker.scope:
+                    await self._serve(worker, task)
+                # Somebody cancelled the job that ran here; the next ones are not concerned.
+                worker.scope = trio.CancelScope()
+                await trio.lowlevel.checkpoint_if_cancelled()
+        finally:
+            self._by_task.pop(task, None)
+
+    async def _serve(self, worker: _Worker, task: trio.lowlevel.Task) -> None:
+        queue = self._queue
+        count = 0
+        while True:
+            while queue:
+                item = queue.popleft()
+                if isinstance(item, Job):
+                    if not item.cancelled:
+                        await self._run(item, worker, task)
+                else:
+                    while (job := item.take()) is not None:
+                        try:
+                            await self._run(job, worker, task)
+                        except BaseException:
+                            self._requeue(item)
+                            raise
+                        count += 1
+                        if worker.scope.cancel_called or count >= CHECKPOINT_EVERY:
+                            # Others first: a busy actor takes its turn again at the end of the queue.
+                            self._requeue(item)
+                            break
+                if worker.scope.cancel_called:
+                    return
+                if count >= CHECKPOINT_EVERY:
+                    count = 0
+                    await trio.lowlevel.checkpoint()
+            self._ready -= 1
+            self._by_task.pop(task, None)
+            self._parked.append(task)
+            await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
+
+    def _abort_parking(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+        # The node is going down. A parked worker that was cancelled must not be woken again.
+        self._parked.clear()
+        self._ready += 1
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _requeue(self, cell: Cell) -> None:
+        if cell.mailbox and cell.ended is None:
+            self._queue.append(cell)
+        else:
+            cell.busy = False
+
+    async def _run(self, job: Job, worker: _Worker, task: trio.lowlevel.Task) -> None:
+        cell = job.cell
+        timed = job.deadline != math.inf
+        if timed and self._environment.now() >= job.deadline:
+            job.sink.refused(job, DeadlineExceededError(f"the deadline of {cell.address.name}.{job.definition.name} passed before its turn came"))
+            return
+        try:
+            coroutine = job.definition.run(cell.instance, job.args, job.kwargs)
+        except TypeError as error:
+            job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
+            return
+        job.runner = worker
+        self._by_task[task] = job
+        cell.running.add(job)
+        cell.served += 1
+        if timed:
+            worker.scope.deadline = job.deadline
+        try:
+            try:
+                trap = coroutine.send(None)
+            except StopIteration as stop:
+                job.sink.value(job, stop.value)
+            else:
+                job.sink.value(job, await self._suspended(coroutine, trap))
+        except Exception as error:
+            job.sink.raised(job, error)
+        except SystemExit as error:
+            job.sink.raised(job, error)
+            self._crashed(cell, error)
+        except BaseExceptionGroup as group:
+            cancelled, rest = group.split(trio.Cancelled)
+            if rest is not None:
+                job.sink.raised(job, rest)
+            else:
+                self._cancelled(job)
+            if cancelled is not None:
+                raise cancelled from None
+        except trio.Cancelled:
+            self._cancelled(job)
+            raise
+        finally:
+            cell.running.discard(job)
+            job.runner = None
+            if timed:
+                worker.scope.deadline = math.inf
+
+    async def _suspended(self, coroutine: Coroutine[Any, Any, object], trap: object) -> object:
+        self._ready -= 1
+        if self._queue and not self._ready:
+            # This worker will be away for a while: those queued behind it must not wait for it.
+            self._add_worker()
+        try:
+            return await _resume(coroutine, trap)
+        finally:
+            self._ready += 1
+
+    def _cancelled(self, job: Job) -> None:
+        if job.cell.ended is not None:
+            job.sink.refused(job, job.cell.died())
+        elif job.deadline != math.inf and self._environment.now() >= job.deadline:
+            job.sink.refused(job, CallTimeoutError(f"{job.cell.address.name}.{job.definition.name} was cancelled at its deadline"))

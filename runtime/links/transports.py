@@ -1,0 +1,216 @@
+"""Transports: connections that carry bytes between two processes. They know no policy.
+
+A `Connection` sends without waiting as far as the kernel takes it (`send_some`), and says when it will take more (`wait_writable`): whoever
+writes decides what to batch. Addresses are texts: `tcp:HOST:PORT` and `unix:PATH`, where a path that begins with `@` is in Linux's abstract
+namespace and leaves no file behind, however the process ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from actors.errors import ListenError
+
+RECEIVE_SIZE = 64 * 1024
+SOCKET_BUFFER = 1024 * 1024
+USER_TIMEOUT_MILLISECONDS = 5_000
+GATHER_LIMIT = 512
+
+
+class Connection(Protocol):
+    """A stream of bytes in both directions, with one reader task and one writer task."""
+
+    def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Hand bytes to the transport without waiting; returns how many it took, 0 if it is full. Raises OSError if broken."""
+        ...
+
+    async def wait_writable(self) -> None:
+        """Wait until `send_some` may take more."""
+        ...
+
+    async def receive(self) -> bytes:
+        """The next bytes, as many as are there; b"" when the peer has ended. Raises OSError if broken."""
+        ...
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Like `receive`, into `buffer`; returns the count, 0 at the end."""
+        ...
+
+    def close(self) -> None:
+        """Drop the connection at once; waiting calls raise trio.ClosedResourceError. Closing twice is no error."""
+        ...
+
+
+class Network(Protocol):
+    """How a node reaches others: the real one below, or a simulated one."""
+
+    async def connect(self, address: str) -> Connection:
+        """Dial `address`. Raises OSError or ValueError (an address that does not parse)."""
+        ...
+
+    async def listen(
+        self, address: str, handler: Callable[[Connection], Awaitable[None]], *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Accept for ever and run `handler` in a task for each connection; starts with the address really bound."""
+        ...
+
+
+class SocketConnection:
+    """A `Connection` over a connected stream socket, which it owns from now on."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._send = connected.send
+        self._receive = connected.recv
+
+    def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+        """See `Connection.send_some`."""
+        try:
+            if len(buffers) == 1:
+                return self._send(buffers[0])
+            return self._socket.sendmsg(buffers[:GATHER_LIMIT])
+        except BlockingIOError:
+            return 0
+
+    async def wait_writable(self) -> None:
+        """See `Connection.wait_writable`."""
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def receive(self) -> bytes:
+        """See `Connection.receive`."""
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._receive(RECEIVE_SIZE)
+            except BlockingIOError:
+                continue
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """See `Connection.receive_into`."""
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv_into(buffer)
+            except BlockingIOError:
+                continue
+
+    def close(self) -> None:
+        """See `Connection.close`."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+
+class SocketNetwork:
+    """TCP and Unix sockets of the operating system."""
+
+    async def connect(self, address: str) -> Connection:
+        """See `Network.connect`."""
+        kind, where = split_address(address)
+        if kind == "unix":
+            raw = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                await raw.connect(_unix_path(where))
+            except BaseException:
+                raw.close()
+                raise
+            return SocketConnection(_taken(raw, socket.AF_UNIX))
+        host, port = split_host_port(where)
+        stream = await trio.open_tcp_stream(host, port)
+        return SocketConnection(_taken(stream.socket, stream.socket.family))
+
+    async def listen(
+        self, address: str, handler: Callable[[Connection], Awaitable[None]], *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """See `Network.listen`. Raises `ListenError` if the address cannot be bound."""
+        listener, bound = await _bind(address)
+        family = listener.family
+        with listener:
+            async with trio.open_nursery() as nursery:
+                task_status.started(bound)
+                while True:
+                    try:
+                        accepted, _ = await listener.accept()
+                    except OSError as error:
+                        if error.errno not in _ACCEPT_AGAIN:
+                            raise
+                        # Out of descriptors, or the peer has gone already: neither ends a listener, but the former needs a breath.
+                        await trio.sleep(0.1)
+                        continue
+                    nursery.start_soon(handler, SocketConnection(_taken(accepted, family)))
+
+
+_ACCEPT_AGAIN = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH}
+)
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """`tcp:HOST:PORT`, `unix:PATH` or plain `HOST:PORT` into kind and rest. Raises ValueError otherwise."""
+    kind, _, where = address.partition(":")
+    if kind in ("tcp", "unix") and where:
+        return kind, where
+    split_host_port(address)
+    return "tcp", address
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[V6]:PORT` into its parts. Raises ValueError, saying what is expected."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """True if only this machine can reach `address`."""
+    kind, where = split_address(address)
+    if kind == "unix":
+        return True
+    host, _ = split_host_port(where)
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+async def _bind(address: str) -> tuple[trio.socket.SocketType, str]:
+    kind, where = split_address(address)
+    try:
+        if kind == "unix":
+            listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            await listener.bind(_unix_path(where))
+            bound = address
+        else:
+            host, port = split_host_port(where)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = trio.socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await listener.bind((host, port))
+            name = listener.getsockname()
+            bound = f"tcp:[{name[0]}]:{name[1]}" if family == socket.AF_INET6 else f"tcp:{name[0]}:{name[1]}"
+        listener.listen(512)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ListenError(f"cannot listen on {where}: {reason}; choose another address, or port 0 for any free one") from error
+    return listener, bound
+
+
+def _unix_path(where: str) -> str:
+    return "\0" + where[1:] if where.startswith("@") else where
+
+
+def _taken(wrapped: trio.socket.SocketType, family: int) -> socket.socket:
+    """The plain socket behind a trio one: sending without a checkpoint needs it."""
+    raw = socket.socket(family, socket.SOCK_STREAM, fileno=wrapped.detach())
+    if family != socket.AF_UNIX:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)
+        if user_timeout is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, user_timeout, USER_TIMEOUT_MILLISECONDS)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
+    return raw

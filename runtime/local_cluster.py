@@ -1,0 +1,167 @@
+"""A cluster of real node processes on this machine, in one line; for tests, scripts and the demo.
+
+The processes are forked from one warm process that has the imports done. They end with the `async with` block, and with this process, however it
+ends. The founding node, which keeps the store, lives in this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import cbor2
+import trio
+
+from actors.errors import NodeNotFoundError
+from runtime.environment import SystemEnvironment
+from runtime.node import Node, open_node
+from runtime.processes import ChildProcess, ExitStatus, ForkServer, open_fork_server
+
+PRELOADED = ("runtime.local_cluster", "actors")
+
+logger = logging.getLogger("understudy.local_cluster")
+
+
+class NodeProcess:
+    """One node of a local cluster, running in a process of its own."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self._child.name
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """False once its process has ended."""
+        return self._child.exit_status is None
+
+    def kill(self) -> None:
+        """End the process at once (SIGKILL), as a crash would."""
+        self._child.send_signal(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop the process from running (SIGSTOP) until `resume`."""
+        self._child.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._child.send_signal(signal.SIGCONT)
+
+    async def leave(self) -> ExitStatus:
+        """Ask the node to drain and leave, and wait until its process has ended."""
+        self._child.send_signal(signal.SIGTERM)
+        return await self._child.wait()
+
+    async def wait(self) -> ExitStatus:
+        """Wait until the process has ended."""
+        return await self._child.wait()
+
+
+class LocalCluster:
+    """An open local cluster; see `open_local_cluster`."""
+
+    def __init__(self, node: Node, server: ForkServer) -> None:
+        self.node = node
+        """The founding node, in this process: spawn and look up through it."""
+        self._server = server
+        self._processes: dict[str, NodeProcess] = {}
+        self._next = 1
+
+    @property
+    def processes(self) -> Mapping[str, NodeProcess]:
+        """The node processes started so far, by node name; those that have ended included."""
+        return dict(self._processes)
+
+    async def start_node(self, name: str | None = None, *, labels: Mapping[str, str] | None = None) -> NodeProcess:
+        """Start one more node and wait until it has joined; `name` defaults to the next of `worker-1`, `worker-2`, ..."""
+        if name is None:
+            name = f"worker-{self._next}"
+            self._next += 1
+        settings = {
+            "name": name,
+            "join": self.node.address,
+            "cluster": self.node.cluster,
+            "secret": self.node.secret,
+            "labels": dict(labels or {}),
+            "level": logging.getLogger("understudy").getEffectiveLevel(),
+        }
+        child = await self._server.start("runtime.local_cluster:run_node", cbor2.dumps(settings), name)
+        await child.ready()
+        process = self._processes[name] = NodeProcess(child)
+        return process
+
+    def process(self, name: str) -> NodeProcess:
+        """The process of the node called `name`. Raises `NodeNotFoundError`."""
+        found = self._processes.get(name)
+        if found is None:
+            raise NodeNotFoundError(f"this local cluster has no process for a node {name!r}; it has: {', '.join(self._processes) or 'none'}", node=name)
+        return found
+
+
+@asynccontextmanager
+async def open_local_cluster(
+    nodes: int = 2, *, cluster: str = "local", on_line: Callable[[str, str], None] | None = None
+) -> AsyncIterator[LocalCluster]:
+    """Start `nodes` node processes called `worker-1`, `worker-2`, ... around a founding node in this process.
+
+    Actor classes of the script itself can be used: the processes import the same file, without its `if __name__ == "__main__"` part. What
+    the processes print comes out here line by line with the node's name in front; `on_line(name, line)` takes the lines instead.
+    Leaving the block stops all.
+    """
+    environment = SystemEnvironment()
+    async with open_fork_server(preload=PRELOADED, on_line=on_line) as server:
+        async with open_node("driver", cluster=cluster, secret=environment.token(32)) as node:
+            opened = LocalCluster(node, server)
+            async with trio.open_nursery() as starting:
+                for _ in range(nodes):
+                    starting.start_soon(opened.start_node)
+            await node.wait_for(nodes + 1)
+            yield opened
+
+
+def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
+    """What a node process does; started by the fork server."""
+    settings = cbor2.loads(argument)
+    logging.basicConfig(level=settings["level"], format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    trio.run(_serve, settings, report)
+
+
+async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -> None:
+    async with open_node(
+        str(settings["name"]),
+        join=str(settings["join"]),
+        cluster=str(settings["cluster"]),
+        secret=settings["secret"],  # type: ignore[arg-type]
+        labels=settings["labels"],  # type: ignore[arg-type]
+    ) as node:
+        report(node.address.encode())
+        await leave_on_signals(node)
+
+
+async def leave_on_signals(node: Node) -> None:
+    """Return at the first SIGINT or SIGTERM, or when the node is asked to leave; a second signal then ends the process at once."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch_signals() -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    node.leave()
+                    return
+
+        nursery.start_soon(watch_signals)
+        await node.asked_to_leave.wait()
+        nursery.cancel_scope.cancel()
+    # From here on a signal does what it does by default: the user does not want to wait for the drain.
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)

@@ -1,0 +1,159 @@
+"""Joining: how a process that is no member yet finds the store and enters its record.
+
+It dials the address it was given under a client's identity, learns from whoever answers where the store is, writes its record there, and so
+gets its incarnation. From then on it deals with the cluster as a node.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import attrs
+import trio
+
+from actors.errors import ActorNotFoundError, CallError, HandshakeError, JoinError
+from actors.method import Address
+from runtime.calls.station import Station
+from runtime.environment import Environment
+from runtime.hosting.host import Host
+from runtime.hosting.services import STORE_SERVICE
+from runtime.links.link import Link
+from runtime.links.transports import Network
+from runtime.membership.members import Enrolment, NodeRecord
+from runtime.membership.names import Names
+from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
+from runtime.wire.handshake import Introduction, Peer
+
+JOIN_SECONDS = 10.0
+
+
+@attrs.frozen
+class JoinTicket:
+    """What joining gave: the entered record, and where the store is."""
+
+    enrolment: Enrolment
+    store_node: tuple[str, int]
+    store_peer: Peer
+
+
+class Client:
+    """A process that asks a cluster without being a member. Calls system services, and actors through their addresses."""
+
+    def __init__(self, station: Station, status: dict[str, Any], store: RemoteStore, names: Names) -> None:
+        self.station = station
+        self._names = names
+        self.status = status
+        """What the node that was dialled says of itself and its cluster."""
+        self.store = store
+
+    async def lookup(self, name: str) -> Any:
+        """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name there is."""
+        try:
+            return self.station.make_handle(await self._names.locate(name))
+        except ActorNotFoundError as error:
+            near = difflib.get_close_matches(name, [address.name for address in await self._names.all()], n=1)
+            raise ActorNotFoundError(f"{error}; did you mean {near[0]!r}?" if near else str(error), actor=name) from None
+
+
+class _ClientDirectory:
+    """Finds links of the few peers that a client deals with: the node it dialled and, once known, all members."""
+
+    def __init__(self) -> None:
+        self.station: Station | None = None
+        self.members: list[dict[str, Any]] = []
+        self.names: Any = None
+
+    async def locate(self, name: str) -> Address:
+        if self.names is None:
+            raise ActorNotFoundError(f"{name} cannot be looked up before the cluster has answered", actor=name)
+        return cast("Address", await self.names.locate(name))
+
+    async def link_to(self, node: str, incarnation: int) -> Link | None:
+        await trio.lowlevel.checkpoint()
+        assert self.station is not None
+        link = self.station.peers.links.get((node, incarnation))
+        if link is not None and link.ended is None:
+            return link
+        for member in self.members:
+            if member["name"] == node and member["incarnation"] == incarnation:
+                return self.station.peers.link(peer_of(member))
+        return None
+
+
+def peer_of(member: dict[str, Any]) -> Peer:
+    """How to dial a member, from its plain description."""
+    return Peer(
+        name=member["name"], incarnation=member["incarnation"], role="node", addresses=tuple(member["addresses"]), host=member["host"]
+    )
+
+
+@asynccontextmanager
+async def open_client(
+    address: str, cluster: str, secret: bytes, environment: Environment, network: Network, host: str = ""
+) -> AsyncIterator[Client]:
+    """Connect to a cluster by the address of any member. Raises `JoinError` or a `HandshakeError` that name the address."""
+    me = Peer(name=f"client-{environment.token(6).hex()}", incarnation=int.from_bytes(environment.token(6), "big") + 1, role="client", host=host)
+    directory = _ClientDirectory()
+    async with trio.open_nursery() as nursery:
+        station = Station(
+            Introduction(cluster=cluster, peer=me), secret, environment, network, nursery, directory, lambda station: _no_host(station, nursery, environment)
+        )
+        directory.station = station
+        contact = await _contact(station, address)
+        nursery.start_soon(station.peers.beat)
+        try:
+            status = cast("dict[str, Any]", await station.node_service(contact.peer.name, contact.peer.incarnation).options(timeout=JOIN_SECONDS).status())
+        except CallError as error:
+            raise JoinError(f"{address} answered, but could not say where the cluster's store is: {error}") from error
+        directory.members = status["members"]
+        where = status["store"]
+        handle = station.system_handle(StoreService, STORE_SERVICE, where["node"], where["incarnation"])
+        store = RemoteStore(handle.options(timeout=CALL_SECONDS), handle)
+        directory.names = Names(store, station.codec, 0, me.name, me.incarnation)
+        try:
+            yield Client(station, status, store, directory.names)
+        finally:
+            await station.peers.close(1.0)
+            nursery.cancel_scope.cancel()
+
+
+async def ask_to_join(
+    address: str, cluster: str, secret: bytes, environment: Environment, network: Network, record: NodeRecord
+) -> JoinTicket:
+    """Enter `record` into the cluster that a member at `address` belongs to.
+
+    Raises `JoinError` (nobody answers, with the next step), `NodeNameTakenError` or a `HandshakeError`.
+    """
+    async with open_client(address, cluster, secret, environment, network, record.host) as client:
+        enrolment = Enrolment(client.store, environment, record)
+        await enrolment.enter()
+        where = client.status["store"]
+        found = [member for member in client.status["members"] if member["name"] == where["node"]]
+        if not found:
+            raise JoinError(f"{address} names {where['node']} as the store's node, but does not know where it is; try again, or join by that node")
+        return JoinTicket(enrolment, (where["node"], where["incarnation"]), peer_of(found[0]))
+
+
+async def _contact(station: Station, address: str) -> Link:
+    try:
+        with trio.fail_after(JOIN_SECONDS):
+            return await station.peers.first_contact(address)
+    except HandshakeError as error:
+        raise type(error)(f"{address}: {error}") from None
+    except trio.TooSlowError:
+        raise JoinError(f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?") from None
+    except OSError as error:
+        reason = error.strerror or (str(error.__cause__) if error.__cause__ else str(error))
+        raise JoinError(f"no node answers at {address} ({reason}); start one with `understudy node`, or check the address") from None
+    except ValueError as error:
+        raise JoinError(str(error)) from None
+
+
+def _no_host(station: Station, nursery: trio.Nursery, environment: Environment) -> Host:
+    class Nobody:
+        name, incarnation = station.identity
+
+    return Host(cast("Any", Nobody), nursery, environment, cast("Any", None), station.make_handle, lambda supervisor, address: None)

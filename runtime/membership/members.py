@@ -1,0 +1,192 @@
+"""The members: every node's record in the store, and each node's view of all of them, in the store's order.
+
+A record lives under the lease of its node; when it is gone, so is the node. Its incarnation is the store's revision at which it was written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from actors.errors import LeaseLostError, NodeNameTakenError, StoreCompactedError, StoreError
+from actors.messages import message
+from actors.node import Member
+from runtime.environment import Environment
+from runtime.store.interface import Compare, Entry, Put, Store
+from runtime.wire.codec import Codec
+
+PREFIX = "nodes/"
+LEASE_SECONDS = 5.0
+RENEW_EVERY = LEASE_SECONDS / 3
+
+logger = logging.getLogger("understudy.membership")
+
+
+@message
+@attrs.frozen
+class NodeRecord:
+    """What a node writes about itself. `started` tells its process from a later one with the same id; `lease` ties its keys together."""
+
+    name: str
+    addresses: tuple[str, ...]
+    host: str
+    pid: int
+    started: str
+    lease: int
+    joined: float
+    state: str = "up"
+    labels: dict[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class SeenMember:
+    """A member with the parts of its record that only the runtime needs."""
+
+    member: Member
+    record: NodeRecord
+
+
+class Members:
+    """This node's view. `run` keeps it up to date; `gone` is told of each incarnation that has ended, once."""
+
+    def __init__(self, store: Store, codec: Codec, gone: Callable[[Member], None]) -> None:
+        self._store = store
+        self._codec = codec
+        self._gone = gone
+        self._seen: dict[str, SeenMember] = {}
+        self._changed = trio.Event()
+        self.revision = 0
+        """All changes up to this revision of the store are in the view."""
+
+    def all(self) -> tuple[Member, ...]:
+        """The members, by name."""
+        return tuple(self._seen[name].member for name in sorted(self._seen))
+
+    def find(self, name: str) -> SeenMember | None:
+        """The member of this name."""
+        return self._seen.get(name)
+
+    async def wait_changed(self) -> None:
+        """Wait for the next change of the view."""
+        await self._changed.wait()
+
+    async def caught_up(self, revision: int) -> None:
+        """Wait until the view holds everything up to `revision`."""
+        if self.revision < revision:
+            found = await self._store.range(PREFIX)
+            self._replace(found.entries, found.revision)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the store for ever; started when the first view is complete. A store that is away leaves the view as it is."""
+        found = await self._store.range(PREFIX)
+        self._replace(found.entries, found.revision)
+        task_status.started()
+        while True:
+            try:
+                batch = await self._store.poll(PREFIX, self.revision + 1)
+            except StoreCompactedError:
+                found = await self._store.range(PREFIX)
+                self._replace(found.entries, found.revision)
+                continue
+            except StoreError as error:
+                logger.warning("the store cannot be watched: %s", error)
+                await trio.sleep(RENEW_EVERY)
+                continue
+            for event in batch.events:
+                if event.revision > self.revision:
+                    name = event.key.removeprefix(PREFIX)
+                    if event.kind == "put":
+                        self._enter(name, event.value, event.create_revision)
+                    else:
+                        self._leave(name)
+            self._moved_to(batch.revision)
+
+    def _replace(self, entries: tuple[Entry, ...], revision: int) -> None:
+        if revision < self.revision:
+            return
+        present = {entry.key.removeprefix(PREFIX): entry for entry in entries}
+        for name in [name for name in self._seen if name not in present]:
+            self._leave(name)
+        for name, entry in present.items():
+            self._enter(name, entry.value, entry.create_revision)
+        self._moved_to(revision)
+
+    def _enter(self, name: str, value: bytes, created: int) -> None:
+        record = self._codec.decode(value)
+        if not isinstance(record, NodeRecord):
+            logger.error("the record of node %s in the store is not one of ours; ignored", name)
+            return
+        before = self._seen.get(name)
+        if before is not None and before.member.incarnation != created:
+            self._gone(before.member)
+        member = Member(name, created, record.addresses, record.host, record.pid, record.state, dict(record.labels), record.joined)
+        self._seen[name] = SeenMember(member, record)
+
+    def _leave(self, name: str) -> None:
+        before = self._seen.pop(name, None)
+        if before is not None:
+            self._gone(before.member)
+
+    def _moved_to(self, revision: int) -> None:
+        self.revision = max(self.revision, revision)
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+
+class Enrolment:
+    """This node's own record and lease."""
+
+    def __init__(self, store: Store, environment: Environment, record: NodeRecord) -> None:
+        self._store = store
+        self._codec = Codec(sentinel=environment.token(8))
+        self.record = record
+        self.incarnation = 0
+
+    def use(self, store: Store) -> None:
+        """Reach the cluster's store in this way from now on: a node that joined as a client has a link of its own later."""
+        self._store = store
+
+    async def enter(self) -> int:
+        """Write the record; returns the incarnation. Raises `NodeNameTakenError` if a live member has the name."""
+        lease = await self._store.grant(LEASE_SECONDS)
+        self.record = attrs.evolve(self.record, lease=lease)
+        key = PREFIX + self.record.name
+        result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, self._encoded(), lease)])
+        if not result.succeeded:
+            await self._store.revoke(lease)
+            raise NodeNameTakenError(
+                f"a live node is called {self.record.name!r} already; choose another name, or wait {LEASE_SECONDS:g} s if that node has just died"
+            )
+        self.incarnation = result.revision
+        return self.incarnation
+
+    async def set_state(self, state: str) -> None:
+        """Tell the cluster, for example that this node is draining."""
+        self.record = attrs.evolve(self.record, state=state)
+        await self._store.put(PREFIX + self.record.name, self._encoded(), self.record.lease)
+
+    async def keep(self, lost: Callable[[], None]) -> None:
+        """Renew the lease for ever; `lost` is told when the cluster has given this node up."""
+        while True:
+            await trio.sleep(RENEW_EVERY)
+            try:
+                await self._store.keep_alive(self.record.lease)
+            except LeaseLostError:
+                lost()
+                return
+            except StoreError as error:
+                logger.warning("the lease could not be renewed: %s", error)
+
+    async def leave(self) -> None:
+        """Give up the lease, and with it the record and all names."""
+        try:
+            await self._store.revoke(self.record.lease)
+        except LeaseLostError:
+            pass
+
+    def _encoded(self) -> bytes:
+        segments: list[object] = []
+        return self._codec.encode(self.record, segments)  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""Names: who owns which, with epochs; and the state kept under them.
+
+A claim is one transaction tied to the owner's lease; the store's revision of it is the epoch. Saving state is a transaction on the same
+record, so what a fenced predecessor computes cannot be saved. A name whose supervisor promises to restart it is marked as supervised: calls to
+it wait instead of failing while nobody has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import trio
+
+from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StaleEpochError
+from actors.method import Address
+from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
+from runtime.wire.codec import Codec
+
+NAMES = "names/"
+SUPERVISED = "supervised/"
+STATES = "states/"
+
+LOOK_AGAIN = 0.5
+"""Seconds between looks at whether a supervisor still promises a name, while waiting for it to be claimed."""
+
+
+class Names:
+    """The names as one node claims and finds them."""
+
+    def __init__(self, store: Store, codec: Codec, lease: int, node: str, incarnation: int) -> None:
+        self._store = store
+        self._codec = codec
+        self._lease = lease
+        self._node = node
+        self._incarnation = incarnation
+
+    async def claim(self, name: str, class_path: str, on_behalf_of: str = "") -> int:
+        """See `NameClaims.claim`."""
+        key = NAMES + name
+        value = self._encode([self._node, self._incarnation, class_path])
+        result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)])
+        if result.succeeded:
+            return result.revision
+        entry = result.responses[0]
+        owner = self._address(name, entry) if isinstance(entry, Entry) else None
+        where = f" on node {owner.node}" if owner is not None else ""
+        raise NameTakenError(
+            f"the name {name!r} is taken by a live actor{where}; choose another, or use get_or_spawn to get that actor", actor=name, node=self._node
+        )
+
+    async def release(self, name: str, epoch: int) -> None:
+        """See `NameClaims.release`."""
+        key = NAMES + name
+        await self._store.transaction([Compare(key, "mod_revision", epoch)], [Delete(key)])
+
+    async def find(self, name: str) -> Address | None:
+        """The address of the actor that has `name` now."""
+        entry = await self._store.get(NAMES + name)
+        return self._address(name, entry) if entry is not None else None
+
+    async def locate(self, name: str, gone: tuple[str, int] | None = None) -> Address:
+        """Like `find`, but waits while a supervisor promises to restart it. Raises `ActorNotFoundError`.
+
+        `gone`: an incarnation known to have ended; what is still written of it does not count.
+        """
+        while True:
+            result = await self._store.transaction([], [Get(NAMES + name), Get(SUPERVISED + name)])
+            entry, promise = result.responses
+            if isinstance(entry, Entry):
+                address = self._address(name, entry)
+                if (address.node, address.incarnation) != gone:
+                    return address
+            elif promise is None:
+                raise ActorNotFoundError(f"there is no actor called {name!r} in the cluster", actor=name)
+            with trio.move_on_after(LOOK_AGAIN):
+                await self._store.poll(NAMES + name, result.revision + 1)
+
+    async def all(self) -> list[Address]:
+        """All named actors."""
+        found = await self._store.range(NAMES)
+        return [self._address(entry.key.removeprefix(NAMES), entry) for entry in found.entries]
+
+    async def promise(self, name: str, supervisor: str) -> None:
+        """Mark `name` as supervised from now on, as long as this node lives."""
+        await self._store.put(SUPERVISED + name, supervisor.encode(), self._lease)
+
+    async def withdraw(self, name: str) -> None:
+        """Nobody will restart `name` any more: those who wait for it learn so."""
+        await self._store.delete(SUPERVISED + name)
+
+    async def save(self, name: str, epoch: int, state: object) -> None:
+        """See `NameClaims.save`."""
+        segments: list[object] = []
+        encoded = self._codec.encode(state, cast("Any", segments), "state")
+        value = self._encode([encoded, [bytes(cast("bytes", segment)) for segment in segments]])
+        result = await self._store.transaction([Compare(NAMES + name, "mod_revision", epoch)], [Put(STATES + name, value)])
+        if not result.succeeded:
+            raise StaleEpochError(f"{name} (epoch {epoch}) no longer owns its name, so its state was not saved; a successor has taken over", actor=name)
+
+    async def saved(self, name: str) -> Any:
+        """See `NameClaims.saved`."""
+        entry = await self._store.get(STATES + name)
+        if entry is None:
+            return None
+        encoded, segments = cast("list[Any]", self._decode(entry.value))
+        return self._codec.decode(encoded, segments)
+
+    def _address(self, name: str, entry: Entry) -> Address:
+        node, incarnation, class_path = cast("list[Any]", self._decode(entry.value))
+        return Address(name, node, incarnation, entry.mod_revision, class_path, True)
+
+    def _encode(self, value: object) -> bytes:
+        """As one piece: in the store there is nothing beside the control part."""
+        segments: list[Any] = []
+        encoded = self._codec.encode(value, segments)
+        if not segments:
+            return b"\0" + encoded
+        if any(len(segment) >= 1 << 32 for segment in segments):
+            raise EncodeError("a value kept in the store may have 4 GiB at most")
+        sizes = b"".join(len(segment).to_bytes(4, "big") for segment in segments)
+        return b"%c%b%b%b%b" % (len(segments), sizes, len(encoded).to_bytes(4, "big"), encoded, b"".join(segments))
+
+    def _decode(self, data: bytes) -> object:
+        count = data[0]
+        if not count:
+            return self._codec.decode(data[1:])
+        sizes = [int.from_bytes(data[1 + 4 * i : 5 + 4 * i], "big") for i in range(count + 1)]
+        place = 1 + 4 * (count + 1)
+        encoded = data[place : place + sizes[-1]]
+        place += sizes[-1]
+        segments: list[bytes] = []
+        for size in sizes[:-1]:
+            segments.append(data[place : place + size])
+            place += size
+        return self._codec.decode(encoded, segments)

@@ -1,0 +1,492 @@
+"""A node's life: it assembles the rooms, joins or founds a cluster, serves, drains and leaves.
+
+`open_node` is the door. No background task outlives it: all of a node's tasks live in one nursery, which is closed in order when the block ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+
+import attrs
+import trio
+
+from actors.actor import Actor
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    JoinError,
+    ListenError,
+    NodeNotFoundError,
+    NoPlacementError,
+    RemoteError,
+    StoreError,
+)
+from actors.handle import Handle
+from actors.messages import import_path
+from actors.method import Address
+from actors.node import Member
+from actors.options import SpawnChanges, SpawnOptions
+from actors.supervision import ExitReason
+from runtime.calls.failures import plain_error
+from runtime.calls.station import Station
+from runtime.environment import Environment, SystemEnvironment
+from runtime.hosting.host import Host
+from runtime.hosting.services import NODE_SERVICE, STORE_SERVICE, NodeService
+from runtime.links.link import Link
+from runtime.links.transports import Network, SocketNetwork, is_loopback
+from runtime.membership.join import JoinTicket, ask_to_join
+from runtime.membership.liveness import has_ended, host_identity, process_start
+from runtime.membership.members import Enrolment, Members, NodeRecord
+from runtime.membership.names import Names
+from runtime.membership.secrets import find_secret
+from runtime.store.embedded import EmbeddedStore
+from runtime.store.interface import Store
+from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
+from runtime.supervision.work import SupervisionWork, choose_node
+from runtime.wire.handshake import Introduction, Peer
+
+P = ParamSpec("P")
+A = TypeVar("A")
+
+DRAIN_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
+LET_GO_EVERY = 0.2
+PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+logger = logging.getLogger("understudy.node")
+
+
+@attrs.frozen
+class _Options:
+    """A way to start actors with options; see `actors.node.Spawner`."""
+
+    _node: Node
+    _options: SpawnOptions
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> _Options:
+        return _Options(self._node, attrs.evolve(self._options, **changes))
+
+    async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        return cast("A", await self._node.start(actor, args, kwargs, self._options))
+
+    async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        return cast("A", await self._node.get_or_start(actor, args, kwargs, self._options))
+
+
+class Node:
+    """One node of a cluster, open for use. Get one from `open_node`; see `actors.node.NodeInterface` for what it offers."""
+
+    def __init__(
+        self,
+        introduction: Introduction,
+        secret: bytes,
+        environment: Environment,
+        network: Network,
+        nursery: trio.Nursery,
+        store_node: tuple[str, int] | None,
+        store: Store | None,
+        enrolment: Enrolment,
+    ) -> None:
+        self._environment = environment
+        self._nursery = nursery
+        self._introduction = introduction
+        self._enrolment = enrolment
+        self.secret = secret
+        self.asked_to_leave = trio.Event()
+        self._store_node = store_node or (introduction.peer.name, introduction.peer.incarnation)
+        self._station = Station(introduction, secret, environment, network, nursery, self, self._make_host, self._connection_broken)
+        self._store = store or self._remote_store()
+        codec = self._station.codec
+        self._names = Names(self._store, codec, enrolment.record.lease, self.name, self.incarnation)
+        self._members = Members(self._store, codec, self._gone)
+        host = self._station.host
+        host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
+        if store is not None:
+            host.add_system(STORE_SERVICE, StoreService(store))
+
+    @property
+    def name(self) -> str:
+        """The node's name, unique among the live members."""
+        return self._introduction.peer.name
+
+    @property
+    def incarnation(self) -> int:
+        """This start of the node; later starts of any node have greater ones."""
+        return self._introduction.peer.incarnation
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self._introduction.cluster
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT` that others can join by."""
+        return next(address for address in self._introduction.peer.addresses if address.startswith("tcp:")).removeprefix("tcp:")
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> _Options:
+        """A way to start actors with options; see `SpawnOptions`."""
+        return _Options(self, SpawnOptions(**changes))
+
+    async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Start an actor on this node under a generated name. See `Spawner.spawn`."""
+        return await self.options().spawn(actor, *args, **kwargs)
+
+    async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """See `Spawner.get_or_spawn`; needs a name, so use `options(name=...)` first."""
+        return await self.options().get_or_spawn(actor, *args, **kwargs)
+
+    @overload
+    async def lookup(self, name: str) -> object: ...
+    @overload
+    async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
+    async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
+        """The handle of the actor of this name, wherever it runs; waits while its supervisor restarts it. Raises `ActorNotFoundError`."""
+        return self._station.make_handle(await self._names.locate(name), actor)
+
+    async def stop(self, handle: object, *, reason: str = "stopped") -> None:
+        """Stop an actor and wait until it has ended. Stopping one that has ended already is no error."""
+        if not isinstance(handle, Handle):
+            raise TypeError(f"stop takes a handle, not {handle!r}")
+        address: Address | None = handle.address
+        if address is not None and address.registered:
+            address = await self._names.find(address.name)
+        if address is not None:
+            await self.stop_address(address, ExitReason("stopped", reason))
+
+    def members(self) -> tuple[Member, ...]:
+        """The nodes known to be in the cluster now, by name."""
+        return self._members.all()
+
+    async def wait_for(self, count: int) -> tuple[Member, ...]:
+        """Wait until the cluster has at least `count` members."""
+        while len(self._members.all()) < count:
+            await self._members.wait_changed()
+        return self._members.all()
+
+    async def wait_gone(self, name: str) -> None:
+        """Wait until no node called `name` is a member."""
+        while self._members.find(name) is not None:
+            await self._members.wait_changed()
+
+    def leave(self) -> None:
+        """Ask this node to drain and leave: whoever keeps it open waits for `asked_to_leave`."""
+        self.asked_to_leave.set()
+
+    def status(self) -> dict[str, object]:
+        """Facts about this node and what it knows of the cluster, as plain data."""
+        host = self._station.host
+        return {
+            "node": self.name,
+            "incarnation": self.incarnation,
+            "cluster": self.cluster,
+            "address": self.address,
+            "pid": os.getpid(),
+            "python": platform.python_version(),
+            "store": {"kind": "embedded", "node": self._store_node[0], "incarnation": self._store_node[1]},
+            "members": [attrs.asdict(member) for member in self.members()],
+            "actors": [
+                {
+                    "name": cell.address.name,
+                    "class": cell.address.class_path,
+                    "epoch": cell.address.epoch,
+                    "waiting": len(cell.mailbox),
+                    "running": len(cell.running),
+                    "served": cell.served,
+                }
+                for cell in host.cells.values()
+                if not cell.system
+            ],
+            "links": [
+                {"peer": link.peer.name, "connected": link.connected, "connections": link.counters.connections}
+                for link in self._station.peers.links.values()
+            ],
+        }
+
+    # What follows is for the rooms of the runtime.
+
+    async def start(self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions) -> object:
+        """Start an actor and return its handle; see `Spawner.spawn`."""
+        if not (isinstance(actor, type) and issubclass(actor, Actor)):
+            raise TypeError(f"spawn takes a subclass of actors.Actor, not {actor!r}")
+        if options.on in (None, self.name) and not options.labels:
+            codec = self._station.codec
+            copied = tuple(codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
+            copied_kwargs = {key: codec.copy(value, key) for key, value in kwargs.items()}
+            address = await self._station.host.start(actor, copied, copied_kwargs, options, import_path(actor))
+        else:
+            address = await self.start_actor(import_path(actor), args, dict(kwargs), options, "")
+        handle = self._station.make_handle(address, actor)
+        return handle if options.call_options().is_default else handle.options(timeout=options.timeout, retry=options.retry)
+
+    async def get_or_start(
+        self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions
+    ) -> object:
+        """See `Spawner.get_or_spawn`."""
+        from actors.errors import NameTakenError
+
+        if options.name is None:
+            raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
+        while True:
+            found = await self._names.find(options.name)
+            if found is not None:
+                return self._station.make_handle(found, actor)
+            try:
+                return await self.start(actor, args, kwargs, options)
+            except NameTakenError:
+                # Somebody else was faster; unless that one has ended again meanwhile, it is found now.
+                continue
+
+    async def start_actor(self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str) -> Address:
+        """See `runtime.supervision.work.Operations.start_actor`."""
+        member = await self._place(options)
+        service = self._station.node_service(member.name, member.incarnation)
+        try:
+            return cast("Address", await service.spawn(class_path, tuple(args), kwargs, options, supervisor))
+        except RemoteError as error:
+            plain = plain_error(error)
+            if plain is None:
+                raise
+            raise plain from None
+
+    async def stop_address(self, address: Address, reason: ExitReason) -> None:
+        """See `Operations.stop_address`."""
+        try:
+            await self._station.node_service(address.node, address.incarnation).stop_actor(address.name, address.epoch, reason)
+        except ActorNotFoundError:
+            return
+
+    async def watch_address(self, address: Address) -> ExitReason:
+        """See `Operations.watch_address`."""
+        while True:
+            try:
+                return cast("ExitReason", await self._station.node_service(address.node, address.incarnation).watch(address.name, address.epoch))
+            except CallError as error:
+                seen = self._members.find(address.node)
+                if seen is None or seen.member.incarnation != address.incarnation:
+                    return ExitReason("node died", f"node {address.node} is gone: {error}")
+            # The node lives and only the session with it was lost: watch again.
+            await trio.sleep(0.05)
+
+    async def promise(self, name: str, supervisor: str) -> None:
+        """See `Operations.promise`."""
+        await self._names.promise(name, supervisor)
+
+    async def withdraw(self, name: str) -> None:
+        """See `Operations.withdraw`."""
+        await self._names.withdraw(name)
+
+    async def locate(self, name: str) -> Address:
+        """See `Directory.locate`."""
+        return await self._names.locate(name)
+
+    async def link_to(self, node: str, incarnation: int) -> Link | None:
+        """See `Directory.link_to`."""
+        links = self._station.peers.links
+        link = links.get((node, incarnation))
+        if link is not None and link.ended is None:
+            return link
+        await self._members.caught_up(incarnation)
+        seen = self._members.find(node)
+        if seen is None or seen.member.incarnation != incarnation:
+            return None
+        member = seen.member
+        return self._station.peers.link(Peer(name=node, incarnation=incarnation, role="node", addresses=member.addresses, host=member.host))
+
+    async def serve(self, listen: Callable[[Any], Any], ticket: JoinTicket | None) -> None:
+        """Start what a node does all its life; returns when it is ready for use."""
+        listen(self._station.peers.accept)
+        self._nursery.start_soon(self._station.peers.beat, name="beats")
+        if ticket is not None:
+            self._station.peers.link(ticket.store_peer)
+        await self._nursery.start(self._members.run)
+        self._nursery.start_soon(self._enrolment.keep, self._lost, name="lease")
+        self._nursery.start_soon(self._let_go, name="references")
+
+    async def close(self) -> None:
+        """Drain, leave and say goodbye; bounded in time and not to be cancelled half-way."""
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(DRAIN_SECONDS):
+                try:
+                    self._station.host.draining = True
+                    await self._enrolment.set_state("draining")
+                    await self._station.host.drain(DRAIN_SECONDS / 2)
+                    await self._enrolment.leave()
+                except (StoreError, CallError) as error:
+                    logger.info("left without the store's knowledge, which forgets us when our lease ends: %s", error)
+            await self._station.peers.close(CLOSE_SECONDS)
+
+    async def _place(self, options: SpawnOptions) -> Member:
+        if options.on is not None:
+            seen = self._members.find(options.on)
+            if seen is None:
+                await self._members.caught_up(self._members.revision + 1)
+                seen = self._members.find(options.on)
+            if seen is None:
+                known = ", ".join(member.name for member in self.members())
+                raise NodeNotFoundError(f"there is no node called {options.on!r} in the cluster; its nodes are: {known}", node=options.on)
+            return seen.member
+        load: dict[str, int] = {}
+        for address in await self._names.all():
+            load[address.node] = load.get(address.node, 0) + 1
+        chosen = choose_node(self.members(), dict(options.labels), self._environment.random(), load)
+        if chosen is None:
+            raise NoPlacementError(f"no node carries the labels {dict(options.labels)!r}", actor=options.name)
+        return chosen
+
+    def _make_host(self, station: Station) -> Host:
+        return Host(
+            self,
+            self._nursery,
+            self._environment,
+            _LateNames(self),
+            station.make_handle,
+            lambda supervisor, address: SupervisionWork(supervisor, address.name, self, self._environment),
+        )
+
+    def _remote_store(self) -> Store:
+        handle = self._station.system_handle(StoreService, STORE_SERVICE, *self._store_node)
+        return RemoteStore(cast("StoreService", handle.options(timeout=CALL_SECONDS)), cast("StoreService", handle))
+
+    def _gone(self, member: Member) -> None:
+        if (member.name, member.incarnation) != (self.name, self.incarnation):
+            logger.info("node %s (incarnation %d) is gone", member.name, member.incarnation)
+            self._station.peers.ended(member.name, member.incarnation, "it has left the cluster or its lease has ended")
+            self._station.references.died((member.name, member.incarnation))
+
+    def _connection_broken(self, link: Link) -> None:
+        self._nursery.start_soon(self._look_for_proof, link)
+
+    async def _look_for_proof(self, link: Link) -> None:
+        """A connection broke: if the peer's process was on this machine and has ended, that is certain, and the cluster should know now."""
+        seen = self._members.find(link.peer.name)
+        if seen is None or seen.member.incarnation != link.peer.incarnation or not seen.record.host or seen.record.host != host_identity():
+            return
+        for delay in PROOF_DELAYS:
+            await trio.sleep(delay)
+            if link.connected or link.ended is not None:
+                return
+            if has_ended(seen.record.pid, seen.record.started):
+                self._station.peers.ended(link.peer.name, link.peer.incarnation, f"its process {seen.record.pid} has ended")
+                try:
+                    await self._store.revoke(seen.record.lease)
+                except StoreError:
+                    # Somebody else saw it too, or the store died with it.
+                    pass
+                return
+
+    def _lost(self) -> None:
+        logger.error("node %s lost its lease: the cluster has given it up; it leaves", self.name)
+        self.asked_to_leave.set()
+
+    async def _let_go(self) -> None:
+        while True:
+            await trio.sleep(LET_GO_EVERY)
+            try:
+                await self._station.held.let_go()
+            except CallError:
+                # The owner is gone, and the value with it.
+                continue
+
+
+class _LateNames:
+    """The names of a node for its host, which is made before them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def claim(self, name: str, class_path: str, on_behalf_of: str) -> int:
+        return await self._node._names.claim(name, class_path, on_behalf_of)
+
+    async def release(self, name: str, epoch: int) -> None:
+        await self._node._names.release(name, epoch)
+
+    async def save(self, name: str, epoch: int, state: object) -> None:
+        await self._node._names.save(name, epoch, state)
+
+    async def saved(self, name: str) -> Any:
+        return await self._node._names.saved(name)
+
+
+@asynccontextmanager
+async def open_node(
+    name: str | None = None,
+    *,
+    join: str | None = None,
+    listen: str = "127.0.0.1:0",
+    cluster: str = "understudy",
+    secret: bytes | str | None = None,
+    labels: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+    network: Network | None = None,
+) -> AsyncIterator[Node]:
+    """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
+
+    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT` for other nodes, port 0 for any free one; nodes of the same machine use a Unix
+    socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback
+    addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors.
+
+    Raises `JoinError`, `NodeNameTakenError`, `ListenError` or a `HandshakeError`, each saying what to do next.
+    """
+    environment = environment or SystemEnvironment()
+    network = network or SocketNetwork()
+    proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
+    name = name or f"node-{environment.token(4).hex()}"
+    async with trio.open_nursery() as nursery:
+        listeners: list[Any] = []
+
+        async def accept(connection: Any) -> None:
+            # Connections that come before the node is complete wait for the moment it is.
+            await ready.wait()
+            await listeners[0](connection)
+
+        ready = trio.Event()
+        bound = await nursery.start(network.listen, f"tcp:{listen}" if not listen.startswith("tcp:") else listen, accept)
+        local = f"unix:@understudy-{environment.token(8).hex()}"
+        addresses = [bound, await nursery.start(network.listen, local, accept)]
+        record = NodeRecord(
+            name=name,
+            addresses=tuple(addresses),
+            host=host_identity(),
+            pid=os.getpid(),
+            started=process_start(os.getpid()),
+            lease=0,
+            joined=environment.wall_time(),
+            labels=dict(labels or {}),
+        )
+        store: EmbeddedStore | None = None
+        ticket: JoinTicket | None = None
+        if join is None:
+            store = EmbeddedStore(environment)
+            await nursery.start(store.run)
+            enrolment = Enrolment(store, environment, record)
+            await enrolment.enter()
+        else:
+            ticket = await ask_to_join(join, cluster, proof, environment, network, record)
+            enrolment = ticket.enrolment
+        peer = Peer(name=name, incarnation=enrolment.incarnation, role="node", addresses=tuple(addresses), host=record.host)
+        node = Node(
+            Introduction(cluster=cluster, peer=peer),
+            proof,
+            environment,
+            network,
+            nursery,
+            ticket.store_node if ticket is not None else None,
+            store,
+            enrolment,
+        )
+        enrolment.use(node._store)
+        await node.serve(listeners.append, ticket)
+        ready.set()
+        try:
+            yield node
+        finally:
+            await node.close()
+            if store is not None:
+                store.close()
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,1 @@
+"""References: the values that this node owns, and those of others that it holds."""

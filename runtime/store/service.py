@@ -1,0 +1,135 @@
+"""The embedded store as other nodes see it: a system actor on the founding node, and a `Store` that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from actors.actor import Actor
+from actors.errors import CallError, NotExecutedError, RemoteError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.method import method
+from runtime.calls.failures import plain_error
+from runtime.store.interface import Compare, Entry, Operation, RangeResult, Store, TransactionResult, WatchBatch
+
+T = TypeVar("T")
+
+CALL_SECONDS = 10.0
+"""How long a call to the store may take before it counts as away."""
+
+
+class StoreService(Actor):
+    """Offers a store's operations as methods; see `Store` for what they do."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @method(concurrent=True, idempotent=True)
+    async def get(self, key: str) -> Entry | None:
+        """See `Store.get`."""
+        return await self._store.get(key)
+
+    @method(concurrent=True, idempotent=True)
+    async def range(self, prefix: str) -> RangeResult:
+        """See `Store.range`."""
+        return await self._store.range(prefix)
+
+    @method(concurrent=True)
+    async def put(self, key: str, value: bytes, lease: int) -> int:
+        """See `Store.put`."""
+        return await self._store.put(key, value, lease)
+
+    @method(concurrent=True)
+    async def delete(self, key: str) -> bool:
+        """See `Store.delete`."""
+        return await self._store.delete(key)
+
+    @method(concurrent=True)
+    async def transaction(
+        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TransactionResult:
+        """See `Store.transaction`."""
+        return await self._store.transaction(compare, then, otherwise)
+
+    @method(concurrent=True)
+    async def grant(self, ttl: float) -> int:
+        """See `Store.grant`."""
+        return await self._store.grant(ttl)
+
+    @method(concurrent=True, idempotent=True)
+    async def keep_alive(self, lease: int) -> float:
+        """See `Store.keep_alive`."""
+        return await self._store.keep_alive(lease)
+
+    @method(concurrent=True)
+    async def revoke(self, lease: int) -> None:
+        """See `Store.revoke`."""
+        await self._store.revoke(lease)
+
+    @method(concurrent=True, idempotent=True)
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        """See `Store.poll`."""
+        return await self._store.poll(prefix, from_revision)
+
+
+class RemoteStore(Store):
+    """The store of another node, by way of a handle of its `StoreService`."""
+
+    def __init__(self, service: StoreService, watching: StoreService) -> None:
+        """`service` has a call timeout; `watching` has none, for `poll`."""
+        self._service = service
+        self._watching = watching
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Store.get`."""
+        return await _asked(self._service.get(key))
+
+    async def range(self, prefix: str) -> RangeResult:
+        """See `Store.range`."""
+        return await _asked(self._service.range(prefix))
+
+    async def put(self, key: str, value: bytes, lease: int = 0) -> int:
+        """See `Store.put`."""
+        return await _asked(self._service.put(key, value, lease), writes=True)
+
+    async def delete(self, key: str) -> bool:
+        """See `Store.delete`."""
+        return await _asked(self._service.delete(key), writes=True)
+
+    async def transaction(
+        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
+        """See `Store.transaction`."""
+        return await _asked(self._service.transaction(list(compare), list(then), list(otherwise)), writes=True)
+
+    async def grant(self, ttl: float) -> int:
+        """See `Store.grant`."""
+        return await _asked(self._service.grant(ttl), writes=True)
+
+    async def keep_alive(self, lease: int) -> float:
+        """See `Store.keep_alive`."""
+        return await _asked(self._service.keep_alive(lease))
+
+    async def revoke(self, lease: int) -> None:
+        """See `Store.revoke`."""
+        await _asked(self._service.revoke(lease), writes=True)
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        """See `Store.poll`."""
+        return await _asked(self._watching.poll(prefix, from_revision))
+
+
+async def _asked(call: Awaitable[T], *, writes: bool = False) -> T:
+    """Translate what happened to the call into what happened to the store."""
+    try:
+        return await call
+    except RemoteError as error:
+        plain = plain_error(error)
+        if plain is None:
+            raise
+        raise plain from None
+    except NotExecutedError as error:
+        raise StoreUnavailableError(f"the store is away: {error}") from error
+    except CallError as error:
+        if writes:
+            raise StoreOutcomeUnknownError(f"the store's answer to a write was lost: {error}") from error
+        raise StoreUnavailableError(f"the store is away: {error}") from error

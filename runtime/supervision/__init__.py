@@ -1,0 +1,1 @@
+"""Supervision at work: carries out, over the nodes of a cluster, what the machine in `actors.restarts` decides."""

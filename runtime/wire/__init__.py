@@ -1,0 +1,1 @@
+"""The wire: frames, values and the handshake, as bytes in and bytes out."""
