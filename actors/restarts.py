@@ -51,6 +51,7 @@ class _Child:
     running_since: float = -math.inf
     due: float | None = None
     last_exit: ExitReason | None = None
+    pending: _Event | None = None
 
 
 @attrs.frozen
@@ -197,7 +198,7 @@ class RestartMachine:
         elif work.kind == "restart":
             child.state = "restarting"
             child.failures += 1
-            self._line.append(_Event("restart failed", id, now))
+            self._wait_in_line(child, "restart failed", now)
         else:
             assert work.request is not None
             if work.request.kind == "add":
@@ -217,7 +218,7 @@ class RestartMachine:
         if child.state == "stopping":
             return self.stopped(id)
         child.state = "exited"
-        self._line.append(_Event("exit", id, now))
+        self._wait_in_line(child, "exit", now)
         return self._advance()
 
     def stopped(self, id: str) -> list[Effect]:
@@ -355,17 +356,23 @@ class RestartMachine:
             reply = "deleted"
         self._effects.append(Answer(request.token, reply))
 
+    def _wait_in_line(self, child: _Child, kind: Literal["exit", "restart failed"], now: float) -> None:
+        # What an earlier life of the child left in line is void from here on.
+        child.pending = _Event(kind, child.rule.id, now)
+        self._line.append(child.pending)
+
     def _consider(self, event: _Event) -> None:
         """Act upon an event, unless the child has been stopped, started again or forgotten while it stood in line."""
         child = self._children.get(event.id)
         if child is None:
             return
-        if event.kind == "exit" and child.state == "exited":
+        if event.kind == "due":
+            if child.state == "restarting" and child.due is not None and event.now >= child.due:
+                self._begin_restart(child)
+        elif event is child.pending and child.state == "exited":
             self._consider_exit(child, event.now)
-        elif event.kind == "restart failed" and child.state == "restarting":
+        elif event is child.pending and child.state == "restarting":
             self._consider_restart(child, event.now)
-        elif event.kind == "due" and child.state == "restarting" and child.due is not None and event.now >= child.due:
-            self._begin_restart(child)
 
     def _consider_exit(self, child: _Child, now: float) -> None:
         reason = child.last_exit

@@ -22,7 +22,7 @@ from runtime.processes import ChildProcess, ExitStatus, ForkServer, open_fork_se
 
 PRELOADED = ("runtime.local_cluster", "actors")
 
-logger = logging.getLogger("understudy.local_cluster")
+CLOSE_SECONDS = 5.0
 
 
 class NodeProcess:
@@ -101,6 +101,17 @@ class LocalCluster:
         process = self._processes[name] = NodeProcess(child)
         return process
 
+    async def close(self) -> None:
+        """Let all nodes leave while the founding one still keeps the store; those that take too long are killed afterwards."""
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
+            async with trio.open_nursery() as leaving:
+                for process in self._processes.values():
+                    if process.running:
+                        leaving.start_soon(process.leave)
+        for process in self._processes.values():
+            if process.running:
+                process.kill()
+
     def process(self, name: str) -> NodeProcess:
         """The process of the node called `name`. Raises `NodeNotFoundError`."""
         found = self._processes.get(name)
@@ -127,7 +138,10 @@ async def open_local_cluster(
                 for _ in range(nodes):
                     starting.start_soon(opened.start_node)
             await node.wait_for(nodes + 1)
-            yield opened
+            try:
+                yield opened
+            finally:
+                await opened.close()
 
 
 def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:

@@ -98,6 +98,7 @@ class Node:
         self._enrolment = enrolment
         self.secret = secret
         self.asked_to_leave = trio.Event()
+        self._following = trio.CancelScope()
         self._store_node = store_node or (introduction.peer.name, introduction.peer.incarnation)
         self._station = Station(introduction, secret, environment, network, nursery, self, self._make_host, self._connection_broken)
         self._store = store or self._remote_store()
@@ -304,9 +305,16 @@ class Node:
         self._nursery.start_soon(self._station.peers.beat, name="beats")
         if ticket is not None:
             self._station.peers.link(ticket.store_peer)
-        await self._nursery.start(self._members.run)
-        self._nursery.start_soon(self._enrolment.keep, self._lost, name="lease")
-        self._nursery.start_soon(self._let_go, name="references")
+        await self._nursery.start(self._follow)
+
+    async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Everything that a node does of its own accord, until it leaves."""
+        with self._following:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._members.run)
+                nursery.start_soon(self._enrolment.keep, self._lost, name="lease")
+                nursery.start_soon(self._let_go, name="references")
+                task_status.started()
 
     async def close(self) -> None:
         """Drain, leave and say goodbye; bounded in time and not to be cancelled half-way."""
@@ -316,9 +324,11 @@ class Node:
                     self._station.host.draining = True
                     await self._enrolment.set_state("draining")
                     await self._station.host.drain(DRAIN_SECONDS / 2)
+                    self._following.cancel()
                     await self._enrolment.leave()
                 except (StoreError, CallError) as error:
                     logger.info("left without the store's knowledge, which forgets us when our lease ends: %s", error)
+            self._following.cancel()
             await self._station.peers.close(CLOSE_SECONDS)
 
     async def _place(self, options: SpawnOptions) -> Member:
@@ -487,6 +497,6 @@ async def open_node(
             yield node
         finally:
             await node.close()
+            nursery.cancel_scope.cancel()
             if store is not None:
                 store.close()
-            nursery.cancel_scope.cancel()

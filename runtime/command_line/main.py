@@ -67,3 +67,7 @@ def main(debug: bool, verbose: bool) -> None:
     """Named actors on many nodes, awaited like local objects, replaced when they die."""
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+
+
+for command in (node, demo, status, call, stop, doctor):
+    main.add_command(command)

@@ -75,6 +75,7 @@ class Story:
             seconds = trio.current_time() - self._began
             self._say("done", f"all {len(pieces)} pieces, {progress.rerun} given out again, nothing lost")
             sequential, pipelined = await self._measure_calls(cluster)
+            await cluster.node.stop(await cluster.node.lookup("supervisor", Supervisor))
         began = trio.current_time()
         index = merge(parts)
         alone = await trio.to_thread.run_sync(index_alone, pieces)

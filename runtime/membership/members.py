@@ -84,15 +84,19 @@ class Members:
         found = await self._store.range(PREFIX)
         self._replace(found.entries, found.revision)
         task_status.started()
+        away = False
         while True:
             try:
                 batch = await self._store.poll(PREFIX, self.revision + 1)
+                away = False
             except StoreCompactedError:
                 found = await self._store.range(PREFIX)
                 self._replace(found.entries, found.revision)
                 continue
             except StoreError as error:
-                logger.warning("the store cannot be watched: %s", error)
+                if not away:
+                    logger.warning("the store is away; the members are those last seen: %s", error)
+                away = True
                 await trio.sleep(RENEW_EVERY)
                 continue
             for event in batch.events:

@@ -1,1 +1,1 @@
-"""The wire: frames, values and the handshake, as bytes in and bytes out."""
+"""The wire: frames, the codec for what users send, and the handshake. Bytes in, values out; no sockets, no clock, no tasks."""

@@ -1,50 +1,57 @@
-"""The codec: values to bytes and back, data only.
+"""The codec: values to the control part and segments of a frame, and back.
 
-Plain data, registered messages, enums, arrays and the extensions that a node adds (handles, references) become one CBOR item; large bytes and arrays go
-beside it as segments, uncopied. Decoding uses the safe settings only: bounded depth, no indefinite lengths, no duplicate keys, an
-allowlist of tags, the whole input consumed. What cannot be sent is refused at the sender, with the path to it.
+CBOR (RFC 8949) by cbor2, within bounds: only complete items, only definite lengths, only tags of our own and large integers, keys whose
+hashes nobody can make collide, a limit on depth, and nothing after the item. Types beyond CBOR's travel under tags (`values`); classes
+are found again by import path and accepted only if they carry the mark of `@message`, or are enums: bytes never name code to run.
+
+Promises: what decodes equals what was encoded, in value and in type, with nothing shared with it; what cannot keep that promise is
+refused when it is encoded. Any bytes at all decode to a value, a DecodeError or a ProtocolError.
+
+cbor2 ignores bytes after the item, so the control part is decoded as the first of two items, of which the second is a sentinel that
+peers cannot guess: one comparison then says that the first ended where it should.
 """
 
 from __future__ import annotations
 
-import functools
+import builtins
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import attrs
 import cbor2
+from cbor2 import CBORTag, dumps, loads
 
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from runtime.wire.frames import Buffer
-from runtime.wire.values import (
-    ARGUMENTS,
-    PAYLOAD,
-    REFUSED_TAGS,
-    SCALARS,
-    SMALL,
-    Encoding,
-    Extension,
-    plain_decoders,
-)
+from runtime.wire.readers import ContentReader, content_readers
+from runtime.wire.values import ARGUMENTS, OWN_TAGS, SCALARS, SPILLED, Extension, PlainWriter, Unsendable, steps_for
 
 __all__ = ["Codec", "Extension"]
 
-PAYLOAD_THRESHOLD = 64 * 1024
-"""Bytes of an encoded value from which it travels as a segment of its own, decoded with the larger limit."""
+MAX_IN_PLACE = 64 * 1024
+"""Bytes from which an encoded value leaves the control part and becomes a segment of its own."""
+
+REFUSED_TAGS = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43_000, 55_799)
+"""Tags that cbor2 decodes by itself, among them regular expressions, e-mails and references that make cycles. None is sent by us."""
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 @attrs.frozen
 class _Arguments:
-    args: list[object]
+    """Positional and keyword arguments of a call, as decoded."""
+
+    args: tuple[object, ...]
     kwargs: dict[str, object]
 
 
 class Codec:
-    """Encodes and decodes for one node. `sentinel`: 8 bytes that no peer can guess; they show that an item was consumed to its end.
+    """Encodes and decodes what users send.
 
-    `segment_threshold`: bytes from which bytes and arrays travel beside the control part. `max_depth`: nesting that is sent and accepted.
-    `max_payload`: bytes of a value that travels as a segment of its own.
+    Parameters: `extensions` besides the types of `values`; `sentinel`, 8 bytes that peers cannot guess; `segment_threshold` in bytes,
+    from which bytes-like values travel as segments; `max_depth` of containers in a value; `max_payload`, the bytes that an encoded value
+    may have apart from its segments.
     """
 
     def __init__(
@@ -57,93 +64,86 @@ class Codec:
         max_payload: int = 64 * 1024 * 1024,
     ) -> None:
         if len(sentinel) != 8:
-            raise ValueError(f"the sentinel must be 8 bytes, not {len(sentinel)}")
+            raise ValueError(f"the sentinel has 8 bytes, not {len(sentinel)}")
         self._sentinel = sentinel
-        self._end = b"\x48" + sentinel
+        self._tail = b"\x48" + sentinel
+        self._threshold = segment_threshold
         self._max_depth = max_depth
+        # A container of ours takes at most three levels of CBOR (tag, array, map); the rest is for the call around the arguments.
+        self._wire_depth = 3 * max_depth + 12
         self._max_payload = max_payload
-        self._encoding = Encoding(tuple(extensions), segment_threshold, max_depth)
+        self._steps = steps_for(extensions)
         self._classes: dict[str, type] = {}
-        self._segments: Sequence[Buffer] = ()
-        decoders: dict[int, Callable[[Any, bool], Any]] = {tag: _refuse(tag) for tag in REFUSED_TAGS}
-        decoders |= plain_decoders(self.find_class, self._segment)
-        decoders[ARGUMENTS] = _arguments
-        decoders[PAYLOAD] = self._payload
+        readers: dict[int, ContentReader] = {tag: _refuser(tag) for tag in REFUSED_TAGS}
+        readers[ARGUMENTS] = lambda content: _read_arguments(content)
         for extension in extensions:
-            decoders[extension.tag] = _from_plain(extension.from_plain)
-        # Tags and messages nest inside our own arrays, so what the user may nest is what is left.
-        self._loads = functools.partial(
-            cbor2.loads,
-            max_depth=4 * max_depth,
-            allow_indefinite=False,
-            allow_duplicate_keys=False,
-            strict_hashable_types=True,
-            semantic_decoders=decoders,
-            tag_hook=_unknown_tag,
-        )
+            if extension.tag in OWN_TAGS or extension.tag in readers or extension.tag in (2, 3):
+                raise ValueError(f"the tag {extension.tag} of the extension for {extension.type.__name__} is taken; choose another")
+            readers[extension.tag] = extension.from_plain
+        self._readers = readers
+        self._plain_decoders = self._decoders(())
 
     def encode(self, value: object, segments: list[Buffer], path: str = "value") -> bytes:
-        """The CBOR item of `value`; what travels beside it is appended to `segments`. Raises EncodeError with the path to what cannot be sent."""
-        kind = type(value)
-        if kind in SMALL or (kind is str and len(cast("str", value)) < 1024):
+        """The CBOR item for `value`; what travels beside it is appended to `segments`, uncopied: leave it unchanged until it is sent.
+
+        Raises EncodeError, with the way to what is refused, which begins with `path`. `segments` may have grown then; drop them.
+        """
+        if type(value) in SCALARS:
             try:
-                return cbor2.dumps(value)
-            except UnicodeEncodeError as error:
-                raise EncodeError(f"{path} is a str with lone surrogates, which is no text: {error}; send bytes instead", path=path) from None
-        first = len(segments)
-        encoded = self._encoding.dumps(value, segments, path)
-        if len(encoded) < PAYLOAD_THRESHOLD:
-            return encoded
-        if len(encoded) > self._max_payload:
-            raise EncodeError(f"{path} takes {len(encoded)} bytes, {self._max_payload} are allowed; send it in parts, or as bytes or arrays", path=path)
-        segments.append(encoded)
-        return cbor2.dumps(cbor2.CBORTag(PAYLOAD, [len(segments) - 1, first]))
+                return self._bounded(dumps(value), segments, path)
+            except UnicodeEncodeError:
+                pass
+        return self._encode(lambda writer: writer.write(value, 0), segments, path)
 
     def encode_arguments(self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]) -> bytes:
-        """The arguments of a call: an array, or with keywords a tag of an array and a map."""
-        count = len(args)
+        """The CBOR item for the arguments of a call. Raises EncodeError like `encode`; paths begin with `args[0]` or the keyword."""
+        if not kwargs and len(args) < 24 and SCALARS.issuperset(map(type, args)):
+            try:
+                if len(args) == 1:
+                    return self._bounded(b"\x81" + dumps(args[0]), segments, "args")
+                return self._bounded(dumps(args), segments, "args")
+            except UnicodeEncodeError:
+                pass
         if not kwargs:
-            if count == 1 and type(args[0]) in SMALL:
-                return b"\x81" + cbor2.dumps(args[0])
-            if count <= 8 and SMALL.issuperset(map(type, args)):
-                return bytes((0x80 + count,)) + b"".join(map(cbor2.dumps, args))
-        if not kwargs and count < 24:
-            return bytes((0x80 + count,)) + b"".join([self.encode(value, segments, f"args[{index}]") for index, value in enumerate(args)])
-        listed = [self.encode(value, segments, f"args[{index}]") for index, value in enumerate(args)]
-        named = [cbor2.dumps(name) + self.encode(value, segments, name) for name, value in kwargs.items()]
-        return b"%b\x82%b%b%b%b" % (_tag_head(ARGUMENTS), _head(0x80, count), b"".join(listed), _head(0xA0, len(named)), b"".join(named))
+            return self._encode(lambda writer: writer.write_all(args, 0), segments, "args")
+        try:
+            positional = self._encode_plain(lambda writer: writer.write_all(args, 0), segments, "args")
+            keywords = self._encode_plain(lambda writer: writer.write_fields(kwargs, 0), segments, "")
+        except EncodeError as error:
+            if error.path.startswith("."):
+                raise EncodeError(str(error)[1:], path=error.path[1:]) from None
+            raise
+        head = b"\xd9" + ARGUMENTS.to_bytes(2, "big") + b"\x82"
+        return self._bounded(head + positional + keywords, segments, "args")
 
     def decode(self, control: bytes, segments: Sequence[Buffer] = ()) -> object:
-        """The value of one CBOR item. Raises ProtocolError if it is malformed, DecodeError if a class in it cannot be had here."""
-        self._segments = segments
-        try:
-            items = self._loads(b"\x82" + control + self._end)
-        except (cbor2.CBORDecodeError, ValueError, TypeError, OverflowError, RecursionError, AttributeError, KeyError, IndexError) as error:
-            raise _cause(error) from None
-        finally:
-            self._segments = ()
-        if items[1] != self._sentinel:
-            raise ProtocolError("bytes after the end of a CBOR item")
-        return items[0]
+        """The value of a control part.
+
+        Arrays lie over the segments given, uncopied and writable where those are. Raises ProtocolError for bytes that no peer of ours
+        sends, DecodeError for values that this process cannot build (a class that cannot be imported, or is not marked).
+        """
+        decoders = self._decoders(segments) if segments else self._plain_decoders
+        return self._load(control, decoders)
 
     def decode_arguments(self, item: object) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The decoded fifth item of a call as arguments. Raises ProtocolError if it is none."""
+        """Positional and keyword arguments, from what an item made by `encode_arguments` decoded to. Raises ProtocolError."""
         if type(item) is list:
             return tuple(cast("list[object]", item)), {}
-        if isinstance(item, _Arguments):
-            return tuple(item.args), item.kwargs
-        raise ProtocolError("the arguments of a call are an array")
+        if type(item) is _Arguments:
+            return item.args, item.kwargs
+        raise ProtocolError(f"the arguments of a call came as {type(item).__name__}")
 
     def copy(self, value: object, path: str = "value") -> object:
-        """What the other side would get: nothing mutable is shared with `value`."""
-        if type(value) in SCALARS:
+        """`value` as the other side of the wire would get it, with nothing shared that can change. Raises EncodeError like `encode`."""
+        kind = type(value)
+        if kind is bytes or (kind in SCALARS and (kind is not str or cast("str", value).isascii())):
             return value
         segments: list[Buffer] = []
-        encoded = self.encode(value, segments, path)
-        return self.decode(encoded, [bytes(segment) if isinstance(segment, bytes) else bytearray(segment) for segment in segments])
+        control = self.encode(value, segments, path)
+        return self.decode(control, [segment if type(segment) is bytes else bytearray(segment) for segment in segments])
 
     def encodable(self, value: object) -> bool:
-        """True if `value` can be sent."""
+        """Whether `encode` takes `value`."""
         try:
             self.encode(value, [])
         except EncodeError:
@@ -151,85 +151,142 @@ class Codec:
         return True
 
     def peek_number(self, control: bytes) -> int:
-        """The number that a call's or answer's array begins with, for when the rest cannot be decoded."""
-        if len(control) >= 6 and control[1] == 0x1A:
-            return int.from_bytes(control[2:6], "big")
-        if len(control) >= 10 and control[1] == 0x1B:
-            return int.from_bytes(control[2:10], "big")
-        raise ProtocolError("a call or answer without a number")
+        """The number with which the array of a call, reply or error begins, when the rest cannot be decoded. Raises ProtocolError."""
+        if len(control) >= 6 and 0x80 < control[0] <= 0x97:
+            if control[1] == 0x1A:
+                return int.from_bytes(control[2:6], "big")
+            if control[1] == 0x1B and len(control) >= 10:
+                return int.from_bytes(control[2:10], "big")
+        raise ProtocolError("a control part that does not begin with a number")
 
     def find_class(self, path: str) -> type:
-        """The class at `module:Qualified.Name`, imported if need be. Raises DecodeError if there is none."""
+        """The class at `module:qualified.name`, imported if need be. Raises DecodeError. Whether it may be used is the caller's to check."""
         found = self._classes.get(path)
         if found is None:
-            found = self._classes[path] = _import(path)
+            found = self._classes[path] = _import_class(path)
         return found
 
-    def _segment(self, index: object) -> Buffer:
-        if not isinstance(index, int) or not 0 <= index < len(self._segments):
-            raise ProtocolError(f"a value refers to segment {index!r}; the frame has {len(self._segments)}")
-        return self._segments[index]
+    def _encode(self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str) -> bytes:
+        return self._bounded(self._encode_plain(write, segments, path), segments, path)
 
-    def _payload(self, value: Any, immutable: bool) -> object:
-        index, _ = value
-        return self._loads(bytes(self._segment(index)))
+    def _encode_plain(self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str) -> bytes:
+        count = len(segments)
+        try:
+            try:
+                return dumps(write(PlainWriter(self._steps, segments, self._threshold, self._max_depth, False)))
+            except UnicodeEncodeError:
+                # Rare enough to walk twice: the first walk trusts texts, this one finds the path.
+                del segments[count:]
+                return dumps(write(PlainWriter(self._steps, segments, self._threshold, self._max_depth, True)))
+        except Unsendable as error:
+            place = path + "".join(reversed(error.steps))
+            raise EncodeError(f"{place} {error.text}", path=place) from None
+
+    def _bounded(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
+        """`encoded` itself while it is small; else a reference to it, now the last segment."""
+        if len(encoded) <= MAX_IN_PLACE:
+            return encoded
+        if len(encoded) > self._max_payload:
+            raise EncodeError(
+                f"{path} takes {len(encoded)} bytes and may take {self._max_payload}; "
+                "send its bulk as bytes or numpy arrays, which travel beside it, or in several calls",
+                path=path,
+            )
+        segments.append(encoded)
+        return dumps(CBORTag(SPILLED, len(segments) - 1))
+
+    def _load(self, control: bytes, decoders: Mapping[int, Callable[[Any, bool], object]]) -> object:
+        try:
+            pair: object = loads(
+                b"\x82" + control + self._tail,
+                max_depth=self._wire_depth,
+                allow_indefinite=False,
+                allow_duplicate_keys=False,
+                strict_hashable_types=True,
+                semantic_decoders=decoders,
+                tag_hook=_refuse_tag,
+            )
+        # Whatever bytes can provoke in a decoder is the peer's fault, and must not end more than its connection.
+        except Exception as error:
+            _raise_cause(error)
+        value, sentinel = cast("list[object]", pair)
+        if sentinel != self._sentinel:
+            raise ProtocolError("the control part of a frame holds more, or less, than one item")
+        return value
+
+    def _decoders(self, segments: Sequence[Buffer]) -> dict[int, Callable[[Any, bool], object]]:
+        """Callbacks for one decoding: each segment may be used once, so that a short message cannot stand for much memory."""
+        left: list[Buffer | None] = list(segments)
+
+        def take(index: object) -> Buffer:
+            if type(index) is not int or not 0 <= index < len(left):
+                raise ProtocolError(f"a reference to segment {index!r}, where there are {len(left)}")
+            segment = left[index]
+            if segment is None:
+                raise ProtocolError(f"a second reference to segment {index}")
+            left[index] = None
+            return segment
+
+        def spilled(index: object) -> object:
+            segment = take(index)
+            if len(segment) > self._max_payload:
+                raise ProtocolError(f"an encoded value of {len(segment)} bytes, where {self._max_payload} are allowed")
+            return self._load(bytes(segment), inner)
+
+        readers = self._readers | content_readers(take, self.find_class)
+        inner = {tag: _callback(reader) for tag, reader in readers.items()}
+        inner[SPILLED] = _callback(_refuser(SPILLED))
+        return inner | {SPILLED: _callback(spilled)}
 
 
-def _import(path: str) -> type:
-    module_name, colon, name = path.partition(":")
-    if not colon or not name or not module_name:
-        raise DecodeError(f"{path!r} is no import path; expected module:Class")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever importing a user's module raises
-        raise DecodeError(f"{path} cannot be imported here: {type(error).__name__}: {error}") from error
-    if not isinstance(found, type):
-        raise DecodeError(f"{path} is no class")
-    return found
+def _callback(reader: ContentReader) -> Callable[[Any, bool], object]:
+    return lambda content, immutable: reader(content)
 
 
-def _cause(error: BaseException) -> Exception:
-    """What lies behind a decoder's error: one of ours if a hook raised it."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, DecodeError | ProtocolError):
-            return cause
-        cause = cause.__cause__
-    return ProtocolError(f"a malformed CBOR item: {error}")
-
-
-def _refuse(tag: int) -> Callable[[Any, bool], Any]:
-    def refuse(value: Any, immutable: bool) -> Any:
-        raise ProtocolError(f"CBOR tag {tag} is not accepted")
+def _refuser(tag: int) -> ContentReader:
+    def refuse(content: Any) -> NoReturn:
+        raise ProtocolError(f"the tag {tag} in a control part")
 
     return refuse
 
 
-def _unknown_tag(tag: cbor2.CBORTag, immutable: bool) -> Any:
-    raise ProtocolError(f"CBOR tag {tag.tag} is not accepted")
+def _refuse_tag(tag: CBORTag, immutable: bool) -> NoReturn:
+    raise ProtocolError(f"the tag {tag.tag} in a control part")
 
 
-def _from_plain(convert: Callable[[Any], object]) -> Callable[[Any, bool], object]:
-    return lambda value, immutable: convert(value)
+def _read_arguments(content: Any) -> _Arguments:
+    args, kwargs = content
+    if type(args) is not list or type(kwargs) is not dict or not all(type(name) is str for name in kwargs):
+        raise ProtocolError("the arguments of a call are a list and a map")
+    return _Arguments(tuple(args), kwargs)
 
 
-def _arguments(value: Any, immutable: bool) -> _Arguments:
-    args, kwargs = value
-    if not isinstance(args, list) or not isinstance(kwargs, dict) or not all(isinstance(name, str) for name in kwargs):
-        raise ProtocolError("malformed arguments")
-    return _Arguments(args, dict(kwargs))
+def _raise_cause(error: BaseException) -> NoReturn:
+    """What a callback of ours raised inside cbor2, or a ProtocolError for all else."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DecodeError | ProtocolError) or not isinstance(cause, Exception):
+            raise cause
+        cause = cause.__cause__
+    raise ProtocolError(f"a control part that cannot be decoded: {error}") from error
 
 
-def _head(major: int, count: int) -> bytes:
-    if count < 24:
-        return bytes((major + count,))
-    if count < 256:
-        return bytes((major + 24, count))
-    return bytes((major + 26,)) + count.to_bytes(4, "big")
-
-
-def _tag_head(tag: int) -> bytes:
-    return b"\xd9" + tag.to_bytes(2, "big")
-
+def _import_class(path: str) -> type:
+    module_name, colon, qualified = path.partition(":")
+    if not (module_name and colon and qualified) or "<locals>" in path:
+        raise DecodeError(f"{path!r} is not the import path of a class (module:Name, not inside a function)")
+    try:
+        found: object = importlib.import_module(module_name)
+        for name in qualified.split("."):
+            found = getattr(found, name)
+            if not isinstance(found, type):
+                raise TypeError(f"{name} is not a class")
+    # Importing runs the module, which may raise anything.
+    except Exception as error:
+        advice = (
+            "classes of the main script have no place that others can import; move it into a module"
+            if module_name == "__main__"
+            else "start this node with the same code as its peers (same version, same PYTHONPATH)"
+        )
+        raise DecodeError(f"{path} cannot be imported here ({type(error).__name__}: {error}); {advice}") from error
+    return cast("builtins.type", found)

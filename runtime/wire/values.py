@@ -1,55 +1,62 @@
-"""How each type of value is written and read; the tables behind the codec.
+"""From values to what CBOR can say: the half of the codec that walks what users send.
 
-Our tags are taken from a range that IANA has not assigned. Types are matched exactly: a subclass of a plain type would lose what makes it one, so it is refused unless
-it is an enumeration, a registered message or an extension.
+Plain types keep their exact type through tags of our own; large bytes-like values leave the walk as segments, uncopied. What is not
+plain data, not registered with `@message` and not an extension is refused, with the path that leads to it: a value that arrived as
+something slightly different (a namedtuple as a tuple, an OrderedDict as a dict) would be a bug that shows only between nodes.
+
+Left to `codec`: turning the result into bytes, and all of decoding.
 """
 
 from __future__ import annotations
 
-import datetime
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
-from typing import Any, cast
+from enum import Enum, Flag
+from types import NoneType
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import attrs
-import cbor2
+from cbor2 import CBORTag
 
-from actors.errors import DecodeError, EncodeError, ProtocolError
 from actors.messages import import_path, message_type
 from runtime.wire.frames import Buffer
 
-TUPLE = 64_000
-LISTED_MAP = 64_001
-SET = 64_002
-FROZENSET = 64_003
-DATETIME = 64_004
-DATE = 64_005
-TIME = 64_006
-TIMEDELTA = 64_007
-DECIMAL = 64_008
-UUID_TAG = 64_009
-ENUM = 64_010
-MESSAGE = 64_011
-ERROR = 64_012
-ARRAY = 64_013
-SEGMENT = 64_014
-PAYLOAD = 64_015
-ARGUMENTS = 64_016
-NUMPY_SCALAR = 64_017
+if TYPE_CHECKING:
+    import numpy
 
-REFUSED_TAGS = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 100, 256, 258, 260, 261, 1004, 43000, 52, 54, 55799)
-"""Built-in decoders of cbor2 that are switched off: shared references make cycles, tag 35 compiles regular expressions, 4 takes huge exponents."""
+ARGUMENTS, SPILLED, SEGMENT, ARRAY, SCALAR, MESSAGE, ENUM = range(64_000, 64_007)
+TUPLE, PAIRS, SET, FROZENSET = range(64_010, 64_014)
+DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, IDENTIFIER = range(64_020, 64_026)
+OWN_TAGS = frozenset(range(64_000, 64_032))
+"""Tags of the codec itself, from the range that IANA hands out first come, first served. Extensions use others."""
 
-SMALL = frozenset({int, float, bool, type(None)})
-SCALARS = SMALL | {str, bytes}
+SCALARS = frozenset({NoneType, bool, int, float, str})
+"""Exact types that CBOR says by itself, without a tag and without a copy."""
+
+_KEYS = frozenset({str, bytes})
+"""Exact types of keys that a decoder takes safely: their hashes are keyed, so nobody can make many collide."""
+
+MAX_SEGMENTS = 128
+"""Segments that one value may use. Those beyond are written in place, so that many arrays are slower but never refused."""
+
+ARRAY_KINDS = "biufcSUMmV"
+"""numpy's kinds of dtypes that are nothing but their bytes."""
+
+_ADVICE = "send plain data, or register an attrs class, dataclass or exception with @message"
+
+Step = Callable[["PlainWriter", Any, int], object]
 
 
 @attrs.frozen
 class Extension:
-    """A type that a node adds: `to_plain` makes data of an instance, `from_plain` an instance of that data. Matched by isinstance."""
+    """A type that a room above teaches the codec: instances of `type` travel as `tag` around what `to_plain` makes of them.
+
+    `from_plain` gets that again, and raises anything but DecodeError only for what `to_plain` never makes.
+    """
 
     tag: int
     type: type
@@ -57,193 +64,287 @@ class Extension:
     from_plain: Callable[[Any], object]
 
 
-class Encoding:
-    """Turns values into what cbor2 encodes as we want it."""
+class Unsendable(Exception):
+    """Raised within a walk; `steps` lead from the refused value out to the one given. Becomes an EncodeError."""
 
-    def __init__(self, extensions: tuple[Extension, ...], segment_threshold: int, max_depth: int) -> None:
-        self._extensions = extensions
-        self._threshold = segment_threshold
-        self._max_depth = max_depth
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.steps: list[str] = []
 
-    def dumps(self, value: object, segments: list[Buffer], path: str) -> bytes:
-        """The CBOR item of `value`."""
-        plain = self._plain(value, segments, path, 0)
-        try:
-            return cbor2.dumps(plain)
-        except UnicodeEncodeError as error:
-            raise EncodeError(f"a str in {path} has lone surrogates, which is no text: {error}; send bytes instead", path=path) from None
-        except (cbor2.CBOREncodeError, ValueError, TypeError, OverflowError) as error:
-            raise EncodeError(f"{path} cannot be sent: {error}", path=path) from None
+    def at(self, step: str) -> Unsendable:
+        """The same, one step further out."""
+        self.steps.append(step)
+        return self
 
-    def _plain(self, value: Any, segments: list[Buffer], path: str, depth: int) -> object:
+
+class PlainWriter:
+    """One walk over one value. Appends to `segments`; `careful` looks at each text, to find the one that UTF-8 cannot say."""
+
+    __slots__ = ("careful", "max_depth", "segments", "steps", "threshold")
+
+    def __init__(self, steps: dict[type, Step], segments: list[Buffer], threshold: int, max_depth: int, careful: bool) -> None:
+        self.steps = steps
+        self.segments = segments
+        self.threshold = threshold
+        self.max_depth = max_depth
+        self.careful = careful
+
+    def write(self, value: object, depth: int) -> object:
+        """What cbor2 encodes for `value`, which lies `depth` containers deep. Raises Unsendable."""
         kind = type(value)
-        if kind in SMALL or kind is str:
+        if kind in SCALARS:
+            if self.careful and kind is str:
+                _check_text(cast("str", value))
             return value
-        if depth > self._max_depth:
-            raise EncodeError(f"{path} is nested deeper than {self._max_depth} levels, or contains itself; send it flat", path=path)
-        if kind is bytes:
-            return self._bytes(value, segments)
-        if kind is list:
-            return self._items(value, segments, path, depth)
-        if kind is dict:
-            return self._map(value, segments, path, depth)
-        if kind is tuple:
-            return cbor2.CBORTag(TUPLE, self._items(value, segments, path, depth))
-        convert = _CONVERSIONS.get(kind)
-        if convert is not None:
-            tag, to_plain = convert
-            return cbor2.CBORTag(tag, to_plain(value))
-        if kind is set or kind is frozenset:
-            return cbor2.CBORTag(SET if kind is set else FROZENSET, self._items(list(value), segments, path, depth))
-        if kind is bytearray or kind is memoryview:
-            return self._bytes(value if kind is bytearray else memoryview(value).cast("B"), segments)
-        return self._object(value, kind, segments, path, depth)
+        if depth >= self.max_depth:
+            raise Unsendable(f"nests deeper than {self.max_depth} levels, or contains itself; send it flat, for example as a list of links")
+        step = self.steps.get(kind)
+        if step is None:
+            raise Unsendable(_refusal(kind))
+        return step(self, value, depth + 1)
 
-    def _bytes(self, value: Buffer, segments: list[Buffer]) -> object:
-        if len(value) < self._threshold:
-            return bytes(value)
-        segments.append(value)
-        return cbor2.CBORTag(SEGMENT, len(segments) - 1)
+    def write_all(self, items: Iterable[object], depth: int) -> list[object]:
+        """`write` for each item, with its index in the path of what is refused."""
+        if not self.careful:
+            found = items if isinstance(items, list) else list(items)
+            if SCALARS.issuperset(map(type, found)):
+                return cast("list[object]", found)
+        written: list[object] = []
+        try:
+            for item in items:
+                written.append(self.write(item, depth))
+        except Unsendable as error:
+            raise error.at(f"[{len(written)}]") from None
+        return written
 
-    def _items(self, values: Any, segments: list[Buffer], path: str, depth: int) -> list[object]:
-        # At C speed: most lists hold scalars only.
-        if _LEAVES.issuperset(map(type, values)):
-            return list(values)
-        return [self._plain(item, segments, f"{path}[{index}]", depth + 1) for index, item in enumerate(values)]
+    def write_fields(self, fields: Mapping[str, object], depth: int) -> dict[str, object]:
+        """`write` for each value of a map whose keys are texts, with `.name` in the path of what is refused."""
+        written: dict[str, object] = {}
+        for name, value in fields.items():
+            try:
+                if self.careful:
+                    _check_text(name)
+                written[name] = self.write(value, depth)
+            except Unsendable as error:
+                raise error.at(f".{name}") from None
+        return written
 
-    def _map(self, value: dict[Any, Any], segments: list[Buffer], path: str, depth: int) -> object:
-        if _KEYS.issuperset(map(type, value)):
-            if _LEAVES.issuperset(map(type, value.values())):
-                return value
-            return {key: self._plain(item, segments, f"{path}[{key!r}]", depth + 1) for key, item in value.items()}
-        pairs = [
-            [self._plain(key, segments, f"{path} (key {key!r})", depth + 1), self._plain(item, segments, f"{path}[{key!r}]", depth + 1)]
-            for key, item in value.items()
-        ]
-        return cbor2.CBORTag(LISTED_MAP, pairs)
+    def raw(self, data: Buffer) -> object:
+        """Bytes: in place while they are small, as a segment from the threshold on."""
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        if size < self.threshold or len(self.segments) >= MAX_SEGMENTS:
+            return bytes(data)
+        if isinstance(data, memoryview):
+            data = data.cast("B") if data.c_contiguous else bytes(data)
+        self.segments.append(data)
+        return CBORTag(SEGMENT, len(self.segments) - 1)
 
-    def _object(self, value: Any, kind: type, segments: list[Buffer], path: str, depth: int) -> object:
+
+def steps_for(extensions: Iterable[Extension]) -> dict[type, Step]:
+    """How each type is written, found by exact type; types seen for the first time are looked at once and remembered."""
+    return _Steps(tuple(extensions))
+
+
+class _Steps(dict[type, Step]):
+    """`get` is the hot path, so it stays the dictionary's own; only a miss comes here."""
+
+    def __init__(self, extensions: tuple[Extension, ...]) -> None:
+        super().__init__(_STEPS)
+        self._extensions = extensions
+
+    def get(self, kind: type, default: Any = None) -> Any:
+        try:
+            return self[kind]
+        except KeyError:
+            return default
+
+    def __missing__(self, kind: type) -> Step:
+        step = self._find(kind)
+        if step is None:
+            raise KeyError(kind)
+        self[kind] = step
+        return step
+
+    def _find(self, kind: type) -> Step | None:
+        for extension in self._extensions:
+            if issubclass(kind, extension.type):
+                return _extension_step(extension)
         described = message_type(kind)
         if described is not None:
-            if described.is_exception:
-                args = [self._plain(item, segments, f"{path}.args[{index}]", depth + 1) for index, item in enumerate(value.args)]
-                return cbor2.CBORTag(ERROR, [described.path, args])
-            fields = {
-                argument: self._plain(getattr(value, name), segments, f"{path}.{name}", depth + 1) for name, argument in described.fields
-            }
-            return cbor2.CBORTag(MESSAGE, [described.path, fields])
-        for extension in self._extensions:
-            if isinstance(value, extension.type):
-                return cbor2.CBORTag(extension.tag, self._plain(extension.to_plain(value), segments, path, depth + 1))
-        if isinstance(value, Enum):
-            return cbor2.CBORTag(ENUM, [import_path(kind), value.name])
-        if kind.__module__.partition(".")[0] == "numpy":
-            return self._numpy(value, segments, path)
-        raise EncodeError(
-            f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; send plain data, or mark the class with @message if it is "
-            "an attrs class, a dataclass or an exception",
-            path=path,
-        )
-
-    def _numpy(self, value: Any, segments: list[Buffer], path: str) -> object:
-        numpy: Any = sys.modules["numpy"]
-        if isinstance(value, numpy.generic):
-            array = numpy.asarray(value)
-            tag = NUMPY_SCALAR
-        elif type(value) is numpy.ndarray:
-            array = numpy.ascontiguousarray(value).reshape(value.shape)
-            tag = ARRAY
-        else:
-            raise EncodeError(f"{path} is a {type(value).__qualname__} of numpy, which cannot be sent; send an array", path=path)
-        if array.dtype.hasobject or array.dtype.names is not None:
-            raise EncodeError(f"{path} is an array of dtype {array.dtype}, which cannot be sent; send numbers, booleans, dates or fixed-size text", path=path)
-        data = memoryview(array.reshape(-1).view("uint8")) if array.size else b""
-        if len(data) < self._threshold:
-            return cbor2.CBORTag(tag, [array.dtype.str, list(array.shape), bytes(data)])
-        # By number, not as bytes: the receiver lays the array over the buffer that the segment was received into.
-        segments.append(data)
-        return cbor2.CBORTag(tag, [array.dtype.str, list(array.shape), len(segments) - 1])
+            return _exception_step(described.path) if described.is_exception else _message_step(described.path, described.fields)
+        if issubclass(kind, Enum):
+            return None if "<locals>" in kind.__qualname__ else _enum_step(import_path(kind), issubclass(kind, Flag))
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            if kind is numpy.ndarray:
+                return _array
+            if issubclass(kind, numpy.generic):
+                return _numpy_scalar
+        return None
 
 
-_LEAVES = SMALL | {str}
-_KEYS = frozenset({str})
+def _extension_step(extension: Extension) -> Step:
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        return CBORTag(extension.tag, writer.write(extension.to_plain(value), depth))
+
+    return step
 
 
-def _time_of_day(value: datetime.time) -> object:
-    if value.tzinfo is not None and value.utcoffset() is None:
-        raise EncodeError(f"the time {value!r} has a time zone without a fixed offset; send a datetime, or the time without it")
-    return value.isoformat()
+def _message_step(path: str, fields: tuple[tuple[str, str], ...]) -> Step:
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        written: dict[str, object] = {}
+        for name, argument in fields:
+            try:
+                written[argument] = writer.write(getattr(value, name), depth)
+            except Unsendable as error:
+                raise error.at(f".{name}") from None
+        return CBORTag(MESSAGE, [path, written])
+
+    return step
 
 
-_CONVERSIONS: dict[type, tuple[int, Callable[[Any], object]]] = {
-    datetime.datetime: (DATETIME, lambda value: [value.isoformat(), value.fold]),
-    datetime.date: (DATE, lambda value: value.isoformat()),
-    datetime.time: (TIME, _time_of_day),
-    datetime.timedelta: (TIMEDELTA, lambda value: [value.days, value.seconds, value.microseconds]),
-    Decimal: (DECIMAL, str),
-    UUID: (UUID_TAG, lambda value: value.bytes),
-}
-
-
-def plain_decoders(find_class: Callable[[str], type], segment: Callable[[object], Buffer]) -> dict[int, Callable[[Any, bool], Any]]:
-    """The readers of our tags. They get the tagged item decoded; what they raise besides our own errors counts as malformed."""
-
-    def enum(value: Any, immutable: bool) -> object:
-        path, name = value
-        found = find_class(path)
-        if not issubclass(found, Enum):
-            raise DecodeError(f"{path} is no Enum here")
-        if name not in found.__members__:
-            raise DecodeError(f"{path} has no member {name!r} here")
-        return found[name]
-
-    def message(value: Any, immutable: bool) -> object:
-        path, fields = value
-        found = find_class(path)
-        described = message_type(found)
-        if described is None or described.is_exception:
-            raise DecodeError(f"{path} is not marked with @message here, so it is not accepted")
-        known = {argument for _, argument in described.fields}
+def _exception_step(path: str) -> Step:
+    def step(writer: PlainWriter, value: BaseException, depth: int) -> object:
         try:
-            return found(**{name: item for name, item in fields.items() if name in known})
-        except (TypeError, ValueError) as error:
-            raise DecodeError(f"{path} does not take what was sent: {error}") from error
+            return CBORTag(MESSAGE, [path, writer.write_all(list(value.args), depth)])
+        except Unsendable as error:
+            raise error.at(".args") from None
 
-    def error(value: Any, immutable: bool) -> object:
-        path, args = value
-        found = find_class(path)
-        described = message_type(found)
-        if described is None or not described.is_exception:
-            raise DecodeError(f"{path} is not an exception marked with @message here, so it is not accepted")
-        made = cast("type[Exception]", found).__new__(cast("type[Exception]", found), *args)
-        made.args = tuple(args)
-        return made
+    return step
 
-    def array(value: Any, immutable: bool) -> object:
-        import numpy
 
-        text, shape, data = value
-        dtype = numpy.dtype(text)
-        if dtype.hasobject:
-            raise ProtocolError(f"an array of dtype {text!r}")
-        return numpy.frombuffer(segment(data) if isinstance(data, int) else data, dtype=dtype).reshape(shape)
+def _enum_step(path: str, is_flag: bool) -> Step:
+    # Members of a Flag may be combinations, which have no name of their own in the class.
+    def step(writer: PlainWriter, value: Enum, depth: int) -> object:
+        return CBORTag(ENUM, [path, value.value if is_flag else value.name])
 
-    return {
-        TUPLE: lambda value, immutable: tuple(value),
-        LISTED_MAP: lambda value, immutable: {key: item for key, item in value},
-        SET: lambda value, immutable: set(value),
-        FROZENSET: lambda value, immutable: frozenset(value),
-        DATETIME: lambda value, immutable: datetime.datetime.fromisoformat(value[0]).replace(fold=value[1]),
-        DATE: lambda value, immutable: datetime.date.fromisoformat(value),
-        TIME: lambda value, immutable: datetime.time.fromisoformat(value),
-        TIMEDELTA: lambda value, immutable: datetime.timedelta(*value),
-        DECIMAL: lambda value, immutable: Decimal(value),
-        UUID_TAG: lambda value, immutable: UUID(bytes=value),
-        ENUM: enum,
-        MESSAGE: message,
-        ERROR: error,
-        ARRAY: array,
-        NUMPY_SCALAR: lambda value, immutable: cast("Any", array(value, immutable))[()],
-        SEGMENT: lambda value, immutable: bytes(segment(value)),
-    }
+    return step
 
+
+def _bytes(writer: PlainWriter, value: Buffer, depth: int) -> object:
+    return writer.raw(value)
+
+
+def _list(writer: PlainWriter, value: list[object], depth: int) -> object:
+    return writer.write_all(value, depth)
+
+
+def _tuple(writer: PlainWriter, value: tuple[object, ...], depth: int) -> object:
+    return CBORTag(TUPLE, writer.write_all(value, depth))
+
+
+def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> object:
+    in_place = _KEYS.issuperset(map(type, value))
+    if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
+        return value
+    written: dict[object, object] = {}
+    pairs: list[object] = []
+    for key, item in value.items():
+        plain_key = key
+        if not in_place or writer.careful:
+            try:
+                plain_key = writer.write(key, depth)
+            except Unsendable as error:
+                raise error.at(".keys()") from None
+        try:
+            plain = writer.write(item, depth)
+        except Unsendable as error:
+            raise error.at(f"[{_shown(key)}]") from None
+        if in_place:
+            written[key] = plain
+        else:
+            pairs += (plain_key, plain)
+    return written if in_place else CBORTag(PAIRS, pairs)
+
+
+def _set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
+    try:
+        items = [writer.write(item, depth) for item in value]
+    except Unsendable as error:
+        raise error.at("{...}") from None
+    return CBORTag(SET if type(value) is set else FROZENSET, items)
+
+
+def _datetime(writer: PlainWriter, value: datetime, depth: int) -> object:
+    zone = value.tzinfo
+    # A named zone keeps its name, so that arithmetic goes on by its rules; any other is sent as the offset that it has at that moment.
+    key = zone.key if type(zone) is ZoneInfo else None
+    return CBORTag(DATETIME, [(value.replace(tzinfo=None) if key else value).isoformat(), value.fold, key])
+
+
+def _time(writer: PlainWriter, value: time, depth: int) -> object:
+    zone = value.tzinfo
+    key = zone.key if type(zone) is ZoneInfo else None
+    if zone is not None and key is None and value.utcoffset() is None:
+        raise Unsendable("is a time in a zone that has neither a name nor a fixed offset; send a datetime, or use zoneinfo.ZoneInfo")
+    return CBORTag(TIME, [(value.replace(tzinfo=None) if key else value).isoformat(), value.fold, key])
+
+
+def _array(writer: PlainWriter, value: numpy.ndarray[Any, Any], depth: int) -> object:
+    import numpy
+
+    if value.dtype.kind not in ARRAY_KINDS or value.dtype.fields is not None or value.dtype.hasobject:
+        raise Unsendable(f"is a numpy array of dtype {value.dtype}, whose elements are not plain bytes; send one array for each field, or a list")
+    shape = list(value.shape)
+    # Datetimes do not offer their memory as a buffer, bytes do.
+    data = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8).data if value.nbytes >= writer.threshold else value.tobytes()
+    return CBORTag(ARRAY, [value.dtype.str, shape, writer.raw(data)])
+
+
+def _numpy_scalar(writer: PlainWriter, value: numpy.generic, depth: int) -> object:
+    if value.dtype.kind not in ARRAY_KINDS or value.dtype.fields is not None or value.dtype.hasobject:
+        raise Unsendable(f"is a numpy scalar of dtype {value.dtype}, which is not plain bytes; send its .item()")
+    return CBORTag(SCALAR, [value.dtype.str, value.tobytes()])
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Unsendable(
+            f"is a text with a lone surrogate ({text[error.start]!a} at {error.start}), which UTF-8 cannot say; send it as bytes"
+        ) from None
+
+
+def _shown(key: object) -> str:
+    """A key as it reads in a path; only of types whose repr is certain to be harmless."""
+    if type(key) in SCALARS or type(key) is bytes:
+        text = repr(key)
+        return text if len(text) <= 60 else f"{text[:56]}..."
+    return f"<{type(key).__name__}>"
+
+
+def _refusal(kind: type) -> str:
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    text = f"is a {name}, which cannot be sent"
+    if issubclass(kind, Enum):
+        return f"{text}: the class is defined inside a function, where no other process can import it; move it to the top of its module"
+    for base in kind.__mro__[1:]:
+        if base in _STEPS or base in SCALARS:
+            return f"{text}: it is a subclass of {base.__name__} and would arrive as a plain one; convert it with {base.__name__}(...)"
+        if base.__module__ == "numpy" and base.__name__ == "ndarray":
+            return f"{text}: it is a subclass of numpy.ndarray; convert it with numpy.asarray(...)"
+        if message_type(base) is not None:
+            return f"{text}: the mark of {base.__qualname__} does not hold for its subclasses; mark it with @message as well"
+    return f"{text}; {_ADVICE}"
+
+
+_STEPS: Mapping[type, Step] = {
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+    set: _set,
+    frozenset: _set,
+    datetime: _datetime,
+    date: lambda writer, value, depth: CBORTag(DATE, value.isoformat()),
+    time: _time,
+    timedelta: lambda writer, value, depth: CBORTag(TIMEDELTA, [value.days, value.seconds, value.microseconds]),
+    Decimal: lambda writer, value, depth: CBORTag(DECIMAL, str(value)),
+    UUID: lambda writer, value, depth: CBORTag(IDENTIFIER, value.bytes),
+}
