@@ -13,19 +13,17 @@ peers cannot guess: one comparison then says that the first ended where it shoul
 
 from __future__ import annotations
 
-import builtins
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, cast
 
 import attrs
-import cbor2
 from cbor2 import CBORTag, dumps, loads
 
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from runtime.wire.frames import Buffer
-from runtime.wire.readers import ContentReader, content_readers
-from runtime.wire.values import ARGUMENTS, OWN_TAGS, SCALARS, SPILLED, Extension, PlainWriter, Unsendable, steps_for
+from runtime.wire.readers import ContentReader, content_readers, segment_readers
+from runtime.wire.values import ARGUMENTS, OWN_TAGS, SCALARS, SPILLED, Extension, PlainWriter, UnsendableError, steps_for
 
 __all__ = ["Codec", "Extension"]
 
@@ -35,7 +33,8 @@ MAX_IN_PLACE = 64 * 1024
 REFUSED_TAGS = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43_000, 55_799)
 """Tags that cbor2 decodes by itself, among them regular expressions, e-mails and references that make cycles. None is sent by us."""
 
-F = TypeVar("F", bound=Callable[..., object])
+
+_Callback = Callable[[Any, bool], object]
 
 
 @attrs.frozen
@@ -74,14 +73,13 @@ class Codec:
         self._max_payload = max_payload
         self._steps = steps_for(extensions)
         self._classes: dict[str, type] = {}
-        readers: dict[int, ContentReader] = {tag: _refuser(tag) for tag in REFUSED_TAGS}
-        readers[ARGUMENTS] = lambda content: _read_arguments(content)
+        readers = {tag: _refuser(tag) for tag in REFUSED_TAGS} | content_readers(self.find_class) | {ARGUMENTS: _read_arguments}
         for extension in extensions:
             if extension.tag in OWN_TAGS or extension.tag in readers or extension.tag in (2, 3):
                 raise ValueError(f"the tag {extension.tag} of the extension for {extension.type.__name__} is taken; choose another")
             readers[extension.tag] = extension.from_plain
-        self._readers = readers
-        self._plain_decoders = self._decoders(())
+        self._readers = {tag: _callback(reader) for tag, reader in readers.items()}
+        self._without_segments = self._decoders(())
 
     def encode(self, value: object, segments: list[Buffer], path: str = "value") -> bytes:
         """The CBOR item for `value`; what travels beside it is appended to `segments`, uncopied: leave it unchanged until it is sent.
@@ -97,11 +95,11 @@ class Codec:
 
     def encode_arguments(self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]) -> bytes:
         """The CBOR item for the arguments of a call. Raises EncodeError like `encode`; paths begin with `args[0]` or the keyword."""
-        if not kwargs and len(args) < 24 and SCALARS.issuperset(map(type, args)):
+        if not kwargs and SCALARS.issuperset(map(type, args)):
             try:
-                if len(args) == 1:
-                    return self._bounded(b"\x81" + dumps(args[0]), segments, "args")
-                return self._bounded(dumps(args), segments, "args")
+                # The hot path: one call of one number is two bytes, and building a list for cbor2 would cost as much as encoding it.
+                encoded = b"\x81" + dumps(args[0]) if len(args) == 1 else dumps(args)
+                return encoded if len(encoded) <= MAX_IN_PLACE else self._bounded(encoded, segments, "args")
             except UnicodeEncodeError:
                 pass
         if not kwargs:
@@ -122,7 +120,7 @@ class Codec:
         Arrays lie over the segments given, uncopied and writable where those are. Raises ProtocolError for bytes that no peer of ours
         sends, DecodeError for values that this process cannot build (a class that cannot be imported, or is not marked).
         """
-        decoders = self._decoders(segments) if segments else self._plain_decoders
+        decoders = self._decoders(segments) if segments else self._without_segments
         return self._load(control, decoders)
 
     def decode_arguments(self, item: object) -> tuple[tuple[object, ...], dict[str, object]]:
@@ -160,7 +158,7 @@ class Codec:
         raise ProtocolError("a control part that does not begin with a number")
 
     def find_class(self, path: str) -> type:
-        """The class at `module:qualified.name`, imported if need be. Raises DecodeError. Whether it may be used is the caller's to check."""
+        """The class at `module:qualified.name`, imported if need be, or DecodeError. Whether it may be used is for the caller to check."""
         found = self._classes.get(path)
         if found is None:
             found = self._classes[path] = _import_class(path)
@@ -178,7 +176,7 @@ class Codec:
                 # Rare enough to walk twice: the first walk trusts texts, this one finds the path.
                 del segments[count:]
                 return dumps(write(PlainWriter(self._steps, segments, self._threshold, self._max_depth, True)))
-        except Unsendable as error:
+        except UnsendableError as error:
             place = path + "".join(reversed(error.steps))
             raise EncodeError(f"{place} {error.text}", path=place) from None
 
@@ -195,7 +193,7 @@ class Codec:
         segments.append(encoded)
         return dumps(CBORTag(SPILLED, len(segments) - 1))
 
-    def _load(self, control: bytes, decoders: Mapping[int, Callable[[Any, bool], object]]) -> object:
+    def _load(self, control: bytes, decoders: Mapping[int, _Callback]) -> object:
         try:
             pair: object = loads(
                 b"\x82" + control + self._tail,
@@ -214,7 +212,7 @@ class Codec:
             raise ProtocolError("the control part of a frame holds more, or less, than one item")
         return value
 
-    def _decoders(self, segments: Sequence[Buffer]) -> dict[int, Callable[[Any, bool], object]]:
+    def _decoders(self, segments: Sequence[Buffer]) -> dict[int, _Callback]:
         """Callbacks for one decoding: each segment may be used once, so that a short message cannot stand for much memory."""
         left: list[Buffer | None] = list(segments)
 
@@ -233,13 +231,12 @@ class Codec:
                 raise ProtocolError(f"an encoded value of {len(segment)} bytes, where {self._max_payload} are allowed")
             return self._load(bytes(segment), inner)
 
-        readers = self._readers | content_readers(take, self.find_class)
-        inner = {tag: _callback(reader) for tag, reader in readers.items()}
+        inner = self._readers | {tag: _callback(reader) for tag, reader in segment_readers(take).items()}
         inner[SPILLED] = _callback(_refuser(SPILLED))
         return inner | {SPILLED: _callback(spilled)}
 
 
-def _callback(reader: ContentReader) -> Callable[[Any, bool], object]:
+def _callback(reader: ContentReader) -> _Callback:
     return lambda content, immutable: reader(content)
 
 
@@ -289,4 +286,4 @@ def _import_class(path: str) -> type:
             else "start this node with the same code as its peers (same version, same PYTHONPATH)"
         )
         raise DecodeError(f"{path} cannot be imported here ({type(error).__name__}: {error}); {advice}") from error
-    return cast("builtins.type", found)
+    return cast("type", found)

@@ -189,8 +189,9 @@ class FrameReader:
                 return position
             self._head = (kind, flags, data[start : start + length])
             self._sizes = sizes
+            done = len(frames)
             position = self._take(data, start + length, frames)
-            if self._head is not None:
+            if len(frames) == done:
                 return position
         self._needed = 8
         return position

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -46,15 +46,14 @@ collide would make building the dict take the square of their number."""
 _DTYPE = re.compile(r"[<>|=][biufcSUMmV]\d{1,9}(\[\d{0,9}[A-Za-zμ]{1,2}\])?")
 
 
-class Segment:
-    """A segment where a value refers to it; `bytes` for users, but an array is built over it as it is."""
+def segment_readers(take: Callable[[object], Buffer]) -> dict[int, ContentReader]:
+    """A reader for each tag that may refer to a segment; `take` hands out a segment by its index."""
+    return {SEGMENT: lambda content: bytes(take(content)), ARRAY: lambda content: _array(content, take)}
 
 
-def content_readers(take: Callable[[object], Buffer], find_class: Callable[[str], type]) -> dict[int, ContentReader]:
-    """A reader for each tag. `take` hands out a segment by its index, `find_class` a class by its import path."""
+def content_readers(find_class: Callable[[str], type]) -> dict[int, ContentReader]:
+    """A reader for each tag that stands for itself; `find_class` finds a class by its import path."""
     return {
-        SEGMENT: lambda content: bytes(take(content)),
-        ARRAY: lambda content: _array(content, take),
         SCALAR: _numpy_scalar,
         MESSAGE: lambda content: _message(content, find_class),
         ENUM: lambda content: _enum(content, find_class),
@@ -69,3 +68,150 @@ def content_readers(take: Callable[[object], Buffer], find_class: Callable[[str]
         DECIMAL: _decimal,
         IDENTIFIER: lambda content: UUID(bytes=content),
     }
+
+
+def _list(content: Any) -> list[object]:
+    if type(content) is not list:
+        raise ProtocolError(f"a {type(content).__name__} where a list belongs")
+    return content
+
+
+def _integers(content: Any, count: int) -> list[int]:
+    items = _list(content)
+    integers = [item for item in items if type(item) is int]
+    if len(items) != count or len(integers) != count:
+        raise ProtocolError(f"anything but {count} integers where {count} integers belong")
+    return integers
+
+
+def _text(content: Any) -> str:
+    if type(content) is not str:
+        raise ProtocolError(f"a {type(content).__name__} where a text belongs")
+    return content
+
+
+def _distinct(keys: Collection[object]) -> Collection[object]:
+    """`keys`, if a dict or set of them is built in linear time and keeps each of them."""
+    hashes = len(set(map(hash, keys)))
+    if len(keys) - hashes > MAX_COLLISIONS:
+        raise ProtocolError(f"{len(keys)} keys with only {hashes} hashes")
+    if len(set(keys)) != len(keys):
+        raise ProtocolError("a key that occurs twice")
+    return keys
+
+
+def _pairs(content: Any) -> dict[object, object]:
+    items = _list(content)
+    if len(items) % 2:
+        raise ProtocolError("a key without a value")
+    return dict(zip(_distinct(items[::2]), items[1::2], strict=True))
+
+
+def _zoned(content: Any) -> tuple[str, bool, ZoneInfo | None]:
+    text, fold, key = _list(content)
+    if type(fold) is not int or fold not in (0, 1):
+        raise ProtocolError("a fold that is neither 0 nor 1")
+    if key is None:
+        return _text(text), bool(fold), None
+    try:
+        return _text(text), bool(fold), ZoneInfo(_text(key))
+    except (KeyError, OSError, ValueError) as error:
+        raise DecodeError(f"the time zone {key!r} is not known here; install the tzdata package on this node") from error
+
+
+def _datetime(content: Any) -> datetime:
+    text, fold, zone = _zoned(content)
+    found = datetime.fromisoformat(text).replace(fold=fold)
+    return found if zone is None else found.replace(tzinfo=zone)
+
+
+def _time(content: Any) -> time:
+    text, fold, zone = _zoned(content)
+    found = time.fromisoformat(text).replace(fold=fold)
+    return found if zone is None else found.replace(tzinfo=zone)
+
+
+def _decimal(content: Any) -> Decimal:
+    try:
+        return Decimal(_text(content))
+    except ArithmeticError as error:
+        raise ProtocolError("a decimal number that is none") from error
+
+
+def _enum(content: Any, find_class: Callable[[str], type]) -> Enum:
+    path, name = _list(content)
+    cls = find_class(_text(path))
+    if not issubclass(cls, Enum):
+        raise DecodeError(f"{path} is no Enum here")
+    if issubclass(cls, Flag):
+        if type(name) is int:
+            try:
+                return cls(name)
+            except ValueError as error:
+                raise DecodeError(f"{path} has no flags {name} here; run the same code on both nodes") from error
+    elif type(name) is str:
+        member = cls.__members__.get(name)
+        if member is not None:
+            return member
+    raise DecodeError(f"{path} has no member {name!r} here; run the same code on both nodes")
+
+
+def _message(content: Any, find_class: Callable[[str], type]) -> object:
+    path, fields = _list(content)
+    cls = find_class(_text(path))
+    mark = message_type(cls)
+    if mark is None:
+        raise DecodeError(f"{path} is not marked with @message here, so nothing of it is built from bytes")
+    try:
+        if mark.is_exception:
+            return _exception(cast("type[BaseException]", cls), _list(fields))
+        if type(fields) is not dict:
+            raise ProtocolError("a message whose fields are not a map")
+        return _instance(cls, mark, fields)
+    except (DecodeError, ProtocolError):
+        raise
+    # The class's own constructor and validators run here.
+    except Exception as error:
+        raise DecodeError(f"{path} could not be built from what was sent ({type(error).__name__}: {error})") from error
+
+
+def _instance(cls: type, mark: MessageType, fields: dict[object, object]) -> object:
+    """Fields that this side does not know are ignored, those that the peer does not know take their defaults."""
+    return cls(**{argument: fields[argument] for _, argument in mark.fields if argument in fields})
+
+
+def _exception(cls: type[BaseException], args: list[object]) -> object:
+    try:
+        error = cls(*args)
+    except TypeError:
+        # Not every constructor takes its own args back (they may be computed).
+        error = cls.__new__(cls, *args)
+    error.args = tuple(args)
+    return error
+
+
+def _numpy_scalar(content: Any) -> object:
+    dtype, data = _list(content)
+    if type(data) is not bytes:
+        raise ProtocolError("a numpy scalar without its bytes")
+    return _ndarray(dtype, [], bytearray(data))[()]
+
+
+def _array(content: Any, take: Callable[[object], Buffer]) -> object:
+    dtype, shape, data = _list(content)
+    buffer = data if type(data) is bytes else take(data)
+    # Users write into arrays: whether they can must not depend on how the bytes happened to arrive.
+    return _ndarray(dtype, _list(shape), bytearray(buffer) if memoryview(buffer).readonly else buffer)
+
+
+def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
+    try:
+        import numpy
+    except ImportError as error:
+        raise DecodeError("a numpy value cannot be read here, because numpy is not installed; install it on this node") from error
+    if not _DTYPE.fullmatch(_text(dtype)):
+        raise ProtocolError("a dtype that is not plain")
+    found = numpy.dtype(_text(dtype))
+    if any(type(length) is not int or length < 0 for length in shape) or math.prod(shape) * found.itemsize != len(buffer):
+        raise ProtocolError("an array whose shape does not fit its bytes")
+    return numpy.ndarray(shape, found, buffer)

@@ -64,7 +64,7 @@ class Extension:
     from_plain: Callable[[Any], object]
 
 
-class Unsendable(Exception):
+class UnsendableError(Exception):
     """Raised within a walk; `steps` lead from the refused value out to the one given. Becomes an EncodeError."""
 
     def __init__(self, text: str) -> None:
@@ -72,7 +72,7 @@ class Unsendable(Exception):
         self.text = text
         self.steps: list[str] = []
 
-    def at(self, step: str) -> Unsendable:
+    def at(self, step: str) -> UnsendableError:
         """The same, one step further out."""
         self.steps.append(step)
         return self
@@ -91,18 +91,17 @@ class PlainWriter:
         self.careful = careful
 
     def write(self, value: object, depth: int) -> object:
-        """What cbor2 encodes for `value`, which lies `depth` containers deep. Raises Unsendable."""
+        """What cbor2 encodes for `value`, which lies `depth` containers deep. Raises UnsendableError."""
         kind = type(value)
         if kind in SCALARS:
             if self.careful and kind is str:
                 _check_text(cast("str", value))
             return value
         if depth >= self.max_depth:
-            raise Unsendable(f"nests deeper than {self.max_depth} levels, or contains itself; send it flat, for example as a list of links")
-        step = self.steps.get(kind)
-        if step is None:
-            raise Unsendable(_refusal(kind))
-        return step(self, value, depth + 1)
+            raise UnsendableError(
+                f"nests deeper than {self.max_depth} levels, or contains itself; send it flat, for example as a list of links"
+            )
+        return self.steps[kind](self, value, depth + 1)
 
     def write_all(self, items: Iterable[object], depth: int) -> list[object]:
         """`write` for each item, with its index in the path of what is refused."""
@@ -114,7 +113,7 @@ class PlainWriter:
         try:
             for item in items:
                 written.append(self.write(item, depth))
-        except Unsendable as error:
+        except UnsendableError as error:
             raise error.at(f"[{len(written)}]") from None
         return written
 
@@ -126,7 +125,7 @@ class PlainWriter:
                 if self.careful:
                     _check_text(name)
                 written[name] = self.write(value, depth)
-            except Unsendable as error:
+            except UnsendableError as error:
                 raise error.at(f".{name}") from None
         return written
 
@@ -147,22 +146,14 @@ def steps_for(extensions: Iterable[Extension]) -> dict[type, Step]:
 
 
 class _Steps(dict[type, Step]):
-    """`get` is the hot path, so it stays the dictionary's own; only a miss comes here."""
-
     def __init__(self, extensions: tuple[Extension, ...]) -> None:
         super().__init__(_STEPS)
         self._extensions = extensions
 
-    def get(self, kind: type, default: Any = None) -> Any:
-        try:
-            return self[kind]
-        except KeyError:
-            return default
-
     def __missing__(self, kind: type) -> Step:
         step = self._find(kind)
         if step is None:
-            raise KeyError(kind)
+            raise UnsendableError(_refusal(kind))
         self[kind] = step
         return step
 
@@ -197,7 +188,7 @@ def _message_step(path: str, fields: tuple[tuple[str, str], ...]) -> Step:
         for name, argument in fields:
             try:
                 written[argument] = writer.write(getattr(value, name), depth)
-            except Unsendable as error:
+            except UnsendableError as error:
                 raise error.at(f".{name}") from None
         return CBORTag(MESSAGE, [path, written])
 
@@ -208,7 +199,7 @@ def _exception_step(path: str) -> Step:
     def step(writer: PlainWriter, value: BaseException, depth: int) -> object:
         try:
             return CBORTag(MESSAGE, [path, writer.write_all(list(value.args), depth)])
-        except Unsendable as error:
+        except UnsendableError as error:
             raise error.at(".args") from None
 
     return step
@@ -245,11 +236,11 @@ def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> objec
         if not in_place or writer.careful:
             try:
                 plain_key = writer.write(key, depth)
-            except Unsendable as error:
+            except UnsendableError as error:
                 raise error.at(".keys()") from None
         try:
             plain = writer.write(item, depth)
-        except Unsendable as error:
+        except UnsendableError as error:
             raise error.at(f"[{_shown(key)}]") from None
         if in_place:
             written[key] = plain
@@ -261,7 +252,7 @@ def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> objec
 def _set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
     try:
         items = [writer.write(item, depth) for item in value]
-    except Unsendable as error:
+    except UnsendableError as error:
         raise error.at("{...}") from None
     return CBORTag(SET if type(value) is set else FROZENSET, items)
 
@@ -277,7 +268,7 @@ def _time(writer: PlainWriter, value: time, depth: int) -> object:
     zone = value.tzinfo
     key = zone.key if type(zone) is ZoneInfo else None
     if zone is not None and key is None and value.utcoffset() is None:
-        raise Unsendable("is a time in a zone that has neither a name nor a fixed offset; send a datetime, or use zoneinfo.ZoneInfo")
+        raise UnsendableError("is a time in a zone that has neither a name nor a fixed offset; send a datetime, or use zoneinfo.ZoneInfo")
     return CBORTag(TIME, [(value.replace(tzinfo=None) if key else value).isoformat(), value.fold, key])
 
 
@@ -285,16 +276,20 @@ def _array(writer: PlainWriter, value: numpy.ndarray[Any, Any], depth: int) -> o
     import numpy
 
     if value.dtype.kind not in ARRAY_KINDS or value.dtype.fields is not None or value.dtype.hasobject:
-        raise Unsendable(f"is a numpy array of dtype {value.dtype}, whose elements are not plain bytes; send one array for each field, or a list")
+        raise UnsendableError(
+            f"is a numpy array of dtype {value.dtype}, whose elements are not plain bytes; send one array for each field, or a list"
+        )
     shape = list(value.shape)
     # Datetimes do not offer their memory as a buffer, bytes do.
     data = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8).data if value.nbytes >= writer.threshold else value.tobytes()
-    return CBORTag(ARRAY, [value.dtype.str, shape, writer.raw(data)])
+    raw = writer.raw(data)
+    # By its index rather than as a reference, which would be decoded to bytes before the array is laid over it.
+    return CBORTag(ARRAY, [value.dtype.str, shape, raw.value if isinstance(raw, CBORTag) else raw])
 
 
 def _numpy_scalar(writer: PlainWriter, value: numpy.generic, depth: int) -> object:
     if value.dtype.kind not in ARRAY_KINDS or value.dtype.fields is not None or value.dtype.hasobject:
-        raise Unsendable(f"is a numpy scalar of dtype {value.dtype}, which is not plain bytes; send its .item()")
+        raise UnsendableError(f"is a numpy scalar of dtype {value.dtype}, which is not plain bytes; send its .item()")
     return CBORTag(SCALAR, [value.dtype.str, value.tobytes()])
 
 
@@ -304,7 +299,7 @@ def _check_text(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Unsendable(
+        raise UnsendableError(
             f"is a text with a lone surrogate ({text[error.start]!a} at {error.start}), which UTF-8 cannot say; send it as bytes"
         ) from None
 
