@@ -21,7 +21,7 @@ Ts = TypeVarTuple("Ts")
 class ActorNursery(Protocol):
     """Where an actor's own tasks live: they are cancelled when it ends, and one that raises ends the actor."""
 
-    def start_soon(self, function: Callable[[Unpack[Ts]], Awaitable[object]], *args: Unpack[Ts], name: str | None = None) -> None:
+    def start_soon(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None) -> None:
         """Start a task soon, as `trio.Nursery.start_soon` does."""
         ...
 
@@ -30,18 +30,41 @@ class ActorContext(Protocol):
     """What the hosting runtime gives an actor; reached through the properties of `Actor`."""
 
     @property
-    def node(self) -> NodeInterface: ...
+    def node(self) -> NodeInterface:
+        """See `Actor.node`."""
+        ...
+
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """See `Actor.name`."""
+        ...
+
     @property
-    def epoch(self) -> int: ...
+    def epoch(self) -> int:
+        """See `Actor.epoch`."""
+        ...
+
     @property
-    def nursery(self) -> ActorNursery: ...
+    def nursery(self) -> ActorNursery:
+        """See `Actor.nursery`."""
+        ...
+
     @property
-    def handle(self) -> Any: ...
-    async def save(self, state: object) -> None: ...
-    async def saved(self) -> Any: ...
-    def supervise(self, supervisor: Any) -> Any: ...
+    def handle(self) -> Any:
+        """See `Actor.handle`."""
+        ...
+
+    async def save(self, state: object) -> None:
+        """See `Actor.save`."""
+        ...
+
+    async def saved(self) -> Any:
+        """See `Actor.saved`."""
+        ...
+
+    def supervise(self, supervisor: Any) -> Any:
+        """The work of a supervisor that is hosted here; see `actors.supervisor.SupervisorWork`."""
+        ...
 
 
 class Actor:
@@ -54,7 +77,9 @@ class Actor:
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
             if isinstance(vars(cls)[name], Method) and (name in _RESERVED or name.startswith("_")):
-                raise TypeError(f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a @method; call it something else")
+                raise TypeError(
+                    f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a @method; call it something else"
+                )
         collected = dict(cls.__methods__)
         for base in reversed(cls.__mro__):
             for name, member in vars(base).items():
@@ -126,7 +151,7 @@ class Actor:
     def _hosted(self) -> ActorContext:
         if self._context is None:
             raise RuntimeError(
-                f"this {type(self).__qualname__} was not started by a node, so it has no name, node or nursery; start it with node.spawn(...)"
+                f"this {type(self).__qualname__} was not started by a node and has no name, node or nursery; start it with node.spawn(...)"
             )
         return self._context
 

@@ -220,9 +220,7 @@ class ActorClassError(SpawnError):
 class ActorStartError(SpawnError):
     """The actor's constructor or `on_start` raised; `remote_traceback` holds where."""
 
-    def __init__(
-        self, text: str, *, actor: str | None = None, node: str | None = None, remote_traceback: str = ""
-    ) -> None:
+    def __init__(self, text: str, *, actor: str | None = None, node: str | None = None, remote_traceback: str = "") -> None:
         super().__init__(text, actor=actor, node=node)
         self.remote_traceback = remote_traceback
 

@@ -57,18 +57,22 @@ def import_path(cls: type) -> str:
 
 
 def _mark(cls: C) -> C:
+    # Under another name: narrowing `cls` itself would lose what the caller passed.
+    subject: type = cls
     path = import_path(cls)
     if "<locals>" in path:
         raise TypeError(f"@message: {path} is defined inside a function; move it to the top of its module, so that others can import it")
-    if issubclass(cls, BaseException):
-        if not issubclass(cls, Exception):
+    if issubclass(subject, BaseException):
+        if not issubclass(subject, Exception):
             raise TypeError(f"@message: {path} must derive from Exception to be sent as an error")
         described = MessageType(path, (), is_exception=True)
-    elif attrs.has(cls):
-        described = MessageType(path, tuple((a.name, a.alias or a.name) for a in attrs.fields(cls) if a.init))
-    elif dataclasses.is_dataclass(cls):
-        described = MessageType(path, tuple((f.name, f.name) for f in dataclasses.fields(cls) if f.init))
+    elif attrs.has(subject):
+        described = MessageType(path, tuple((a.name, a.alias or a.name) for a in attrs.fields(subject) if a.init))
+    elif dataclasses.is_dataclass(subject):
+        described = MessageType(path, tuple((f.name, f.name) for f in dataclasses.fields(subject) if f.init))
     else:
-        raise TypeError(f"@message: {path} is neither an attrs class, a dataclass nor an exception; decorate it with @attrs.frozen below @message")
+        raise TypeError(
+            f"@message: {path} is neither an attrs class, a dataclass nor an exception; decorate it with @attrs.frozen below @message"
+        )
     setattr(cls, _MARK, described)
     return cls

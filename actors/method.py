@@ -1,7 +1,8 @@
 """What may be called from outside: the `@method` decorator and the typed call that it makes possible.
 
 Only decorated methods can be called on a handle. On a handle, `handle.add` is a `BoundMethod`: calling it makes a remote call,
-`.options(...)` gives a changed copy, `.send(...)` a one-way call, `.remote(...)` a call whose result stays where it was made. Inside the actor, `self.add(1)` is an
+`.options(...)` gives a changed copy, `.send(...)` a one-way call, `.remote(...)` a call whose result stays where it was made. Inside the
+actor, `self.add(1)` is an
 ordinary call that runs within the current turn.
 
 The typing (a descriptor over ParamSpec) was checked to accept right and refuse wrong arguments under mypy --strict and basedpyright.

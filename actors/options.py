@@ -36,8 +36,17 @@ def _name(instance: object, attribute: attrs.Attribute[str | None], value: str |
         raise TypeError(f"{attribute.name} must be a str or None, not {value!r}")
     if not value or value != value.strip() or value.startswith("@") or any(ord(c) < 32 for c in value) or len(value) > 255:
         raise ValueError(
-            f"{attribute.name}={value!r} is not a usable name: 1 to 255 characters, no control characters, no spaces at the ends, no leading '@'"
+            f"{attribute.name}={value!r} is not a usable name: 1 to 255 characters, none of control, no spaces at the ends, no leading '@'"
         )
+
+
+def _labels(pairs: Mapping[str, str]) -> dict[str, str]:
+    labels = dict(pairs)
+    for key, value in labels.items():
+        texts: tuple[object, object] = (key, value)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"labels are text for text, not {key!r}: {value!r}")
+    return labels
 
 
 class CallChanges(TypedDict, total=False):
@@ -97,7 +106,7 @@ class SpawnOptions(CallOptions):
 
     name: str | None = attrs.field(default=None, validator=_name)
     on: str | None = attrs.field(default=None, validator=_name)
-    labels: Mapping[str, str] = attrs.field(factory=dict, converter=dict)
+    labels: Mapping[str, str] = attrs.field(factory=dict, converter=_labels)
     mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
 
     def call_options(self) -> CallOptions:

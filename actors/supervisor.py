@@ -1,12 +1,13 @@
 """Supervisors as users declare them: an actor that starts, watches and restarts its children.
 
-The semantics are OTP's. What to do is decided by the pure machine in `actors.restarts`; the runtime carries it out. Children may be placed on other nodes; when a
+The semantics are OTP's. What to do is decided by the pure machine in `actors.restarts`; the runtime carries it out. Children may be placed
+on other nodes; when a
 node dies, its children are placed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ParamSpec, Protocol, TypeVar, Unpack
 
 import attrs
@@ -29,6 +30,19 @@ def _class_path(actor: object) -> str:
     raise TypeError(f"a child's class must be a subclass of actors.Actor or its 'module:Class' path, not {actor!r}")
 
 
+def _id(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"a child's id must be a str that is not empty, not {value!r}")
+
+
+def _as_tuple(values: Iterable[object]) -> tuple[object, ...]:
+    return tuple(values)
+
+
+def _as_dict(values: Mapping[str, object]) -> dict[str, object]:
+    return dict(values)
+
+
 @message
 @attrs.frozen(kw_only=True)
 class ChildSpec:
@@ -38,10 +52,10 @@ class ChildSpec:
     "transient" (unless it ended normally) or "temporary" (never). `shutdown`: seconds that the child is given to stop, None for no limit.
     """
 
-    id: str = attrs.field(validator=[attrs.validators.instance_of(str), attrs.validators.min_len(1)])
+    id: str = attrs.field(validator=_id)
     actor: str = attrs.field(converter=_class_path)
-    args: tuple[object, ...] = attrs.field(default=(), converter=tuple)
-    kwargs: Mapping[str, object] = attrs.field(factory=dict, converter=dict)
+    args: tuple[object, ...] = attrs.field(default=(), converter=_as_tuple)
+    kwargs: Mapping[str, object] = attrs.field(factory=dict, converter=_as_dict)
     restart: RestartType = "permanent"
     shutdown: float | None = 5.0
     options: SpawnOptions = attrs.field(factory=SpawnOptions, validator=attrs.validators.instance_of(SpawnOptions))
@@ -94,9 +108,17 @@ class SupervisorWork(Protocol):
         """Stop all children in reverse order."""
         ...
 
-    async def start_child(self, spec: ChildSpec) -> str: ...
-    async def stop_child(self, id: str) -> None: ...
-    def children(self) -> list[ChildStatus]: ...
+    async def start_child(self, spec: ChildSpec) -> str:
+        """See `Supervisor.start_child`."""
+        ...
+
+    async def stop_child(self, id: str) -> None:
+        """See `Supervisor.stop_child`."""
+        ...
+
+    def children(self) -> list[ChildStatus]:
+        """See `Supervisor.children`."""
+        ...
 
 
 class Supervisor(Actor):

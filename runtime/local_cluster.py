@@ -1,6 +1,7 @@
 """A cluster of real node processes on this machine, in one line; for tests, scripts and the demo.
 
-The processes are forked from one warm process that has the imports done. They end with the `async with` block, and with this process, however it
+The processes are forked from one warm process that has the imports done. They end with the `async with` block, and with this process,
+however it
 ends. The founding node, which keeps the store, lives in this process.
 """
 
@@ -102,21 +103,19 @@ class LocalCluster:
         return process
 
     async def close(self) -> None:
-        """Let all nodes leave while the founding one still keeps the store; those that take too long are killed afterwards."""
-        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
-            async with trio.open_nursery() as leaving:
-                for process in self._processes.values():
-                    if process.running:
-                        leaving.start_soon(process.leave)
-        for process in self._processes.values():
-            if process.running:
-                process.kill()
+        """Let all nodes leave while the founding one still keeps the store; what still runs afterwards is killed with the fork server."""
+        async with trio.open_nursery() as leaving:
+            for process in self._processes.values():
+                if process.running:
+                    leaving.start_soon(process.leave)
 
     def process(self, name: str) -> NodeProcess:
         """The process of the node called `name`. Raises `NodeNotFoundError`."""
         found = self._processes.get(name)
         if found is None:
-            raise NodeNotFoundError(f"this local cluster has no process for a node {name!r}; it has: {', '.join(self._processes) or 'none'}", node=name)
+            raise NodeNotFoundError(
+                f"this local cluster has no process for a node {name!r}; it has: {', '.join(self._processes) or 'none'}", node=name
+            )
         return found
 
 
@@ -130,17 +129,20 @@ async def open_local_cluster(
     the processes print comes out here line by line with the node's name in front; `on_line(name, line)` takes the lines instead.
     Leaving the block stops all.
     """
-    environment = SystemEnvironment()
-    async with open_fork_server(preload=PRELOADED, on_line=on_line) as server:
-        async with open_node("driver", cluster=cluster, secret=environment.token(32)) as node:
-            opened = LocalCluster(node, server)
-            async with trio.open_nursery() as starting:
-                for _ in range(nodes):
-                    starting.start_soon(opened.start_node)
-            await node.wait_for(nodes + 1)
-            try:
-                yield opened
-            finally:
+    secret = SystemEnvironment().token(32)
+    async with (
+        open_fork_server(preload=PRELOADED, on_line=on_line) as server,
+        open_node("driver", cluster=cluster, secret=secret) as node,
+    ):
+        opened = LocalCluster(node, server)
+        async with trio.open_nursery() as starting:
+            for _ in range(nodes):
+                starting.start_soon(opened.start_node)
+        await node.wait_for(nodes + 1)
+        try:
+            yield opened
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
                 await opened.close()
 
 

@@ -1,6 +1,7 @@
 """A node's life: it assembles the rooms, joins or founds a cluster, serves, drains and leaves.
 
-`open_node` is the door. No background task outlives it: all of a node's tasks live in one nursery, which is closed in order when the block ends.
+`open_node` is the door. No background task outlives it: all of a node's tasks live in one nursery, which is closed in order when the block
+ends.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from actors.actor import Actor
 from actors.errors import (
     ActorNotFoundError,
     CallError,
-    JoinError,
-    ListenError,
     NodeNotFoundError,
     NoPlacementError,
     RemoteError,
@@ -148,15 +147,13 @@ class Node:
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
         """The handle of the actor of this name, wherever it runs; waits while its supervisor restarts it. Raises `ActorNotFoundError`."""
-        return self._station.make_handle(await self._names.locate(name), actor)
+        return cast("A", self._station.make_handle(await self._names.locate(name), actor))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
         """Stop an actor and wait until it has ended. Stopping one that has ended already is no error."""
         if not isinstance(handle, Handle):
             raise TypeError(f"stop takes a handle, not {handle!r}")
-        address: Address | None = handle.address
-        if address is not None and address.registered:
-            address = await self._names.find(address.name)
+        address = await self._names.find(handle.name) if handle.address.registered else handle.address
         if address is not None:
             await self.stop_address(address, ExitReason("stopped", reason))
 
@@ -211,7 +208,9 @@ class Node:
 
     # What follows is for the rooms of the runtime.
 
-    async def start(self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions) -> object:
+    async def start(
+        self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions
+    ) -> object:
         """Start an actor and return its handle; see `Spawner.spawn`."""
         if not (isinstance(actor, type) and issubclass(actor, Actor)):
             raise TypeError(f"spawn takes a subclass of actors.Actor, not {actor!r}")
@@ -243,7 +242,9 @@ class Node:
                 # Somebody else was faster; unless that one has ended again meanwhile, it is found now.
                 continue
 
-    async def start_actor(self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str) -> Address:
+    async def start_actor(
+        self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
+    ) -> Address:
         """See `runtime.supervision.work.Operations.start_actor`."""
         member = await self._place(options)
         service = self._station.node_service(member.name, member.incarnation)
@@ -266,7 +267,9 @@ class Node:
         """See `Operations.watch_address`."""
         while True:
             try:
-                return cast("ExitReason", await self._station.node_service(address.node, address.incarnation).watch(address.name, address.epoch))
+                return cast(
+                    "ExitReason", await self._station.node_service(address.node, address.incarnation).watch(address.name, address.epoch)
+                )
             except CallError as error:
                 seen = self._members.find(address.node)
                 if seen is None or seen.member.incarnation != address.incarnation:
@@ -318,18 +321,17 @@ class Node:
 
     async def close(self) -> None:
         """Drain, leave and say goodbye; bounded in time and not to be cancelled half-way."""
-        with trio.CancelScope(shield=True):
-            with trio.move_on_after(DRAIN_SECONDS):
-                try:
-                    self._station.host.draining = True
-                    await self._enrolment.set_state("draining")
-                    await self._station.host.drain(DRAIN_SECONDS / 2)
-                    self._following.cancel()
-                    await self._enrolment.leave()
-                except (StoreError, CallError) as error:
-                    logger.info("left without the store's knowledge, which forgets us when our lease ends: %s", error)
-            self._following.cancel()
-            await self._station.peers.close(CLOSE_SECONDS)
+        with trio.move_on_after(DRAIN_SECONDS):
+            try:
+                self._station.host.draining = True
+                await self._enrolment.set_state("draining")
+                await self._station.host.drain(DRAIN_SECONDS / 2)
+                self._following.cancel()
+                await self._enrolment.leave()
+            except (StoreError, CallError) as error:
+                logger.info("left without the store's knowledge, which forgets us when our lease ends: %s", error)
+        self._following.cancel()
+        await self._station.peers.close(CLOSE_SECONDS)
 
     async def _place(self, options: SpawnOptions) -> Member:
         if options.on is not None:
@@ -437,7 +439,8 @@ async def open_node(
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
-    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT` for other nodes, port 0 for any free one; nodes of the same machine use a Unix
+    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT` for other nodes, port 0 for any free one; nodes of the
+    same machine use a Unix
     socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback
     addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors.
 
@@ -496,7 +499,8 @@ async def open_node(
         try:
             yield node
         finally:
-            await node.close()
+            with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
+                await node.close()
             nursery.cancel_scope.cancel()
             if store is not None:
                 store.close()

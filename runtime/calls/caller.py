@@ -1,6 +1,7 @@
 """The caller: makes calls for handles. The trio shell around the tables of outgoing calls.
 
-The short way, taken by a call without options to an actor whose place is known, costs no task, scope or event: one encoded frame, one parked task. The long way finds
+The short way, taken by a call without options to an actor whose place is known, costs no task, scope or event: one encoded frame, one
+parked task. The long way finds
 the actor, waits while it is being restarted, keeps the call's own timeout and repeats what may be repeated.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypedDict, TypeVar, cast
 
 import trio
 
@@ -65,7 +66,9 @@ class Route:
 
     __slots__ = ("address", "calls", "link", "place", "prefix")
 
-    def __init__(self, address: Address, place: Place, prefix: bytes, link: Link | None, calls: OutgoingCalls[trio.lowlevel.Task] | None) -> None:
+    def __init__(
+        self, address: Address, place: Place, prefix: bytes, link: Link | None, calls: OutgoingCalls[trio.lowlevel.Task] | None
+    ) -> None:
         self.address = address
         self.place = place
         self.prefix = prefix
@@ -149,7 +152,8 @@ class Caller:
             return await self._call_repeatedly(bound, args, kwargs, flags, missed)
         name = bound.address.name
         raise CallTimeoutError(
-            f"{name}.{bound.definition.name} gave no answer within its timeout of {timeout:g} s; it was told to stop, but may have taken effect",
+            f"{name}.{bound.definition.name} gave no answer within its timeout of {timeout:g} s; it was told to stop, but may "
+            "have taken effect",
             actor=name,
             method=bound.definition.name,
             node=bound.address.node,
@@ -192,7 +196,13 @@ class Caller:
                 raise error
 
     async def _attempt_within(
-        self, schedule: RetrySchedule, route: Route, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int
+        self,
+        schedule: RetrySchedule,
+        route: Route,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        flags: int,
     ) -> object:
         limit = schedule.policy.attempt_timeout
         if limit is None:
@@ -251,7 +261,11 @@ class Caller:
     def _refuse_self_call(self, task: trio.lowlevel.Task, bound: BoundMethod[..., Any]) -> None:
         host = self._host
         job = host.workers.running_in(task) if host is not None else None
-        if job is not None and job.cell.address.name == bound.address.name and not (bound.definition.concurrent or job.definition.concurrent):
+        if (
+            job is not None
+            and job.cell.address.name == bound.address.name
+            and not (bound.definition.concurrent or job.definition.concurrent)
+        ):
             name = bound.address.name
             raise SelfCallError(
                 f"{name}.{job.definition.name} awaited {name}.{bound.definition.name}: it would wait for itself for ever. "
@@ -280,7 +294,9 @@ class Caller:
             address = await self._directory.locate(address.name)
             route = await self._make_route(bound, address)
         if route is None:
-            raise NodeUnreachableError(f"node {address.node}, which has {address.name}, has just ended", actor=address.name, node=address.node)
+            raise NodeUnreachableError(
+                f"node {address.node}, which has {address.name}, has just ended", actor=address.name, node=address.node
+            )
         bound.route = route
         return route
 
@@ -334,23 +350,37 @@ class Caller:
         number = self._codec.peek_number(frame.control)
         call = self._tables[link].take(number) if link in self._tables else None
         if call is not None:
-            call.error = OutcomeUnknownError(f"{call.place.actor}.{call.place.method} answered, but its answer cannot be read here: {error}")
+            call.error = OutcomeUnknownError(
+                f"{call.place.actor}.{call.place.method} answered, but its answer cannot be read here: {error}"
+            )
             trio.lowlevel.reschedule(call.waiter)
 
     def _lost(self, link: Link, call: Waiting) -> CallError:
         place = call.place
-        facts = {"actor": place.actor, "method": place.method, "node": place.node}
         if link.certainly_not_received(call.frame_number):
-            return NodeUnreachableError(f"{place.actor}.{place.method} was never handed to node {place.node}: {link.ended}", **facts, attempts=1)
+            return NodeUnreachableError(
+                f"{place.actor}.{place.method} was never handed to node {place.node}: {link.ended}", **_facts(place)
+            )
         return NodeDiedError(
             f"node {place.node} ended while {place.actor}.{place.method} was with it: {link.ended}; the call may have taken effect",
-            **facts,
-            attempts=1,
+            **_facts(place),
         )
 
 
 _NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
 _MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
+
+
+class _Facts(TypedDict):
+    actor: str
+    method: str
+    node: str
+    epoch: int
+    attempts: int
+
+
+def _facts(place: Place) -> _Facts:
+    return {"actor": place.actor, "method": place.method, "node": place.node, "epoch": place.epoch, "attempts": 1}
 
 
 def array_head(length: int, number: int) -> bytes:
@@ -362,4 +392,3 @@ def array_head(length: int, number: int) -> bytes:
 
 def _kept(segments: list[Buffer]) -> tuple[Buffer, ...]:
     return tuple(segments)
-

@@ -31,7 +31,12 @@ class Dispatch:
     """What the frames of all links of a node are for; see `runtime.links.link.Receiver`. Also the `Sink` of jobs from other nodes."""
 
     def __init__(
-        self, host: Host, caller: Caller, codec: Codec, environment: Environment, keep: Callable[[object, tuple[str, int]], ReferenceAddress]
+        self,
+        host: Host,
+        caller: Caller,
+        codec: Codec,
+        environment: Environment,
+        keep: Callable[[object, tuple[str, int]], ReferenceAddress],
     ) -> None:
         self._host = host
         self._caller = caller
@@ -139,9 +144,7 @@ class Dispatch:
             name = f"{job.cell.address.name}.{job.definition.name}"
             self._post_error(link, job.number, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}"))
             return
-        link.post(
-            encode_frame(Kind.REPLY, array_head(2, job.number) + encoded, segments), tuple(segments), at_once=link.batch == 1
-        )
+        link.post(encode_frame(Kind.REPLY, array_head(2, job.number) + encoded, segments), tuple(segments), at_once=link.batch == 1)
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
@@ -170,4 +173,3 @@ class Dispatch:
         segments: list[Buffer] = []
         control = array_head(3, number) + self._codec.encode(code, segments) + self._codec.encode(plain, segments)
         link.post(encode_frame(Kind.ERROR, control, segments), tuple(segments), at_once=link.batch == 1)
-

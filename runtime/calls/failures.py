@@ -53,7 +53,12 @@ def raised_by_method(error: BaseException, encodable: Callable[[object], bool]) 
     """Like `describe`, for what a user's method raised: even a call error in it says nothing about *this* call but that it raised."""
     code, plain = describe(error, encodable)
     if code != RAISED:
-        plain = {"type": import_path(type(error)), "args": [str(error)], "traceback": "".join(traceback.format_exception(error)), "attributes": {}}
+        plain = {
+            "type": import_path(type(error)),
+            "args": [str(error)],
+            "traceback": "".join(traceback.format_exception(error)),
+            "attributes": {},
+        }
     return RAISED, plain
 
 
@@ -74,7 +79,7 @@ def plain_error(error: RemoteError) -> UnderstudyError | None:
     """The runtime's own error inside what a system service raised, as if it had been raised here; None if there is none."""
     for base in type(error).__mro__[1:]:
         if issubclass(base, UnderstudyError) and not issubclass(base, CallError) and base.__module__ == errors.__name__:
-            plain = cast("UnderstudyError", base.__new__(base, *error.args))
+            plain = base.__new__(base, *error.args)
             plain.__dict__.update(error.__dict__)
             return plain
     return None
@@ -89,7 +94,7 @@ def _remote(described: Plain, place: Place, find_class: Callable[[str], type]) -
         name = path.rpartition(":")[2] or "an unknown error"
         error = RemoteError(f"{name}: {', '.join(map(str, args))}" if args else name)
     else:
-        cls = RemoteError if issubclass(original, RemoteError) else type(original.__name__, (RemoteError, original), {"__module__": original.__module__})
+        cls = _both(original)
         error = cls.__new__(cls, *args)
         # Not every constructor takes its own args back (they may be computed): args are what travels, and what is set.
         error.args = args
@@ -100,6 +105,13 @@ def _remote(described: Plain, place: Place, find_class: Callable[[str], type]) -
     error.remote_traceback = str(described.get("traceback", ""))
     error.actor, error.method, error.node, error.epoch, error.attempts = place.actor, place.method, place.node, place.epoch, 1
     return error
+
+
+def _both(original: type[Exception]) -> type[RemoteError]:
+    """A class whose instances are caught as `RemoteError` and as `original`."""
+    if issubclass(original, RemoteError):
+        return RemoteError
+    return type(original.__name__, (RemoteError, original), {"__module__": original.__module__})
 
 
 def _exception_class(path: str, find_class: Callable[[str], type]) -> type[Exception] | None:

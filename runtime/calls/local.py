@@ -1,6 +1,7 @@
 """Calls between actors of one node: no wire, the same rules.
 
-Arguments and results are copied as the wire would copy them, so that an actor never shares mutable state with its caller, and what could not
+Arguments and results are copied as the wire would copy them, so that an actor never shares mutable state with its caller, and what could
+not
 be sent is refused here too.
 """
 
@@ -47,7 +48,13 @@ class LocalCalls:
         self._make_reference = make_reference
 
     async def call(
-        self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object], deadline: float, keep: int
+        self,
+        address: Address,
+        definition: MethodDefinition,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        deadline: float,
+        keep: int,
     ) -> object:
         """Run a method of an actor of this node and wait for its outcome."""
         place = Place(address.name, definition.name, address.node, address.epoch)
@@ -85,7 +92,9 @@ class LocalCalls:
         try:
             call.value = self._codec.copy(value)
         except EncodeError as error:
-            call.error = _placed(ReplyEncodeError(f"{call.place.actor}.{call.place.method} ran, but its result cannot be sent: {error}"), call.place)
+            call.error = _placed(
+                ReplyEncodeError(f"{call.place.actor}.{call.place.method} ran, but its result cannot be sent: {error}"), call.place
+            )
         trio.lowlevel.reschedule(call.waiter)
 
     def raised(self, job: Job, error: BaseException) -> None:

@@ -1,6 +1,7 @@
 """A station: the links and calls of one identity, put together.
 
-A node has one for its life. A process that has no incarnation yet, because it is about to join, or never will, because it only asks (the command line), has one under a
+A node has one for its life. A process that has no incarnation yet, because it is about to join, or never will, because it only asks (the
+command line), has one under a
 client's identity.
 """
 

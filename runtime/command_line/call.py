@@ -33,7 +33,9 @@ def call(
     click.echo(json.dumps(result, default=repr) if as_json else result)
 
 
-async def _call(actor: str, method: str, arguments: list[object], timeout: float, address: str, cluster: str, secret_file: Path | None) -> object:
+async def _call(
+    actor: str, method: str, arguments: list[object], timeout: float, address: str, cluster: str, secret_file: Path | None
+) -> object:
     async with connect(address, cluster, secret_file) as client:
         handle = await client.lookup(actor)
         bound = getattr(handle.options(timeout=timeout), method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import attrs
 import click
@@ -37,13 +38,14 @@ class _Display:
     def __init__(self, *, quiet: bool, logs: bool) -> None:
         self._quiet = quiet
         self._logs = logs
-        self._bar = click.get_text_stream("stdout").isatty() and not quiet
+        self._bar = sys.stdout.isatty() and not quiet
 
     def happening(self, happening: Happening) -> None:
         if not self._quiet:
+            kind = click.style(happening.kind.ljust(10), fg=_COLOURS.get(happening.kind))
             took = "" if happening.milliseconds is None else f" [{happening.milliseconds:.0f} ms]"
             self._clear()
-            click.echo(f"{happening.at:6.2f} s  {click.style(f'{happening.kind:<10}', fg=_COLOURS.get(happening.kind))} {happening.text}{took}")
+            click.echo(f"{happening.at:6.2f} s  {kind} {happening.text}{took}")
 
     def progress(self, progress: Progress) -> None:
         if self._bar:
@@ -72,4 +74,4 @@ class _Display:
             click.echo("\r\x1b[K", nl=False)
 
 
-_COLOURS = {"killed": "red", "detected": "yellow", "restarted": "green", "joined": "green", "left": "cyan", "done": "green"}
+_COLOURS: dict[str, str] = {"killed": "red", "detected": "yellow", "restarted": "green", "joined": "green", "left": "cyan", "done": "green"}

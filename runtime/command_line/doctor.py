@@ -61,7 +61,11 @@ def _shadowed() -> Finding:
     for name in ("actors", "runtime"):
         for candidate in (here / f"{name}.py", here / name / "__init__.py"):
             if candidate.exists() and own not in candidate.resolve().parents:
-                return Finding("imports", False, f"{candidate} hides our package `{name}` from scripts in this directory; rename it, for example to my_{name}.py")
+                return Finding(
+                    "imports",
+                    False,
+                    f"{candidate} hides our package `{name}` from scripts in this directory; rename it, for example to my_{name}.py",
+                )
     return Finding("imports", True, "nothing here hides the packages `actors` and `runtime`")
 
 
@@ -91,19 +95,29 @@ def _unix_sockets() -> Finding:
 
 def _proof() -> Finding:
     well = bool(host_identity())
-    return Finding("proof of death", well, "/proc tells when a process has ended" if well else "no /proc: dead nodes are noticed when their lease ends, after 5 s")
+    return Finding(
+        "proof of death",
+        well,
+        "/proc tells when a process has ended" if well else "no /proc: dead nodes are noticed when their lease ends, after 5 s",
+    )
 
 
 def _descriptors() -> Finding:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Finding("descriptors", soft >= 1024, f"{soft} may be open (at most {hard})" + ("" if soft >= 1024 else "; raise it with `ulimit -n`"))
+    return Finding(
+        "descriptors", soft >= 1024, f"{soft} may be open (at most {hard})" + ("" if soft >= 1024 else "; raise it with `ulimit -n`")
+    )
 
 
 def _secret() -> Finding:
     def attempt() -> str:
         find_secret(None, SystemEnvironment().token, needs_own=False)
-        return "UNDERSTUDY_SECRET is set" if os.environ.get("UNDERSTUDY_SECRET") else "this user's clusters on this machine share one; set UNDERSTUDY_SECRET for others"
+        return (
+            "UNDERSTUDY_SECRET is set"
+            if os.environ.get("UNDERSTUDY_SECRET")
+            else "this user's clusters on this machine share one; set UNDERSTUDY_SECRET for others"
+        )
 
     return _tried("secret", attempt)

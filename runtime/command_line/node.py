@@ -28,12 +28,18 @@ def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.command(epilog="Example:  understudy node --name w1 --join 127.0.0.1:7400")
 @click.option("--name", help="Unique among the live nodes; generated if left out.")
 @click.option("--join", metavar="HOST:PORT", help="Any node of the cluster to join; left out, this node founds a new cluster.")
-@click.option("--listen", metavar="HOST:PORT", help=f"Where others reach this node. Default: {DEFAULT_ADDRESS} for a founder, otherwise any free port.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help=f"Where others reach this node. Default: {DEFAULT_ADDRESS} for a founder, otherwise any free port.",
+)
 @click.option("--cluster", default="understudy", show_default=True, help="The cluster's name.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="For placing actors; may be repeated.")
 @secret_option
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
-def node(name: str | None, join: str | None, listen: str | None, cluster: str, label: tuple[str, ...], secret_file: Path | None, as_json: bool) -> None:
+def node(
+    name: str | None, join: str | None, listen: str | None, cluster: str, label: tuple[str, ...], secret_file: Path | None, as_json: bool
+) -> None:
     """Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a second signal stops it at once.
 
     Actor classes are imported from the current directory and wherever Python finds modules.
@@ -44,12 +50,15 @@ def node(name: str | None, join: str | None, listen: str | None, cluster: str, l
     trio.run(_run, name, join, where, cluster, _labels(label), secret_of(secret_file), as_json)
 
 
-async def _run(name: str | None, join: str | None, listen: str, cluster: str, labels: dict[str, str], secret: bytes | None, as_json: bool) -> None:
+async def _run(
+    name: str | None, join: str | None, listen: str, cluster: str, labels: dict[str, str], secret: bytes | None, as_json: bool
+) -> None:
     async with open_node(name, join=join, listen=listen, cluster=cluster, labels=labels, secret=secret) as opened:
         if as_json:
             click.echo(json.dumps({"node": opened.name, "incarnation": opened.incarnation, "address": opened.address, "cluster": cluster}))
         else:
-            click.echo(f"node {opened.name} of cluster {cluster} listens on {opened.address}; others join with: understudy node --join {opened.address}")
+            click.echo(f"node {opened.name} of cluster {cluster} listens on {opened.address}")
+            click.echo(f"others join with: understudy node --join {opened.address}")
         await leave_on_signals(opened)
         if not as_json:
             click.echo(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")

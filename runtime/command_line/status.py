@@ -53,7 +53,8 @@ def _print(facts: dict[str, Any]) -> None:
         state = node["state"] if node["answers"] else "does not answer"
         click.echo(f"  {node['name']:<16} {state:<8} incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
         for actor in node.get("actors", []):
-            click.echo(f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} waiting {actor['waiting']:<4} served {actor['served']}")
+            load = f"waiting {actor['waiting']:<4} served {actor['served']}"
+            click.echo(f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}")
 
 
 def _tcp(node: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Who plays in the demonstration: a stateful scheduler and stateless indexers.
 
-The scheduler always knows who is idle: it awaits one call on each indexer, and a call ends at once when the indexer's node does. What it has
+The scheduler always knows who is idle: it awaits one call on each indexer, and a call ends at once when the indexer's node does. What it
+has
 got so far it saves through the runtime, so a successor goes on where it was killed.
 """
 

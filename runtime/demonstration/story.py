@@ -21,7 +21,9 @@ BURST_SECONDS = 1.0
 
 @attrs.frozen(kw_only=True)
 class Happening:
-    """One line of the time line. `at`: seconds since the beginning. `milliseconds`: how long what it tells of took, where that was measured."""
+    """One line of the time line. `at`: seconds since the beginning. `milliseconds`: how long what it tells of took, where that was
+    measured.
+    """
 
     at: float
     kind: str
@@ -79,12 +81,22 @@ class Story:
         began = trio.current_time()
         index = merge(parts)
         alone = await trio.to_thread.run_sync(index_alone, pieces)
-        return self._outcome(index, alone, files=len(files), pieces=len(pieces), rerun=progress.rerun, seconds=seconds,
-                             seconds_alone=trio.current_time() - began, rates=(pipelined, sequential))
+        return self._outcome(
+            index,
+            alone,
+            files=len(files),
+            pieces=len(pieces),
+            rerun=progress.rerun,
+            seconds=seconds,
+            seconds_alone=trio.current_time() - began,
+            rates=(pipelined, sequential),
+        )
 
     async def _begin(self, cluster: LocalCluster, pieces: list[list[str]]) -> Scheduler:
         """A supervised scheduler on one of the two hosts, and an indexer on each worker there is."""
-        spec = ChildSpec(id="scheduler", actor=Scheduler, args=(pieces,), options=SpawnOptions(name="scheduler", labels={"role": "control"}))
+        spec = ChildSpec(
+            id="scheduler", actor=Scheduler, args=(pieces,), options=SpawnOptions(name="scheduler", labels={"role": "control"})
+        )
         await cluster.node.options(name="supervisor").spawn(Supervisor, [spec], intensity=3)
         scheduler = await cluster.node.lookup("scheduler", Scheduler)
         for name in ("worker-1", "worker-2"):
@@ -114,22 +126,29 @@ class Story:
         self._say("joined", "worker-3 joined late and got work", began)
 
     async def _kill_worker(self, cluster: LocalCluster, scheduler: Scheduler) -> None:
-        while "worker-1" not in (await scheduler.progress()).busy:
+        while "worker-1" not in (await scheduler.progress()).busy:  # noqa: ASYNC110  asked as any outsider would
             await trio.sleep(0.001)
         self._say("killed", "SIGKILL to worker-1 in the middle of a piece")
         await self._kill_and_detect(cluster, "worker-1")
         began = trio.current_time()
-        while "worker-1" in (await scheduler.progress()).busy:
+        while "worker-1" in (await scheduler.progress()).busy:  # noqa: ASYNC110  asked as any outsider would
             await trio.sleep(0.001)
         self._say("rerun", "the scheduler put its piece back; somebody else gets it", began)
 
     async def _kill_scheduler(self, cluster: LocalCluster, scheduler: Scheduler) -> None:
         before = await scheduler.progress()
-        self._say("killed", f"SIGKILL to {before.node}, the scheduler's own process, at {before.done} of {before.total} pieces ({before.saved} saved)")
+        self._say(
+            "killed",
+            f"SIGKILL to {before.node}, the scheduler's own process, at {before.done} of {before.total} pieces ({before.saved} saved)",
+        )
         began = trio.current_time()
         await self._kill_and_detect(cluster, before.node)
         after = await scheduler.progress()
-        self._say("restarted", f"the scheduler answers on {after.node} with {after.done} pieces kept, epoch {before.epoch} -> {after.epoch}", began)
+        self._say(
+            "restarted",
+            f"the scheduler answers on {after.node} with {after.done} pieces kept, epoch {before.epoch} -> {after.epoch}",
+            began,
+        )
 
     async def _leave(self, cluster: LocalCluster, scheduler: Scheduler) -> None:
         began = trio.current_time()
@@ -175,7 +194,16 @@ class Story:
         self._tell(happening)
 
     def _outcome(
-        self, index: Index, alone: Index, *, files: int, pieces: int, rerun: int, seconds: float, seconds_alone: float, rates: tuple[float, float]
+        self,
+        index: Index,
+        alone: Index,
+        *,
+        files: int,
+        pieces: int,
+        rerun: int,
+        seconds: float,
+        seconds_alone: float,
+        rates: tuple[float, float],
     ) -> Outcome:
         occurrences = sum(count for found in index.values() for _, count in found)
         return Outcome(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+import trio
+
 from actors.actor import Actor
 from actors.errors import ActorDiedError, ActorNotFoundError, CallError, MailboxFullError
 from actors.method import Address, MethodDefinition
@@ -85,6 +87,7 @@ class Cell:
         "limit",
         "mailbox",
         "methods",
+        "quiet",
         "running",
         "served",
         "started",
@@ -105,6 +108,8 @@ class Cell:
         """False while `on_start` has not returned: mail waits."""
         self.ended: ExitReason | None = None
         self.served = 0
+        self.quiet: trio.Event | None = None
+        """Set when nothing of it runs or waits any more, if somebody asked."""
 
     def offer(self, job: Job) -> CallError | None:
         """Put a job into the mailbox; an error if it must be refused. The caller then submits the cell, if it is not busy."""
@@ -126,6 +131,19 @@ class Cell:
         self.busy = False
         return None
 
+    def tell_if_quiet(self) -> None:
+        """Wake whoever waits for `quiet`, if it is."""
+        if self.quiet is not None and not self.running and not self.mailbox:
+            self.quiet.set()
+            self.quiet = None
+
+    async def wait_quiet(self) -> None:
+        """Wait until nothing of it runs or waits."""
+        while self.running or self.mailbox:
+            if self.quiet is None:
+                self.quiet = trio.Event()
+            await self.quiet.wait()
+
     def end(self, reason: ExitReason) -> list[Job]:
         """Take no more mail; returns the jobs that waited and will not run."""
         self.ended = reason
@@ -141,4 +159,6 @@ class Cell:
     def died(self) -> ActorDiedError:
         """What to tell a call that was running."""
         why = str(self.ended) if self.ended is not None else "ended"
-        return ActorDiedError(f"{self.address.name} on {self.address.node} ended while the call was running: {why}; the call may have taken effect")
+        return ActorDiedError(
+            f"{self.address.name} on {self.address.node} ended while the call was running: {why}; the call may have taken effect"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVarTuple, Unpack
+from typing import Any, TypeVarTuple
 
 import trio
 
@@ -23,7 +23,7 @@ class Home:
         self._opened = False
         self._closed = trio.Event()
 
-    def start_soon(self, function: Callable[[Unpack[Ts]], Awaitable[object]], *args: Unpack[Ts], name: str | None = None) -> None:
+    def start_soon(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None) -> None:
         """Start a task that ends with the actor. Raises RuntimeError if the actor has ended."""
         if self._scope.cancel_called:
             raise RuntimeError(f"{self._name} has ended; it can start no more tasks")

@@ -87,7 +87,9 @@ class _Hosted:
 
     async def save(self, state: object) -> None:
         if not self.address.registered:
-            raise SpawnError(f"{self.name} has no name of its own, so nobody could find its state again; spawn it with a name", actor=self.name)
+            raise SpawnError(
+                f"{self.name} has no name of its own, so nobody could find its state again; spawn it with a name", actor=self.name
+            )
         await self.claims.save(self.name, self.epoch, state)
 
     async def saved(self) -> Any:
@@ -155,7 +157,13 @@ class Host:
         return refusal
 
     async def start(
-        self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, class_path: str, on_behalf_of: str = ""
+        self,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+        class_path: str,
+        on_behalf_of: str = "",
     ) -> Address:
         """Start an actor here; returns its address once `on_start` has returned.
 
@@ -173,14 +181,14 @@ class Host:
         address = Address(name, self._node.name, self._node.incarnation, epoch, class_path, options.name is not None)
         try:
             await self._start(cls, args, kwargs, options, address)
-        except BaseException as error:
-            with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
-                await self._forget(address)
-            if not isinstance(error, Exception):
-                raise
+        except Exception as error:
+            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
             text = f"{name} did not start on {self._node.name}: {type(error).__name__}: {error}"
             trace = "".join(traceback.format_exception(error))
             raise ActorStartError(text, actor=name, node=self._node.name, remote_traceback=trace) from error
+        except BaseException:
+            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+            raise
         return address
 
     async def _start(
@@ -188,7 +196,7 @@ class Host:
     ) -> None:
         instance = cls.__new__(cls)
         home = Home(self._nursery, address.name, lambda error: self._crash(cell, error))
-        instance._context = _Hosted(self._node, address, home, self._make_handle, self._claims, self._make_supervision)  # pyright: ignore[reportPrivateUsage]
+        instance._context = _Hosted(self._node, address, home, self._make_handle, self._claims, self._make_supervision)
         cell = Cell(address, instance, options.mailbox_limit)
         self.cells[address.name] = cell
         self._homes[cell] = home
@@ -219,8 +227,7 @@ class Host:
             job.sink.refused(job, cell.gone())
         with trio.CancelScope(shield=True):
             with trio.move_on_after(STOP_SECONDS):
-                while cell.running:
-                    await trio.sleep(0.002)
+                await cell.wait_quiet()
             for job in tuple(cell.running):
                 if job.runner is not None:
                     job.runner.cancel()
@@ -253,8 +260,8 @@ class Host:
         """Take no new work, let accepted calls finish for at most `seconds`, then stop all actors, the latest first."""
         self.draining = True
         with trio.move_on_after(seconds):
-            while any(cell.mailbox or cell.running for cell in self.cells.values() if not cell.system):
-                await trio.sleep(0.005)
+            for cell in [cell for cell in self.cells.values() if not cell.system]:
+                await cell.wait_quiet()
         for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
             await self.stop(cell.address.name, cell.address.epoch, ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"))
 
@@ -282,6 +289,10 @@ class Host:
             except Exception:
                 logger.exception("%s: the name could not be given back; it falls with the node's lease", cell.address.name)
         self._end(cell, reason)
+
+    async def _forget_in_time(self, address: Address) -> None:
+        with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
+            await self._forget(address)
 
     async def _forget(self, address: Address) -> None:
         if address.registered:

@@ -1,12 +1,14 @@
 """Workers: a small pool of parked tasks that run actors which have mail.
 
-A cell with mail is queued; a worker runs it until its mailbox is empty. A method's coroutine is stepped by hand, so one that returns without
+A cell with mail is queued; a worker runs it until its mailbox is empty. A method's coroutine is stepped by hand, so one that returns
+without
 waiting costs no task switch, no scope and no event; one that does wait suspends its worker, and another is woken if cells are queued
 behind it. Each worker lives in one long cancel scope: cancelling a call cancels its worker's scope, and the worker goes on in a new one.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import types
 from collections import deque
@@ -29,14 +31,12 @@ def _resume(coroutine: Coroutine[Any, Any, object], trap: object) -> Generator[A
     while True:
         try:
             sent = yield trap
-        except BaseException as error:
-            step: Callable[[Any], Any] = coroutine.throw
-            argument: object = error
+        except BaseException as error:  # noqa: ASYNC103  passed on to the coroutine
+            step = functools.partial(coroutine.throw, error)
         else:
-            step = coroutine.send
-            argument = sent
+            step = functools.partial(coroutine.send, sent)
         try:
-            trap = step(argument)
+            trap = step()
         except StopIteration as stop:
             return stop.value
 
@@ -143,7 +143,9 @@ class Workers:
         cell = job.cell
         timed = job.deadline != math.inf
         if timed and self._environment.now() >= job.deadline:
-            job.sink.refused(job, DeadlineExceededError(f"the deadline of {cell.address.name}.{job.definition.name} passed before its turn came"))
+            job.sink.refused(
+                job, DeadlineExceededError(f"the deadline of {cell.address.name}.{job.definition.name} passed before its turn came")
+            )
             return
         try:
             coroutine = job.definition.run(cell.instance, job.args, job.kwargs)
@@ -182,6 +184,8 @@ class Workers:
         finally:
             cell.running.discard(job)
             job.runner = None
+            if cell.quiet is not None:
+                cell.tell_if_quiet()
             if timed:
                 worker.scope.deadline = math.inf
 

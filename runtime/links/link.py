@@ -1,6 +1,7 @@
 """A link: the trio shell around a session, over whatever connection there is at the moment.
 
-Everything queued in one pass of the scheduler leaves in one send; many frames are parsed per receive; nothing here costs a task, an event or a
+Everything queued in one pass of the scheduler leaves in one send; many frames are parsed per receive; nothing here costs a task, an event
+or a
 cancel scope per frame. A link without a connection keeps what is posted until one stands again, as far as its window allows. It ends only
 when its owner says so: because the peer's incarnation has ended, or said goodbye.
 """
@@ -24,8 +25,6 @@ FIRST_UNNUMBERED_KIND = 32
 
 LARGE = 64 * 1024
 """Bytes from which a buffer is handed to the kernel by itself rather than joined with its neighbours."""
-
-ROOM_CHECK_SECONDS = 0.01
 
 
 class Receiver(Protocol):
@@ -73,6 +72,8 @@ class Link:
         self._connection_scope: trio.CancelScope | None = None
         self._down = trio.Event()
         self._down.set()
+        self._progress: trio.Event | None = None
+        """There only while somebody waits for it, so that it costs nothing otherwise."""
         self.settling = trio.Lock()
         """Held while a new connection is being agreed upon: one at a time."""
 
@@ -89,8 +90,7 @@ class Link:
     async def room(self) -> None:
         """Wait until `has_room`, or the end of the link."""
         while not self.has_room and self.ended is None:
-            # Acknowledgements arrive in bulk, so a short nap costs nothing that a condition variable on the hot path would not cost always.
-            await trio.sleep(ROOM_CHECK_SECONDS)
+            await self._progress_made()
 
     def post(self, frame: bytes, segments: tuple[Buffer, ...] = (), *, at_once: bool = False) -> int:
         """Send a numbered frame, now or when a connection stands; returns its number, 0 if not yet numbered.
@@ -140,6 +140,7 @@ class Link:
         self._connection = connection
         self._down = trio.Event()
         self.counters.connections += 1
+        self._tell_progress()
 
     async def run(self, connection: Connection, reader: FrameReader, early: list[Frame]) -> None:
         """Carry the session over the connection just opened until it breaks, the peer ends it or the link ends.
@@ -162,6 +163,12 @@ class Link:
             self._connection_scope = None
             self._writer = None
             self._down.set()
+            self._tell_progress()
+
+    async def connected_again(self) -> None:
+        """Wait until a connection stands, or the link has ended."""
+        while self._connection is None and self.ended is None:
+            await self._progress_made()
 
     async def disconnected(self) -> None:
         """Wait until no connection stands."""
@@ -183,6 +190,7 @@ class Link:
         if self.ended is None:
             self.ended = reason
             self._receiver.link_ended(self, reason)
+            self._tell_progress()
             self.drop_connection()
 
     def send_control(self, kind: Kind, control: bytes = b"") -> None:
@@ -199,12 +207,24 @@ class Link:
     async def flushed(self) -> None:
         """Wait until all that was posted was handed to the kernel, or there is no connection to hand it to."""
         while self._out and self._connection is not None:
-            await trio.sleep(ROOM_CHECK_SECONDS)
+            await self._progress_made()
+
+    async def _progress_made(self) -> None:
+        """Wait until something was sent or acknowledged, a connection opened or closed, or the link ended."""
+        if self._progress is None:
+            self._progress = trio.Event()
+        await self._progress.wait()
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
-        while True:
+        while True:  # noqa: ASYNC913  each turn waits for the socket or a post
             try:
                 buffer = reader.receive_buffer()
+                data = b""
                 if buffer is None:
                     data = await connection.receive()
                     size = len(data)
@@ -247,6 +267,7 @@ class Link:
             if len(frame.control) != 8 or self.session is None:
                 raise ProtocolError(f"an acknowledgement of {len(frame.control)} bytes; 8 are expected")
             self.session.acknowledge(int.from_bytes(frame.control, "big"))
+            self._tell_progress()
         elif frame.kind == Kind.PING:
             self.send_control(Kind.PONG)
         elif frame.kind == Kind.GOODBYE:
@@ -257,13 +278,15 @@ class Link:
         return False
 
     async def _write(self, connection: Connection, scope: trio.CancelScope) -> None:
-        while True:
+        while True:  # noqa: ASYNC913  each turn waits for the socket or a post
             if not self._out:
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
             try:
                 if not self._flush(connection):
                     await connection.wait_writable()
+                elif self._progress is not None:
+                    self._tell_progress()
             except (OSError, trio.ClosedResourceError):
                 # The reader sees the end too, but perhaps much later: what is wrong with writing is enough to redial.
                 scope.cancel()

@@ -1,6 +1,7 @@
 """The peers of a node: one link to each incarnation it deals with, dialled, accepted, redialled and kept warm.
 
-Either side may dial. When both do at once, the connection dialled by the smaller identity stands. A broken connection is redialled with exponential
+Either side may dial. When both do at once, the connection dialled by the smaller identity stands. A broken connection is redialled with
+exponential
 back-off and full jitter (AWS's term) until the peer's incarnation is known to have ended.
 """
 
@@ -184,50 +185,43 @@ class Peers:
 
     async def _expire_client(self, link: Link) -> None:
         with trio.move_on_after(CLIENT_PATIENCE):
-            while not link.connected and link.ended is None:
-                await trio.sleep(BEAT)
+            await link.connected_again()
             return
         self.ended(link.peer.name, link.peer.incarnation, "the client did not come back")
 
     async def _dial(self, link: Link, addresses: Sequence[str]) -> bool:
         """Try the addresses in turn; True if a connection stood."""
         for address in addresses:
-            with trio.CancelScope() as scope:
-                self._dialling[link] = scope
-                try:
-                    connection = await self._network.connect(address)
-                except (OSError, ValueError):
-                    continue
-                finally:
-                    self._dialling.pop(link, None)
-            if scope.cancelled_caught:
-                return True
-            if await self._dialled(link, connection):
+            if await self._dialled(link, address):
                 return True
         return False
 
-    async def _dialled(self, link: Link, connection: Connection) -> bool:
+    async def _dialled(self, link: Link, address: str) -> bool:
+        """Dial one address and carry the link over it until it breaks; False if it did not come to that."""
+        connection: Connection | None = None
+        settled: _Settled | None = None
         try:
             with trio.CancelScope() as scope:
                 self._dialling[link] = scope
-                expected = (link.peer.name, link.peer.incarnation)
-                dialer = Dialer(self.introduction, self._secret, self._environment.token(32), expected)
+                connection = await self._network.connect(address)
+                dialer = Dialer(self.introduction, self._secret, self._environment.token(32), (link.peer.name, link.peer.incarnation))
                 settled = await self._shake_hands(connection, dialer)
-            if scope.cancelled_caught:
-                # The peer dialled us at the same time, and its connection is the one that stands.
-                return True
-            await self._carry_dialled(link, connection, settled.reader)
+            self._dialling.pop(link, None)
+            if connection is not None and settled is not None:
+                await self._carry_dialled(link, connection, settled.reader)
+            # Otherwise the peer dialled us at the same time, and its connection is the one that stands.
         except WrongPeerError as error:
             logger.info("%s", error)
             return False
         except (HandshakeError, ProtocolError) as error:
             logger.warning("could not settle with %s: %s", link.peer.name, error)
             return False
-        except (OSError, trio.ClosedResourceError):
+        except (OSError, ValueError, trio.ClosedResourceError):
             return False
         finally:
             self._dialling.pop(link, None)
-            connection.close()
+            if connection is not None:
+                connection.close()
         return True
 
     def _addresses(self, peer: Peer) -> list[str]:
@@ -239,7 +233,9 @@ class Peers:
     async def _shake_hands(self, connection: Connection, side: Dialer | Acceptor) -> _Settled:
         with trio.move_on_after(HANDSHAKE_SECONDS):
             return await self._shake_hands_in_time(connection, side)
-        raise HandshakeTimeoutError(f"the peer did not finish the handshake within {HANDSHAKE_SECONDS:g} s; does the address lead to a node?")
+        raise HandshakeTimeoutError(
+            f"the peer did not finish the handshake within {HANDSHAKE_SECONDS:g} s; does the address lead to a node?"
+        )
 
     async def _shake_hands_in_time(self, connection: Connection, side: Dialer | Acceptor) -> _Settled:
         reader = FrameReader(UNPROVEN)
@@ -262,12 +258,8 @@ class Peers:
             await link.released()
             offer = link.offer(self._environment.token(16))
             begun = link.session is not None
-            with trio.move_on_after(HANDSHAKE_SECONDS) as limit:
-                await _send(connection, Kind.RESUME, cbor2.dumps([offer.session, offer.received, begun]))
-                first, *early = await _next_frames(connection, reader)
-                answer, _ = _offer(first)
-            if limit.cancelled_caught:
-                return
+            await _send(connection, Kind.RESUME, cbor2.dumps([offer.session, offer.received, begun]))
+            answer, _, early = await _next_offer(connection, reader)
             if answer.session != offer.session:
                 self.ended(link.peer.name, link.peer.incarnation, "the peer no longer knows the session")
                 return
@@ -282,17 +274,13 @@ class Peers:
             if self.identity < (peer.name, peer.incarnation):
                 return
             dialling.cancel()
-        with trio.move_on_after(HANDSHAKE_SECONDS) as limit:
-            first, *early = await _next_frames(connection, settled.reader)
-            offered, begun = _offer(first)
-        if limit.cancelled_caught:
-            return
+        offered, begun, early = await _next_offer(connection, settled.reader)
         if not begun and link.session is not None:
             self.ended(peer.name, peer.incarnation, "the peer began a new session")
             link = self._link(peer)
         async with link.settling:
             await link.released()
-            known = link.session is None and not begun or link.session is not None and link.session.identity == offered.session
+            known = not begun if link.session is None else link.session.identity == offered.session
             mine = link.session.offer() if link.session is not None and known else Offer(offered.session if known else b"", 0)
             await _send(connection, Kind.RESUME, cbor2.dumps([mine.session, mine.received, True]))
             if not known:
@@ -330,6 +318,14 @@ async def _next_frames(connection: Connection, reader: FrameReader) -> list[Fram
             raise ProtocolError("the peer closed the connection during the handshake")
         if frames := reader.feed(data):
             return frames
+
+
+async def _next_offer(connection: Connection, reader: FrameReader) -> tuple[Offer, bool, list[Frame]]:
+    """The peer's resume offer, whether it had begun the session before, and the frames that came with it."""
+    with trio.move_on_after(HANDSHAKE_SECONDS):
+        first, *early = await _next_frames(connection, reader)
+        return (*_offer(first), early)
+    raise HandshakeTimeoutError(f"the peer made no resume offer within {HANDSHAKE_SECONDS:g} s")
 
 
 def _offer(frame: Frame) -> tuple[Offer, bool]:

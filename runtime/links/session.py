@@ -1,6 +1,7 @@
 """The link session: an ordered, resumable stream of frames between two node incarnations.
 
-A session outlives its connections. Frames that matter are numbered from 1 in the order they are sent; the number is not written, both sides count. The receiver
+A session outlives its connections. Frames that matter are numbered from 1 in the order they are sent; the number is not written, both
+sides count. The receiver
 acknowledges the highest number it has; the sender keeps what is not acknowledged and sends it again after a resume. No I/O and no clock:
 the link feeds it and writes what it returns. The numbering follows TCP's cumulative acknowledgement; the resume offer is modelled on MQTT's
 session-present flag.
@@ -63,7 +64,9 @@ class Session:
         return self.sent
 
     def arrived(self, frames: int, size: int) -> bool:
-        """Note that `frames` more numbered frames, counted in `received` already, came in `size` bytes; True if an acknowledgement is due now."""
+        """Note that `frames` more numbered frames, counted in `received` already, came in `size` bytes; True if an acknowledgement is due
+        now.
+        """
         self._unsaid_frames += frames
         self._unsaid_bytes += size
         return self._unsaid_frames >= ACKNOWLEDGE_FRAMES or self._unsaid_bytes >= ACKNOWLEDGE_BYTES

@@ -54,7 +54,11 @@ class Network(Protocol):
         ...
 
     async def listen(
-        self, address: str, handler: Callable[[Connection], Awaitable[None]], *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+        self,
+        address: str,
+        handler: Callable[[Connection], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Accept for ever and run `handler` in a task for each connection; starts with the address really bound."""
         ...
@@ -126,7 +130,11 @@ class SocketNetwork:
         return SocketConnection(_taken(stream.socket, stream.socket.family))
 
     async def listen(
-        self, address: str, handler: Callable[[Connection], Awaitable[None]], *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+        self,
+        address: str,
+        handler: Callable[[Connection], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """See `Network.listen`. Raises `ListenError` if the address cannot be bound."""
         listener, bound = await _bind(address)
@@ -147,7 +155,17 @@ class SocketNetwork:
 
 
 _ACCEPT_AGAIN = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH}
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOBUFS,
+        errno.ECONNABORTED,
+        errno.EPERM,
+        errno.EPROTO,
+        errno.ENETDOWN,
+        errno.EHOSTUNREACH,
+    }
 )
 
 

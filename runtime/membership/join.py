@@ -54,8 +54,9 @@ class Client:
         try:
             return self.station.make_handle(await self._names.locate(name))
         except ActorNotFoundError as error:
-            near = difflib.get_close_matches(name, [address.name for address in await self._names.all()], n=1)
-            raise ActorNotFoundError(f"{error}; did you mean {near[0]!r}?" if near else str(error), actor=name) from None
+            text = str(error)
+        near = difflib.get_close_matches(name, [address.name for address in await self._names.all()], n=1)
+        raise ActorNotFoundError(f"{text}; did you mean {near[0]!r}?" if near else text, actor=name)
 
 
 class _ClientDirectory:
@@ -95,17 +96,28 @@ async def open_client(
     address: str, cluster: str, secret: bytes, environment: Environment, network: Network, host: str = ""
 ) -> AsyncIterator[Client]:
     """Connect to a cluster by the address of any member. Raises `JoinError` or a `HandshakeError` that name the address."""
-    me = Peer(name=f"client-{environment.token(6).hex()}", incarnation=int.from_bytes(environment.token(6), "big") + 1, role="client", host=host)
+    me = Peer(
+        name=f"client-{environment.token(6).hex()}", incarnation=int.from_bytes(environment.token(6), "big") + 1, role="client", host=host
+    )
     directory = _ClientDirectory()
     async with trio.open_nursery() as nursery:
         station = Station(
-            Introduction(cluster=cluster, peer=me), secret, environment, network, nursery, directory, lambda station: _no_host(station, nursery, environment)
+            Introduction(cluster=cluster, peer=me),
+            secret,
+            environment,
+            network,
+            nursery,
+            directory,
+            lambda station: _no_host(station, nursery, environment),
         )
         directory.station = station
         contact = await _contact(station, address)
         nursery.start_soon(station.peers.beat)
         try:
-            status = cast("dict[str, Any]", await station.node_service(contact.peer.name, contact.peer.incarnation).options(timeout=JOIN_SECONDS).status())
+            status = cast(
+                "dict[str, Any]",
+                await station.node_service(contact.peer.name, contact.peer.incarnation).options(timeout=JOIN_SECONDS).status(),
+            )
         except CallError as error:
             raise JoinError(f"{address} answered, but could not say where the cluster's store is: {error}") from error
         directory.members = status["members"]
@@ -116,7 +128,8 @@ async def open_client(
         try:
             yield Client(station, status, store, directory.names)
         finally:
-            await station.peers.close(1.0)
+            with trio.CancelScope(shield=True), trio.move_on_after(2.0):
+                await station.peers.close(1.0)
             nursery.cancel_scope.cancel()
 
 
@@ -133,7 +146,9 @@ async def ask_to_join(
         where = client.status["store"]
         found = [member for member in client.status["members"] if member["name"] == where["node"]]
         if not found:
-            raise JoinError(f"{address} names {where['node']} as the store's node, but does not know where it is; try again, or join by that node")
+            raise JoinError(
+                f"{address} names {where['node']} as the store's node, but does not know where it is; try again, or join by that node"
+            )
         return JoinTicket(enrolment, (where["node"], where["incarnation"]), peer_of(found[0]))
 
 
@@ -144,7 +159,9 @@ async def _contact(station: Station, address: str) -> Link:
     except HandshakeError as error:
         raise type(error)(f"{address}: {error}") from None
     except trio.TooSlowError:
-        raise JoinError(f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?") from None
+        raise JoinError(
+            f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?"
+        ) from None
     except OSError as error:
         reason = error.strerror or (str(error.__cause__) if error.__cause__ else str(error))
         raise JoinError(f"no node answers at {address} ({reason}); start one with `understudy node`, or check the address") from None

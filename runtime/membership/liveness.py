@@ -1,6 +1,7 @@
 """Proof that a process of this machine has ended.
 
-A process is known by its id and its start time, so a reused id does not count as the same. Linux's /proc tells; where there is none, nothing
+A process is known by its id and its start time, so a reused id does not count as the same. Linux's /proc tells; where there is none,
+nothing
 is ever proven and the lease decides. A zombie has ended: its threads run no more, it only waits for its parent.
 """
 

@@ -1,6 +1,7 @@
 """The members: every node's record in the store, and each node's view of all of them, in the store's order.
 
-A record lives under the lease of its node; when it is gone, so is the node. Its incarnation is the store's revision at which it was written.
+A record lives under the lease of its node; when it is gone, so is the node. Its incarnation is the store's revision at which it was
+written.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ class Enrolment:
         if not result.succeeded:
             await self._store.revoke(lease)
             raise NodeNameTakenError(
-                f"a live node is called {self.record.name!r} already; choose another name, or wait {LEASE_SECONDS:g} s if that node has just died"
+                f"a live node is called {self.record.name!r} already; choose another name, or wait "
+                f"{LEASE_SECONDS:g} s if that node has just died"
             )
         self.incarnation = result.revision
         return self.incarnation

@@ -1,7 +1,8 @@
 """Names: who owns which, with epochs; and the state kept under them.
 
 A claim is one transaction tied to the owner's lease; the store's revision of it is the epoch. Saving state is a transaction on the same
-record, so what a fenced predecessor computes cannot be saved. A name whose supervisor promises to restart it is marked as supervised: calls to
+record, so what a fenced predecessor computes cannot be saved. A name whose supervisor promises to restart it is marked as supervised:
+calls to
 it wait instead of failing while nobody has it.
 """
 
@@ -45,7 +46,9 @@ class Names:
         owner = self._address(name, entry) if isinstance(entry, Entry) else None
         where = f" on node {owner.node}" if owner is not None else ""
         raise NameTakenError(
-            f"the name {name!r} is taken by a live actor{where}; choose another, or use get_or_spawn to get that actor", actor=name, node=self._node
+            f"the name {name!r} is taken by a live actor{where}; choose another, or use get_or_spawn to get that actor",
+            actor=name,
+            node=self._node,
         )
 
     async def release(self, name: str, epoch: int) -> None:
@@ -95,7 +98,9 @@ class Names:
         value = self._encode([encoded, [bytes(cast("bytes", segment)) for segment in segments]])
         result = await self._store.transaction([Compare(NAMES + name, "mod_revision", epoch)], [Put(STATES + name, value)])
         if not result.succeeded:
-            raise StaleEpochError(f"{name} (epoch {epoch}) no longer owns its name, so its state was not saved; a successor has taken over", actor=name)
+            raise StaleEpochError(
+                f"{name} (epoch {epoch}) no longer owns its name, so its state was not saved; a successor has taken over", actor=name
+            )
 
     async def saved(self, name: str) -> Any:
         """See `NameClaims.saved`."""

@@ -1,6 +1,7 @@
 """The cluster's secret: where a node finds it, and how one is made where nobody gave one.
 
-Order: what the caller gives, `UNDERSTUDY_SECRET`, and for nodes that only this machine can reach a file that belongs to the user alone, made at first use. A node that
+Order: what the caller gives, `UNDERSTUDY_SECRET`, and for nodes that only this machine can reach a file that belongs to the user alone,
+made at first use. A node that
 others can reach must be given one.
 """
 

@@ -1,4 +1,6 @@
-"""The embedded store: the machine in memory, on its node's clock, with waiting watches. It ends with its node: high availability is etcd's job."""
+"""The embedded store: the machine in memory, on its node's clock, with waiting watches. It ends with its node: high availability is etcd's
+job.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class EmbeddedStore(Store):
         """See `Store.delete`."""
         return bool((await self.transaction([], [Delete(key)])).responses[0])
 
-    async def transaction(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> TransactionResult:
+    async def transaction(
+        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
         """See `Store.transaction`."""
         await self._open()
         before = self._machine.revision

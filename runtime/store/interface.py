@@ -1,6 +1,7 @@
 """The coordination store: what the cluster agrees upon.
 
-A linearizable key-value store with revisions, compare-and-swap transactions, leases and watches: etcd v3's model, cut down. Every change has a revision; revisions
+A linearizable key-value store with revisions, compare-and-swap transactions, leases and watches: etcd v3's model, cut down. Every change
+has a revision; revisions
 only grow. A lease's end deletes the keys tied to it in one revision. A key that is deleted and written again has a new create revision, so
 the create revision of a name's record is a fencing token.
 """
@@ -128,7 +129,9 @@ class Store(ABC):
         """Delete a key; True if it was there."""
 
     @abstractmethod
-    async def transaction(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> TransactionResult:
+    async def transaction(
+        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+    ) -> TransactionResult:
         """Carry out `then` if all conditions hold, otherwise `otherwise`, in one step and one revision."""
 
     @abstractmethod

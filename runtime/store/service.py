@@ -44,9 +44,7 @@ class StoreService(Actor):
         return await self._store.delete(key)
 
     @method(concurrent=True)
-    async def transaction(
-        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
-    ) -> TransactionResult:
+    async def transaction(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TransactionResult:
         """See `Store.transaction`."""
         return await self._store.transaction(compare, then, otherwise)
 

@@ -30,7 +30,9 @@ logger = logging.getLogger("understudy.supervision")
 class Operations(Protocol):
     """What a supervisor needs of its node."""
 
-    async def start_actor(self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: Any, supervisor: str) -> Address:
+    async def start_actor(
+        self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: Any, supervisor: str
+    ) -> Address:
         """Start an actor on the node that `options` name or that fits best. Raises `SpawnError` or `CallError`."""
         ...
 
@@ -70,7 +72,11 @@ class SupervisionWork:
         self._environment = environment
         self._children = {spec.id: _Child(spec, self._child_name(spec)) for spec in supervisor.specs}
         self._machine = RestartMachine(
-            [spec.rule() for spec in supervisor.specs], supervisor.strategy, supervisor.intensity, supervisor.period, draw=environment.random
+            [spec.rule() for spec in supervisor.specs],
+            supervisor.strategy,
+            supervisor.intensity,
+            supervisor.period,
+            draw=environment.random,
         )
         self._effects: list[Effect] = []
         self._more = trio.Event()
@@ -105,7 +111,9 @@ class SupervisionWork:
         if answer.reply == "start failed":
             reason = answer.reason or ExitReason("start failed")
             self._children.pop(spec.id, None)
-            raise ActorStartError(f"{self._name}/{spec.id} did not start: {reason}", actor=self._child_name(spec), remote_traceback=reason.traceback)
+            raise ActorStartError(
+                f"{self._name}/{spec.id} did not start: {reason}", actor=self._child_name(spec), remote_traceback=reason.traceback
+            )
         return self._children[spec.id].name
 
     async def stop_child(self, id: str) -> None:
@@ -122,7 +130,9 @@ class SupervisionWork:
             child = self._children[view.rule.id]
             node = child.address.node if child.address is not None else None
             last = str(view.last_exit) if view.last_exit is not None else None
-            statuses.append(ChildStatus(id=view.rule.id, name=child.name, state=view.state, node=node, restarts=view.restarts, last_exit=last))
+            statuses.append(
+                ChildStatus(id=view.rule.id, name=child.name, state=view.state, node=node, restarts=view.restarts, last_exit=last)
+            )
         return statuses
 
     def _child_name(self, spec: ChildSpec) -> str:
@@ -235,7 +245,9 @@ class SupervisorGaveUpError(UnderstudyError):
 
 
 def choose_node(members: Sequence[Member], labels: dict[str, str], draw: float, load: dict[str, int]) -> Member | None:
-    """The member to place an actor on: of those that carry all `labels` and are up, one with the fewest actors; `draw` in [0, 1) breaks ties."""
+    """The member to place an actor on: of those that carry all `labels` and are up, one with the fewest actors; `draw` in [0, 1) breaks
+    ties.
+    """
     fitting = [member for member in members if member.state == "up" and labels.items() <= member.labels.items()]
     if not fitting:
         return None

@@ -1,0 +1,131 @@
+"""What a fork server and its parent say to each other over their socket pair, and a child over its report pipe. Pure: bytes and messages.
+
+Each message is a 4-byte length and a CBOR array: the number of the message's type in `_TYPES`, then its fields. Both ends are the same
+program on the same machine, so there are no versions. The file descriptors of a `Start` travel beside its first byte (SCM_RIGHTS): the
+write ends of the child's output pipe and report pipe, in this order.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+import attrs
+import cbor2
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+DESCRIPTORS_PER_START = 2
+_LENGTH = struct.Struct("!I")
+
+
+@attrs.frozen
+class SetUp:
+    """Parent to warm process, first: what to import. `main_path` is None if there is no main module that could be imported."""
+
+    argv: list[str]
+    preload: list[str]
+    main_name: str | None
+    main_path: str | None
+
+
+@attrs.frozen
+class Start:
+    """Parent to warm process: fork a child that calls `target` (`module:function`)."""
+
+    number: int
+    name: str
+    target: str
+    argument: bytes
+
+
+@attrs.frozen
+class Signal:
+    """Parent to warm process: signal a child. The warm process reaps, so only it knows that the pid is still the child's."""
+
+    number: int
+    signum: int
+
+
+@attrs.frozen
+class Ready:
+    """Warm process to parent: everything is imported."""
+
+
+@attrs.frozen
+class SetUpFailed:
+    """Warm process to parent, its last words: `what` raised."""
+
+    what: str
+    traceback: str
+
+
+@attrs.frozen
+class Started:
+    """Warm process to parent: the child runs."""
+
+    number: int
+    pid: int
+
+
+@attrs.frozen
+class Refused:
+    """Warm process to parent: the child could not be forked."""
+
+    number: int
+    reason: str
+
+
+@attrs.frozen
+class Exited:
+    """Warm process to parent: the child ended and is reaped; `status` is the wait status."""
+
+    number: int
+    status: int
+
+
+Message = SetUp | Start | Signal | Ready | SetUpFailed | Started | Refused | Exited
+
+_TYPES: tuple[type[Message], ...] = (SetUp, Start, Signal, Ready, SetUpFailed, Started, Refused, Exited)
+
+
+def encode_frame(body: bytes) -> bytes:
+    """`body` behind its length. Raises ValueError beyond `MAX_MESSAGE_BYTES`."""
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {len(body)} bytes is larger than the limit of {MAX_MESSAGE_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message. Raises ValueError beyond `MAX_MESSAGE_BYTES`."""
+    return encode_frame(cbor2.dumps([_TYPES.index(type(message)), *attrs.astuple(message, recurse=False)]))
+
+
+def decode(body: bytes) -> Message:
+    """The message of a frame's body."""
+    number, *fields = cast("list[Any]", cbor2.loads(body))
+    message: Message = _TYPES[number](*fields)
+    return message
+
+
+class FrameReader:
+    """Bytes in, whole bodies out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that `data` completes. Raises ValueError if a frame announces more than `MAX_MESSAGE_BYTES`."""
+        self._buffer += data
+        bodies = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            if length > MAX_MESSAGE_BYTES:
+                raise ValueError(f"a message of {length} bytes is larger than the limit of {MAX_MESSAGE_BYTES}")
+            end = start + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            bodies.append(bytes(self._buffer[start + _LENGTH.size : end]))
+            start = end
+        del self._buffer[:start]
+        return bodies

@@ -1,0 +1,262 @@
+"""The warm process: a fresh interpreter that has the imports done and forks children on request, in about 3 ms each.
+
+Plain blocking code in one thread, for a fork copies only the thread that calls it. It never runs trio, so that each child starts its own
+event loop from nothing. It is the parent of all children, and reaps them; orphans among their descendants are adopted. When its own
+parent closes the socket, or ends in whatever way, it kills every descendant and ends. The idea is that of Android's zygote and of
+multiprocessing's fork server.
+
+What children share by the fork: all that was imported, including open files of user modules; `random` and `numpy.random` are seeded afresh.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import importlib
+import io
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+
+from runtime.processes import protocol
+from runtime.processes.death import adopt_orphans, children_of_this_process, die_with_parent, kill_quietly, name_process
+from runtime.processes.main_module import MainModule, run_main
+
+_CHUNK = 64 * 1024
+
+
+@attrs.frozen
+class _Task:
+    """What a freshly forked child is to do."""
+
+    target: str
+    argument: bytes
+    report: int
+
+    def run(self) -> None:
+        module, _, path = self.target.partition(":")
+        function: object = importlib.import_module(module)
+        for name in path.split("."):
+            function = getattr(function, name)
+        assert callable(function)
+        function(self.argument, self._send)
+
+    def _send(self, message: bytes) -> None:
+        rest = memoryview(protocol.encode_frame(message))
+        while rest:
+            rest = rest[os.write(self.report, rest) :]
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Be the warm process. `descriptor` is our end of the socket pair, `parent` the pid of the process that started us.
+
+    Returns only in children, after their target has.
+    """
+    # Until there are children to clean up after, the kernel may end us outright: an import that hangs cannot outlive the parent.
+    die_with_parent(signal.SIGKILL, parent)
+    adopt_orphans()
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    server = _Server(control)
+    own_pid = os.getpid()
+    task = None
+    if server.set_up():
+        die_with_parent(signal.SIGTERM, parent)
+        try:
+            task = server.serve()
+        except BaseException:  # noqa: ASYNC103 - the end of this process, whatever it is; no trio runs here
+            if os.getpid() != own_pid:
+                raise
+            traceback.print_exc()
+    if task is None:
+        server.kill_everything()
+        _flush_output()
+        # Not sys.exit: threads and exit handlers of user modules belong to the children, and must not keep us alive.
+        os._exit(0)
+    task.run()
+
+
+class _Server:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._frames = protocol.FrameReader()
+        self._pending: deque[protocol.Message] = deque()
+        self._descriptors: deque[int] = deque()
+        self._numbers: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._connected = True
+        self._pid = os.getpid()
+        self._wakeup, self._wakeup_writer = socket.socketpair()
+
+    def set_up(self) -> bool:
+        """Import what the parent asks for, and say how it went."""
+        while not self._pending and self._connected:
+            self._receive()
+        if not self._connected:
+            return False
+        request = self._pending.popleft()
+        assert isinstance(request, protocol.SetUp)
+        sys.argv = request.argv
+        what = ""
+        try:
+            for what in request.preload:
+                importlib.import_module(what)
+            if request.main_path is not None:
+                what = request.main_path
+                run_main(MainModule(request.main_name, request.main_path))
+        except BaseException:  # noqa: ASYNC103 - a script that exits is a failure to report as well; no trio runs here
+            self._send(protocol.SetUpFailed(what, traceback.format_exc()))
+            return False  # noqa: ASYNC104
+        # Nothing imported so far is garbage; left out of collections, its pages stay shared with the children.
+        gc.freeze()
+        self._take_signals()
+        self._send(protocol.Ready())
+        return True
+
+    def serve(self) -> _Task | None:
+        """Fork and reap until the parent is gone: None. In a new child: its task."""
+        with selectors.PollSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._wakeup, selectors.EVENT_READ)
+            while self._connected:
+                for key, _ in selector.select():
+                    if key.fileobj is self._wakeup:
+                        with contextlib.suppress(BlockingIOError):
+                            self._wakeup.recv(_CHUNK)
+                    else:
+                        self._receive()
+                self._reap(os.WNOHANG)
+                while self._pending:
+                    task = self._act_upon(self._pending.popleft())
+                    if task is not None:
+                        return task
+        return None
+
+    def kill_everything(self) -> None:
+        """SIGKILL every descendant and reap it. A killed child's own children become ours, hence the loop."""
+        while True:
+            for pid in {*children_of_this_process(), *self._numbers}:
+                kill_quietly(pid, signal.SIGKILL)
+            if not self._reap(0):
+                return
+
+    def _act_upon(self, message: protocol.Message) -> _Task | None:
+        if isinstance(message, protocol.Signal):
+            if (pid := self._pids.get(message.number)) is not None:
+                kill_quietly(pid, message.signum)
+            return None
+        assert isinstance(message, protocol.Start)
+        output, report = (self._descriptors.popleft() for _ in range(protocol.DESCRIPTORS_PER_START))
+        _flush_output()
+        # A signal that reached the child before it has its own handlers would be written to *our* wake-up socket, and lost to it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -1
+            self._send(protocol.Refused(message.number, str(error)))
+        if pid == 0:
+            self._become_child(message.name, output)
+            return _Task(message.target, message.argument, report)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(output)
+        os.close(report)
+        if pid > 0:
+            self._numbers[pid] = message.number
+            self._pids[message.number] = pid
+            self._send(protocol.Started(message.number, pid))
+        return None
+
+    def _become_child(self, name: str, output: int) -> None:
+        """Leave behind what was the server's: its session, signals and descriptors."""
+        die_with_parent(signal.SIGKILL, self._pid)
+        # A session of its own: the terminal's Ctrl-C reaches the parent alone, which decides what it means for the children.
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if callable(signal.getsignal(signum)):
+                signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for connection in (self._control, self._wakeup, self._wakeup_writer):
+            connection.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        name_process(name)
+        # `random` seeds itself after a fork; numpy's global generator does not, and all children would draw the same numbers.
+        seed: Callable[[], object] | None = getattr(sys.modules.get("numpy.random"), "seed", None)
+        if seed is not None:
+            seed()
+
+    def _take_signals(self) -> None:
+        self._wakeup.setblocking(False)
+        self._wakeup_writer.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._terminated)
+        # Our caller may have had these blocked; we would never hear of a death.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT})
+
+    def _terminated(self, signum: int, frame: object) -> None:
+        self._connected = False
+
+    def _reap(self, options: int) -> bool:
+        """Report the children that ended; False when there are none at all. With WNOHANG until none is left to reap, else just one."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, options)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if (number := self._numbers.pop(pid, None)) is not None:
+                del self._pids[number]
+                self._send(protocol.Exited(number, status))
+            if not options & os.WNOHANG:
+                return True
+
+    def _receive(self) -> None:
+        descriptors = array.array("i")
+        room = socket.CMSG_SPACE(protocol.DESCRIPTORS_PER_START * descriptors.itemsize)
+        try:
+            data, ancillary, flags, _ = self._control.recvmsg(_CHUNK, room, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            data, ancillary, flags = b"", [], 0
+        for level, kind, payload in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(payload)
+        if flags & socket.MSG_CTRUNC:
+            raise OSError("too many open files: the descriptors of a child's pipes were lost on the way")
+        self._descriptors.extend(descriptors)
+        self._connected = self._connected and bool(data)
+        self._pending.extend(protocol.decode(body) for body in self._frames.feed(data))
+
+    def _send(self, message: protocol.Message) -> None:
+        try:
+            self._control.sendall(protocol.encode(message))
+        except OSError:
+            self._connected = False
+
+
+def _flush_output() -> None:
+    """What is still buffered would otherwise be printed again by every child."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
