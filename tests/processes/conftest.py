@@ -1,0 +1,56 @@
+"""A mark by which these tests find every process that descends from one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+_VARIABLE = "TESTED_PROCESSES"
+
+
+class Marked:
+    """The processes whose environment carries the mark: inherited by all descendants, whoever their parent is by now."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self.environment = {_VARIABLE: self.mark}
+
+    def pids(self) -> set[int]:
+        """Those that run now, without this one and without zombies."""
+        found = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    environment = (entry / "environ").read_bytes()
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                except OSError:
+                    continue
+                if f"{_VARIABLE}={self.mark}".encode() in environment.split(b"\0") and state != "Z":
+                    found.add(int(entry.name))
+        return found
+
+    async def gone(self) -> None:
+        """Wait until none is left; the test's own time limit is the deadline."""
+        await until(lambda: not self.pids())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """For facts about other processes, of which nothing tells us: look until it is so, or the test's time limit ends it."""
+    while not condition():  # noqa: ASYNC110 - there is nobody to set an event
+        await trio.sleep(0.005)
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marked]:
+    processes = Marked()
+    for name, value in processes.environment.items():
+        monkeypatch.setenv(name, value)
+    yield processes
+    for pid in processes.pids():
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,92 @@
+"""What the children of these tests run; imported by the fork server's children by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+Report = Callable[[bytes], None]
+
+
+def echo(argument: bytes, report: Report) -> None:
+    report(argument)
+
+
+def echo_and_stay(argument: bytes, report: Report) -> None:
+    report(argument)
+    while True:
+        signal.pause()
+
+
+def stay_silent(argument: bytes, report: Report) -> None:
+    while True:
+        signal.pause()
+
+
+def ignore_sigterm(argument: bytes, report: Report) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    echo_and_stay(argument, report)
+
+
+def exit_with(argument: bytes, report: Report) -> None:
+    sys.exit(int(argument))
+
+
+def fail(argument: bytes, report: Report) -> None:
+    raise LookupError("nothing of the kind")
+
+
+def report_and_die(argument: bytes, report: Report) -> None:
+    report(argument)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def print_bytes(argument: bytes, report: Report) -> None:
+    sys.stdout.buffer.write(argument)
+    sys.stdout.flush()
+
+
+def flood(argument: bytes, report: Report) -> None:
+    line = b"x" * 1023 + b"\n"
+    for _ in range(int(argument) * 1024):
+        os.write(1, line)
+
+
+def leave_orphans(argument: bytes, report: Report) -> None:
+    """Start a grandchild in a session of its own and end; `argument` marks its command line."""
+    program = "import time; time.sleep(600)"
+    orphan = subprocess.Popen([sys.executable, "-c", program, argument], start_new_session=True)
+    report(str(orphan.pid).encode())
+    os._exit(0)
+
+
+def describe(argument: bytes, report: Report) -> None:
+    """Report what a process inherits."""
+    facts = {
+        "stdin": os.readlink("/proc/self/fd/0"),
+        "descriptors": {name: _target(name) for name in os.listdir("/proc/self/fd")},
+        "leads_session": os.getsid(0) == os.getpid(),
+        "sigint": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "sigterm": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "sigchld": signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL,
+        "blocked": [int(signum) for signum in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+        "threads": len(os.listdir("/proc/self/task")),
+        "random": random.random(),
+        "argv": sys.argv,
+        "cwd": os.getcwd(),
+        "path": sys.path,
+        "preloaded": "colorsys" in sys.modules,
+    }
+    report(json.dumps(facts).encode())
+
+
+def _target(name: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{name}")
+    except OSError:
+        return "closed"

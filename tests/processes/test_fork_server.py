@@ -1,0 +1,314 @@
+"""Children start, are told apart in how they end, print, and are all gone after the block: with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServerDiedError, ForkServerStartError, open_fork_server
+from tests.processes.conftest import Marked, until
+
+pytestmark = pytest.mark.cluster
+
+TARGETS = "tests.processes.targets"
+KILLED = ExitStatus(None, signal.SIGKILL)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_a_child_receives_its_argument_reports_and_exits_with_code_0() -> None:
+    async with open_fork_server() as server:
+        argument = os.urandom(1_000_000)
+        child = await server.start(f"{TARGETS}:echo", argument, "one")
+        assert await child.ready() == argument
+        assert await child.wait() == ExitStatus(0, None)
+        assert child.exit_status == ExitStatus(0, None)
+        assert (child.name, child.exit_status.describe()) == ("one", "exit code 0")
+
+
+async def test_exit_codes_and_signals_are_told_apart() -> None:
+    async with open_fork_server() as server:
+        child = await server.start(f"{TARGETS}:exit_with", b"3", "three")
+        assert (await child.wait()).describe() == "exit code 3"
+        for signum in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV):
+            child = await server.start(f"{TARGETS}:echo_and_stay", b"", "victim")
+            await child.ready()
+            os.kill(child.pid, signum)
+            assert (await child.wait()).describe() == f"killed by {signum.name}"
+
+
+async def test_every_waiter_learns_of_the_end_and_later_ones_too() -> None:
+    found: list[ExitStatus] = []
+
+    async def wait(child: ChildProcess) -> None:
+        found.append(await child.wait())
+
+    async with open_fork_server() as server:
+        child = await server.start(f"{TARGETS}:echo_and_stay", b"", "victim")
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(wait, child)
+            await trio.testing.wait_all_tasks_blocked()
+            child.send_signal(signal.SIGKILL)
+        assert await child.wait() == KILLED
+        child.send_signal(signal.SIGKILL)
+    assert found == [KILLED] * 5
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (f"{TARGETS}:fail", "LookupError: nothing of the kind"),
+        (f"{TARGETS}:missing", "AttributeError"),
+        ("no.such:thing", "ModuleNotFoundError"),
+    ],
+)
+async def test_a_child_that_fails_says_where_and_ready_does_not_hang(target: str, expected: str) -> None:
+    lines: list[tuple[str, str]] = []
+    async with open_fork_server(on_line=lambda name, line: lines.append((name, line))) as server:
+        child = await server.start(target, b"", "bad")
+        with pytest.raises(ChildDiedError, match=expected) as caught:
+            await child.ready()
+        assert caught.value.exit_status == ExitStatus(1, None) == await child.wait()
+        assert any(name == "bad" and expected in line for name, line in lines)
+
+
+async def test_a_report_made_just_before_the_end_is_not_lost() -> None:
+    async with open_fork_server() as server:
+        for number in range(20):
+            child = await server.start(f"{TARGETS}:report_and_die", b"%d" % number, "brief")
+            assert await child.wait() == KILLED
+            assert await child.ready() == b"%d" % number
+
+
+async def test_a_child_starts_clean() -> None:
+    async with open_fork_server(preload=["colorsys"]) as server:
+        sibling = await server.start(f"{TARGETS}:echo_and_stay", b"", "sibling")
+        await sibling.ready()
+        children = [await server.start(f"{TARGETS}:describe", b"", f"child-{number}") for number in range(2)]
+        facts, other = [json.loads(await child.ready()) for child in children]
+    assert facts["stdin"] == "/dev/null"
+    assert {name: target for name, target in facts["descriptors"].items() if "socket" in target or "eventpoll" in target} == {}
+    pipes = [target for target in facts["descriptors"].values() if "pipe" in target]
+    assert len(set(pipes)) == 2, "its output and its reports, nothing of its siblings"
+    assert facts["leads_session"]
+    assert facts["sigint"]
+    assert facts["sigterm"]
+    assert facts["sigchld"]
+    assert facts["blocked"] == []
+    assert facts["threads"] == 1
+    assert facts["cwd"] == os.getcwd()
+    assert facts["preloaded"]
+    assert facts["random"] != other["random"]
+
+
+async def test_output_comes_line_by_line_and_is_complete_when_the_end_is_known() -> None:
+    lines: list[str] = []
+    async with open_fork_server(on_line=lambda _, line: lines.append(line)) as server:
+        child = await server.start(f"{TARGETS}:print_bytes", b"one\n\xff\n\nlast without an end", "printer")
+        await child.wait()
+        assert lines == ["one", "\N{REPLACEMENT CHARACTER}", "", "last without an end"]
+
+
+async def test_a_flood_of_output_arrives_whole_and_fills_no_memory() -> None:
+    count = 0
+
+    def on_line(name: str, line: str) -> None:
+        nonlocal count
+        count += 1
+
+    async with open_fork_server(on_line=on_line) as server:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        child = await server.start(f"{TARGETS}:flood", b"100", "flood")
+        assert await child.wait() == ExitStatus(0, None)
+    assert count == 100 * 1024
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 * 1024
+
+
+async def test_fifty_start_at_once_and_every_descriptor_comes_back() -> None:
+    async with open_fork_server() as server:
+        baseline = descriptors()
+        children: list[ChildProcess] = []
+
+        async def start(number: int) -> None:
+            child = await server.start(f"{TARGETS}:echo_and_stay", b"%d" % number, f"child-{number}")
+            assert await child.ready() == b"%d" % number
+            children.append(child)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(start, number)
+        assert len({child.pid for child in children}) == 50
+        for child in children:
+            child.send_signal(signal.SIGKILL)
+        for child in children:
+            assert await child.wait() == KILLED
+        await until(lambda: descriptors() == baseline)
+
+
+async def test_the_block_ends_all_and_gives_every_descriptor_back(marked: Marked) -> None:
+    async with open_fork_server():
+        # The first use of trio and of its threads opens descriptors that stay.
+        pass
+    baseline = descriptors()
+    async with open_fork_server() as server:
+        children = [await server.start(f"{TARGETS}:echo_and_stay", b"", "child") for _ in range(3)]
+        for child in children:
+            await child.ready()
+        assert marked.pids() == {server.pid, *(child.pid for child in children)}
+    assert marked.pids() == set()
+    assert {child.exit_status for child in children} == {ExitStatus(None, signal.SIGTERM)}
+    assert descriptors() == baseline
+
+
+async def test_a_child_that_ignores_sigterm_or_is_stopped_is_killed_after_the_grace(marked: Marked) -> None:
+    async with open_fork_server(grace=0.05) as server:
+        stubborn = await server.start(f"{TARGETS}:ignore_sigterm", b"", "stubborn")
+        stopped = await server.start(f"{TARGETS}:echo_and_stay", b"", "stopped")
+        await stubborn.ready()
+        await stopped.ready()
+        stopped.send_signal(signal.SIGSTOP)
+        await until(lambda: " T " in Path(f"/proc/{stopped.pid}/stat").read_text())
+    assert (stubborn.exit_status, stopped.exit_status) == (KILLED, KILLED)
+    assert marked.pids() == set()
+
+
+async def test_orphans_of_a_child_end_with_the_block(marked: Marked) -> None:
+    async with open_fork_server() as server:
+        child = await server.start(f"{TARGETS}:leave_orphans", b"orphan", "parent")
+        orphan = int(await child.ready())
+        await child.wait()
+        await until(lambda: orphan in marked.pids())
+    assert marked.pids() == set()
+
+
+async def test_the_death_of_the_warm_process_ends_its_children_and_refuses_new_ones(marked: Marked) -> None:
+    async with open_fork_server() as server:
+        children = [await server.start(f"{TARGETS}:stay_silent", b"", "child") for _ in range(3)]
+        os.kill(server.pid, signal.SIGKILL)
+        for child in children:
+            assert await child.wait() == KILLED
+            with pytest.raises(ChildDiedError):
+                await child.ready()
+        await marked.gone()
+        with pytest.raises(ForkServerDiedError, match="open a new fork server"):
+            await server.start(f"{TARGETS}:echo", b"", "late")
+
+
+async def test_a_warm_process_that_hangs_is_killed_with_all_its_children(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.processes.fork_server._KILL_TIME", 0.1)
+    async with open_fork_server(grace=0.05) as server:
+        child = await server.start(f"{TARGETS}:stay_silent", b"", "child")
+        os.kill(server.pid, signal.SIGSTOP)
+    await marked.gone()
+    assert child.exit_status == KILLED
+
+
+async def test_a_start_that_is_cancelled_leaves_no_child(marked: Marked) -> None:
+    async with open_fork_server() as server:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await server.start(f"{TARGETS}:stay_silent", b"", "unwanted")
+        assert scope.cancelled_caught
+        # Requests are carried out in order: once this one is answered, the unwanted child exists or has ended.
+        await (await server.start(f"{TARGETS}:echo", b"", "next")).wait()
+        await until(lambda: marked.pids() == {server.pid})
+
+
+async def test_after_the_block_nothing_starts() -> None:
+    async with open_fork_server() as server:
+        pass
+    with pytest.raises(ForkServerDiedError):
+        await server.start(f"{TARGETS}:echo", b"", "late")
+
+
+async def test_cancelling_the_owner_still_cleans_up(marked: Marked) -> None:
+    with trio.CancelScope() as scope:
+        async with open_fork_server() as server:
+            child = await server.start(f"{TARGETS}:echo_and_stay", b"", "child")
+            await child.ready()
+            scope.cancel()
+            await trio.sleep_forever()
+    assert child.exit_status == ExitStatus(None, signal.SIGTERM)
+    assert marked.pids() == set()
+
+
+async def test_an_error_in_the_block_comes_out_as_it_was_raised(marked: Marked) -> None:
+    with pytest.raises(LookupError, match="mine"):  # noqa: PT012 - the block is what is tested
+        async with open_fork_server() as server:
+            await server.start(f"{TARGETS}:stay_silent", b"", "child")
+            raise LookupError("mine")
+    assert marked.pids() == set()
+
+
+async def test_an_on_line_that_raises_ends_the_block_and_leaves_nothing(marked: Marked) -> None:
+    def on_line(name: str, line: str) -> None:
+        raise OSError("disk full")
+
+    baseline = descriptors()
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="disk full"), flatten_subgroups=True):
+        async with open_fork_server(on_line=on_line) as server:
+            await server.start(f"{TARGETS}:print_bytes", b"text\n", "printer")
+            await trio.sleep_forever()
+    assert marked.pids() == set()
+    assert descriptors() == baseline
+
+
+@pytest.mark.parametrize("module", ["no_such_module_anywhere", "tests.processes.broken_import"])
+async def test_an_import_that_fails_is_reported_with_its_traceback(module: str, marked: Marked) -> None:
+    baseline = descriptors()
+    with pytest.raises(ForkServerStartError, match=module) as caught:
+        async with open_fork_server(preload=[module]):
+            pytest.fail("it must not open")
+    assert "Traceback" in caught.value.remote_traceback
+    assert marked.pids() == set()
+    assert descriptors() == baseline
+
+
+async def test_a_warm_process_killed_during_its_imports_is_an_error_and_no_hang(marked: Marked) -> None:
+    async def kill_it() -> None:
+        await until(lambda: bool(marked.pids()))
+        for pid in marked.pids():
+            os.kill(pid, signal.SIGKILL)
+
+    async def open_it() -> None:
+        with pytest.raises(ForkServerDiedError, match="killed by SIGKILL"):
+            async with open_fork_server(preload=["tests.processes.endless_import"]):
+                pytest.fail("it must not open")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(open_it)
+        nursery.start_soon(kill_it)
+
+
+async def test_the_package_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runtime.py").write_text("raise AssertionError('the wrong runtime')")
+    monkeypatch.chdir(tmp_path)
+    async with open_fork_server() as server:
+        child = await server.start(f"{TARGETS}:describe", b"", "child")
+        assert json.loads(await child.ready())["cwd"] == str(tmp_path)
+
+
+async def test_many_deaths_are_each_reported_once_while_others_start(marked: Marked) -> None:
+    async with open_fork_server() as server:
+
+        async def start_and_kill() -> None:
+            for _ in range(10):
+                child = await server.start(f"{TARGETS}:echo_and_stay", b"", "victim")
+                await child.ready()
+                os.kill(child.pid, signal.SIGKILL)
+                assert await child.wait() == KILLED
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(start_and_kill)
+        assert marked.pids() == {server.pid}

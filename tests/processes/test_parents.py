@@ -1,0 +1,190 @@
+"""Whole programs with a fork server: their `__main__` classes exist in the children, and no end of theirs leaves a process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.processes.conftest import Marked, until
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).parents[2]
+
+HEAD = """
+import pathlib, signal, sys
+import attrs, trio
+from runtime.processes import open_fork_server
+"""
+
+CLASSES = (
+    HEAD
+    + """
+@attrs.frozen
+class Counter:
+    class Part:
+        pass
+
+def build(argument, report):
+    import importlib
+    from __main__ import Counter as by_main
+    by_alias = importlib.import_module("__understudy_main__").Counter
+    assert by_main is by_alias is Counter
+    report(f"{Counter.__module__}:{Counter.Part.__qualname__} {Counter.Part.__module__} {build.__module__} {sys.argv[1:]}".encode())
+
+async def main():
+    async with open_fork_server() as server:
+        child = await server.start("__main__:build", b"", "builder")
+        print((await child.ready()).decode())
+        child = await server.start("__understudy_main__:build", b"", "builder")
+        print((await child.ready()).decode())
+
+if __name__ == "__main__":
+    print("guarded part runs")
+    trio.run(main)
+"""
+)
+
+PARENT = (
+    HEAD
+    + """
+async def main():
+    async with open_fork_server(grace=600) as server:
+        for number in range(3):
+            child = await server.start("tests.processes.targets:ignore_sigterm", b"", f"child-{number}")
+            await child.ready()
+        child = await server.start("tests.processes.targets:leave_orphans", b"", "parent")
+        await child.ready()
+        print("ready", flush=True)
+        await trio.sleep_forever()
+
+if __name__ == "__main__":
+    trio.run(main)
+"""
+)
+
+
+def environment(marked: Marked) -> dict[str, str]:
+    return {**os.environ, **marked.environment, "PYTHONPATH": str(ROOT)}
+
+
+def run(marked: Marked, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=directory, env=environment(marked), capture_output=True, text=True, timeout=30)
+
+
+@contextmanager
+def launch(marked: Marked, script: Path) -> Iterator[subprocess.Popen[str]]:
+    """In a process group of its own, as a shell starts a command; killed at the end of the block at the latest."""
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment(marked),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    with parent:
+        try:
+            yield parent
+        finally:
+            parent.kill()
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def test_classes_of_the_main_script_are_found_in_children_under_both_names(tmp_path: Path, marked: Marked) -> None:
+    script = write(tmp_path / "script.py", CLASSES)
+    done = run(marked, tmp_path, script.name, "an argument")
+    expected = "__main__:Counter.Part __main__ __main__ ['an argument']\n"
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout == "guarded part runs\n" + 2 * expected
+    assert not (tmp_path / "__pycache__").exists()
+    assert marked.pids() == set()
+
+
+def test_a_main_module_run_by_its_import_name_may_import_relatively(tmp_path: Path, marked: Marked) -> None:
+    write(tmp_path / "package" / "__init__.py", "")
+    write(tmp_path / "package" / "other.py", "VALUE = 1")
+    write(tmp_path / "package" / "job.py", "from .other import VALUE\n" + CLASSES)
+    done = run(marked, tmp_path, "-W", "error", "-m", "package.job")
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.count("__main__:Counter.Part __main__ __main__ []") == 2
+
+
+def test_a_program_without_a_main_script_works_too(tmp_path: Path, marked: Marked) -> None:
+    program = (
+        "import trio; from runtime.processes import open_fork_server\n"
+        "async def main():\n"
+        "    async with open_fork_server() as server:\n"
+        "        child = await server.start('tests.processes.targets:echo', b'x', 'one')\n"
+        "        print(await child.ready(), await child.wait())\n"
+        "trio.run(main)"
+    )
+    done = run(marked, tmp_path, "-c", program)
+    assert done.stdout == "b'x' ExitStatus(code=0, signal=None)\n", done.stderr
+
+
+def test_a_script_that_raises_when_imported_is_a_clear_error(tmp_path: Path, marked: Marked) -> None:
+    script = write(tmp_path / "script.py", CLASSES + "\nelse:\n    raise LookupError('only as main')\n")
+    done = run(marked, tmp_path, script.name)
+    assert done.returncode == 1
+    assert "ForkServerStartError" in done.stderr
+    assert "LookupError: only as main" in done.stderr
+    assert str(script) in done.stderr
+    assert marked.pids() == set()
+
+
+def test_a_script_without_the_guard_is_told_so_and_does_not_start_itself_for_ever(tmp_path: Path, marked: Marked) -> None:
+    script = write(tmp_path / "script.py", PARENT.replace('if __name__ == "__main__":', "if True:"))
+    done = run(marked, tmp_path, script.name)
+    assert done.returncode == 1
+    assert 'put what it runs under `if __name__ == "__main__":`' in done.stderr
+    assert marked.pids() == set()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_parent_that_is_killed_leaves_nothing_behind(signum: signal.Signals, tmp_path: Path, marked: Marked) -> None:
+    script = write(tmp_path / "script.py", PARENT)
+    with launch(marked, script) as parent:
+        assert parent.stdout is not None
+        assert await trio.to_thread.run_sync(parent.stdout.readline) == "ready\n"
+        # The parent, the warm process, three children, one orphaned grandchild.
+        await until(lambda: len(marked.pids()) == 6)
+        parent.send_signal(signum)
+        await marked.gone()
+
+
+async def test_a_parent_killed_while_the_imports_hang_leaves_nothing_behind(tmp_path: Path, marked: Marked) -> None:
+    hang = "\nelse:\n    print('importing', flush=True)\n    while True: signal.pause()\n"
+    script = write(tmp_path / "script.py", PARENT + hang)
+    with launch(marked, script) as parent:
+        assert parent.stderr is not None
+        assert await trio.to_thread.run_sync(parent.stderr.readline) == "[fork-server] importing\n"
+        parent.kill()
+        await marked.gone()
+
+
+async def test_ctrl_c_in_the_terminal_reaches_the_parent_alone(tmp_path: Path, marked: Marked) -> None:
+    script = write(tmp_path / "script.py", PARENT.replace("grace=600", "grace=0.05"))
+    with launch(marked, script) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        assert await trio.to_thread.run_sync(parent.stdout.readline) == "ready\n"
+        os.killpg(parent.pid, signal.SIGINT)
+        errors = await trio.to_thread.run_sync(parent.stderr.read)
+        await marked.gone()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert errors.count("Traceback") == 1, "no child was interrupted"
