@@ -208,7 +208,8 @@ class Codec:
         except Exception as error:
             _raise_cause(error)
         value, sentinel = cast("list[object]", pair)
-        if sentinel != self._sentinel:
+        # Its type first: what else may stand there can have an equality of its own (an array has).
+        if type(sentinel) is not bytes or sentinel != self._sentinel:
             raise ProtocolError("the control part of a frame holds more, or less, than one item")
         return value
 
