@@ -267,11 +267,11 @@ class RestartMachine:
         self._now = now
 
     def _starting(self, id: str) -> _Child | None:
-        """The child whose start is reported, or None if it was told to stop before that, so that the report is out of date."""
+        """The child whose start is reported, or None if the supervisor is being stopped, so that the report is out of date."""
         child = self._children.get(id)
         if child is not None and child.state == "starting":
             return child
-        if (child is not None and child.state == "stopping") or self._phase == "ended":
+        if self._phase in ("stopping", "ended"):
             return None
         raise ValueError(f"child {id!r} was not being started")
 

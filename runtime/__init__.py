@@ -1,7 +1,8 @@
 """What hosts actors: nodes, local clusters, and everything between them."""
 
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
-from runtime.node import Node, open_node
+from runtime.node import Node
+from runtime.opening import open_node
 from runtime.version import __version__
 
 __all__ = ["LocalCluster", "Node", "NodeProcess", "__version__", "open_local_cluster", "open_node"]

@@ -18,7 +18,8 @@ import trio
 
 from actors.errors import NodeNotFoundError
 from runtime.environment import SystemEnvironment
-from runtime.node import Node, open_node
+from runtime.node import Node
+from runtime.opening import open_node
 from runtime.processes import ChildProcess, ExitStatus, ForkServer, open_fork_server
 
 PRELOADED = ("runtime.local_cluster", "actors")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import attrs
@@ -33,17 +32,15 @@ from actors.options import SpawnChanges, SpawnOptions
 from actors.supervision import ExitReason
 from runtime.calls.failures import plain_error
 from runtime.calls.station import Station
-from runtime.environment import Environment, SystemEnvironment
+from runtime.environment import Environment
 from runtime.hosting.host import Host
 from runtime.hosting.services import NODE_SERVICE, STORE_SERVICE, NodeService
 from runtime.links.link import Link
-from runtime.links.transports import Network, SocketNetwork, is_loopback
-from runtime.membership.join import JoinTicket, ask_to_join
-from runtime.membership.liveness import has_ended, host_identity, process_start
-from runtime.membership.members import Enrolment, Members, NodeRecord
+from runtime.links.transports import Connection, Network
+from runtime.membership.join import JoinTicket
+from runtime.membership.liveness import has_ended, host_identity
+from runtime.membership.members import Enrolment, Members
 from runtime.membership.names import Names
-from runtime.membership.secrets import find_secret
-from runtime.store.embedded import EmbeddedStore
 from runtime.store.interface import Store
 from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
 from runtime.supervision.work import SupervisionWork, choose_node
@@ -87,9 +84,9 @@ class Node:
         environment: Environment,
         network: Network,
         nursery: trio.Nursery,
-        store_node: tuple[str, int] | None,
         store: Store | None,
         enrolment: Enrolment,
+        ticket: JoinTicket | None,
     ) -> None:
         self._environment = environment
         self._nursery = nursery
@@ -98,10 +95,12 @@ class Node:
         self.secret = secret
         self.asked_to_leave = trio.Event()
         self._following = trio.CancelScope()
-        self._store_node = store_node or (introduction.peer.name, introduction.peer.incarnation)
+        self._ticket = ticket
+        self._store_node = ticket.store_node if ticket is not None else introduction.peer.identity
         self._station = Station(introduction, secret, environment, network, nursery, self, self._make_host, self._connection_broken)
         self._store = store or self._remote_store()
         codec = self._station.codec
+        enrolment.use(self._store)
         self._names = Names(self._store, codec, enrolment.record.lease, self.name, self.incarnation)
         self._members = Members(self._store, codec, self._gone)
         host = self._station.host
@@ -302,12 +301,15 @@ class Node:
         member = seen.member
         return self._station.peers.link(Peer(name=node, incarnation=incarnation, role="node", addresses=member.addresses, host=member.host))
 
-    async def serve(self, listen: Callable[[Any], Any], ticket: JoinTicket | None) -> None:
+    async def accept(self, connection: Connection) -> None:
+        """Serve a connection that somebody dialled."""
+        await self._station.peers.accept(connection)
+
+    async def serve(self) -> None:
         """Start what a node does all its life; returns when it is ready for use."""
-        listen(self._station.peers.accept)
         self._nursery.start_soon(self._station.peers.beat, name="beats")
-        if ticket is not None:
-            self._station.peers.link(ticket.store_peer)
+        if self._ticket is not None:
+            self._station.peers.link(self._ticket.store_peer)
         await self._nursery.start(self._follow)
 
     async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -423,84 +425,3 @@ class _LateNames:
 
     async def saved(self, name: str) -> Any:
         return await self._node._names.saved(name)
-
-
-@asynccontextmanager
-async def open_node(
-    name: str | None = None,
-    *,
-    join: str | None = None,
-    listen: str = "127.0.0.1:0",
-    cluster: str = "understudy",
-    secret: bytes | str | None = None,
-    labels: Mapping[str, str] | None = None,
-    environment: Environment | None = None,
-    network: Network | None = None,
-) -> AsyncIterator[Node]:
-    """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
-
-    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT` for other nodes, port 0 for any free one; nodes of the
-    same machine use a Unix
-    socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback
-    addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors.
-
-    Raises `JoinError`, `NodeNameTakenError`, `ListenError` or a `HandshakeError`, each saying what to do next.
-    """
-    environment = environment or SystemEnvironment()
-    network = network or SocketNetwork()
-    proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
-    name = name or f"node-{environment.token(4).hex()}"
-    async with trio.open_nursery() as nursery:
-        listeners: list[Any] = []
-
-        async def accept(connection: Any) -> None:
-            # Connections that come before the node is complete wait for the moment it is.
-            await ready.wait()
-            await listeners[0](connection)
-
-        ready = trio.Event()
-        bound = await nursery.start(network.listen, f"tcp:{listen}" if not listen.startswith("tcp:") else listen, accept)
-        local = f"unix:@understudy-{environment.token(8).hex()}"
-        addresses = [bound, await nursery.start(network.listen, local, accept)]
-        record = NodeRecord(
-            name=name,
-            addresses=tuple(addresses),
-            host=host_identity(),
-            pid=os.getpid(),
-            started=process_start(os.getpid()),
-            lease=0,
-            joined=environment.wall_time(),
-            labels=dict(labels or {}),
-        )
-        store: EmbeddedStore | None = None
-        ticket: JoinTicket | None = None
-        if join is None:
-            store = EmbeddedStore(environment)
-            await nursery.start(store.run)
-            enrolment = Enrolment(store, environment, record)
-            await enrolment.enter()
-        else:
-            ticket = await ask_to_join(join, cluster, proof, environment, network, record)
-            enrolment = ticket.enrolment
-        peer = Peer(name=name, incarnation=enrolment.incarnation, role="node", addresses=tuple(addresses), host=record.host)
-        node = Node(
-            Introduction(cluster=cluster, peer=peer),
-            proof,
-            environment,
-            network,
-            nursery,
-            ticket.store_node if ticket is not None else None,
-            store,
-            enrolment,
-        )
-        enrolment.use(node._store)
-        await node.serve(listeners.append, ticket)
-        ready.set()
-        try:
-            yield node
-        finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
-                await node.close()
-            nursery.cancel_scope.cancel()
-            if store is not None:
-                store.close()

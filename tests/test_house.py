@@ -39,6 +39,8 @@ SANS_IO = (
     "runtime/calls/incoming.py",
     "runtime/calls/outgoing.py",
     "runtime/links/session.py",
+    "runtime/processes/output.py",
+    "runtime/processes/protocol.py",
     "runtime/store/memory.py",
     "runtime/wire/*.py",
 )
@@ -66,7 +68,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("links",),
     ROOMS,
     ("node",),
+    ("opening",),
     ("local_cluster",),
+    ("demonstration",),
     (FACE,),
     ("command_line",),
 )

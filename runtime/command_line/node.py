@@ -12,7 +12,7 @@ import trio
 
 from runtime.command_line.connect import DEFAULT_ADDRESS, secret_of, secret_option
 from runtime.local_cluster import leave_on_signals
-from runtime.node import open_node
+from runtime.opening import open_node
 
 
 def _labels(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -1,0 +1,105 @@
+"""The door to a cluster: `open_node` founds one or joins one, and leaves it in order.
+
+No background task outlives the block: all of a node's tasks live in the one nursery that is opened here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from runtime.environment import Environment, SystemEnvironment
+from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address
+from runtime.membership.join import JoinTicket, ask_to_join
+from runtime.membership.liveness import host_identity, process_start
+from runtime.membership.members import Enrolment, NodeRecord
+from runtime.membership.secrets import find_secret
+from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
+from runtime.store.embedded import EmbeddedStore
+from runtime.wire.handshake import Introduction, Peer
+
+
+@attrs.define
+class _Door:
+    """Where connections arrive. Those that come before the node is complete wait for the moment it is."""
+
+    node: Node | None = None
+    opened: trio.Event = attrs.field(factory=trio.Event)
+
+    async def accept(self, connection: Connection) -> None:
+        """Hand a connection to the node."""
+        await self.opened.wait()
+        if self.node is not None:
+            await self.node.accept(connection)
+
+    def open(self, node: Node) -> None:
+        """The node is complete."""
+        self.node = node
+        self.opened.set()
+
+
+@asynccontextmanager
+async def open_node(
+    name: str | None = None,
+    *,
+    join: str | None = None,
+    listen: str = "127.0.0.1:0",
+    cluster: str = "understudy",
+    secret: bytes | str | None = None,
+    labels: Mapping[str, str] | None = None,
+    environment: Environment | None = None,
+    network: Network | None = None,
+) -> AsyncIterator[Node]:
+    """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
+
+    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT` for other nodes, port 0 for any free one; nodes of the
+    same machine use a Unix
+    socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback
+    addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors.
+
+    Raises `JoinError`, `NodeNameTakenError`, `ListenError` or a `HandshakeError`, each saying what to do next.
+    """
+    environment = environment or SystemEnvironment()
+    network = network or SocketNetwork()
+    kind, where = split_address(listen)
+    proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
+    door = _Door()
+    async with trio.open_nursery() as nursery:
+        bound = await nursery.start(network.listen, f"{kind}:{where}", door.accept)
+        local = await nursery.start(network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept)
+        record = NodeRecord(
+            name=name or f"node-{environment.token(4).hex()}",
+            addresses=(bound, local),
+            host=host_identity(),
+            pid=os.getpid(),
+            started=process_start(os.getpid()),
+            lease=0,
+            joined=environment.wall_time(),
+            labels=dict(labels or {}),
+        )
+        store: EmbeddedStore | None = None
+        ticket: JoinTicket | None = None
+        if join is None:
+            store = EmbeddedStore(environment)
+            await nursery.start(store.run)
+            enrolment = Enrolment(store, environment, record)
+            await enrolment.enter()
+        else:
+            ticket = await ask_to_join(join, cluster, proof, environment, network, record)
+            enrolment = ticket.enrolment
+        peer = Peer(name=record.name, incarnation=enrolment.incarnation, role="node", addresses=record.addresses, host=record.host)
+        node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, store, enrolment, ticket)
+        await node.serve()
+        door.open(node)
+        try:
+            yield node
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
+                await node.close()
+            nursery.cancel_scope.cancel()
+            if store is not None:
+                store.close()
