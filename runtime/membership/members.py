@@ -95,6 +95,8 @@ class Members:
                 self._replace(found.entries, found.revision)
                 continue
             except StoreError as error:
+                # A store that closes together with its node is no news.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 if not away:
                     logger.warning("the store is away; the members are those last seen: %s", error)
                 away = True

@@ -1,0 +1,178 @@
+"""Local clusters of real processes: started, killed, left, and gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from actors import ChildSpec, NotExecutedError, OutcomeUnknownError, SpawnOptions, Supervisor
+from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
+from runtime import open_local_cluster
+from runtime.membership.liveness import process_start
+from tests.cluster.actors_used import Ledger, Sleeper
+
+pytestmark = pytest.mark.cluster
+
+
+def check_ended(pids: list[int]) -> None:
+    assert [pid for pid in pids if process_start(pid)] == []
+
+
+async def test_all_nodes_are_members_when_the_cluster_is_open_and_no_process_is_left_when_it_is_closed() -> None:
+    async with open_local_cluster(nodes=4) as cluster:
+        names = [member.name for member in cluster.node.members()]
+        pids = [process.pid for process in cluster.processes.values()]
+        assert names == ["driver", "worker-1", "worker-2", "worker-3", "worker-4"]
+        assert len(set(pids)) == 4
+    check_ended(pids)
+
+
+async def test_a_call_that_runs_when_its_process_is_killed_ends_at_once_with_an_unknown_outcome() -> None:
+    async with open_local_cluster(nodes=1) as cluster:
+        ledger = await cluster.node.options(name="ledger", on="worker-1").spawn(Ledger)
+        with trio.fail_after(5), pytest.raises(NodeDiedError) as caught:
+            await ledger.die_in_the_middle()
+        assert isinstance(caught.value, OutcomeUnknownError)
+        assert caught.value.node == "worker-1"
+        with trio.fail_after(5), pytest.raises(ActorNotFoundError):
+            await ledger.read()
+
+
+async def test_a_node_that_leaves_finishes_the_calls_it_has_and_refuses_later_ones() -> None:
+    async with open_local_cluster(nodes=2) as cluster:
+        sleeper = await cluster.node.options(name="sleeper", on="worker-1").spawn(Sleeper)
+        answers: list[str] = []
+
+        async def ask() -> None:
+            answers.append(await sleeper.sleep(0.3))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await sleeper.sleep(0)
+            status = await cluster.process("worker-1").leave()
+        assert answers == ["worker-1"]
+        assert status.code == 0
+        with trio.fail_after(5), pytest.raises(NotExecutedError):
+            await sleeper.sleep(0)
+
+
+async def test_a_node_that_is_not_there_is_named_in_the_error() -> None:
+    async with open_local_cluster(nodes=0) as cluster:
+        with pytest.raises(NodeNotFoundError, match="worker-9"):
+            await cluster.node.options(on="worker-9").spawn(Ledger)
+
+
+async def test_a_paused_node_answers_when_it_goes_on() -> None:
+    async with open_local_cluster(nodes=1) as cluster:
+        sleeper = await cluster.node.options(on="worker-1").spawn(Sleeper)
+        process = cluster.process("worker-1")
+        process.pause()
+        await _wait_stopped(process.pid)
+        answered = trio.Event()
+
+        async def ask() -> None:
+            await sleeper.sleep(0)
+            answered.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            with trio.move_on_after(0.2):
+                await answered.wait()
+            assert not answered.is_set()
+            process.resume()
+            with trio.fail_after(5):
+                await answered.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+async def test_every_call_ends_and_nothing_saved_is_lost_while_processes_are_killed_at_random(seed: int) -> None:
+    """Callers add to supervised ledgers while their processes are killed; a sum may exceed what was acknowledged, never fall short of it."""
+    draw = random.Random(seed)
+    acknowledged = {"a": 0, "b": 0}
+    unknown = {"a": 0, "b": 0}
+    async with open_local_cluster(nodes=3) as cluster:
+        options = [SpawnOptions(name=name, labels={"role": "ledger"}) for name in acknowledged]
+        for _ in range(2):
+            await cluster.start_node(f"ledger-{_}", labels={"role": "ledger"})
+        specs = [ChildSpec(id=str(option.name), actor=Ledger, options=option) for option in options]
+        await cluster.node.options(name="tree").spawn(Supervisor, specs, intensity=100)
+        ledgers = {name: await cluster.node.lookup(name, Ledger) for name in acknowledged}
+        stop = trio.Event()
+
+        async def call(name: str) -> None:
+            while not stop.is_set():
+                try:
+                    with trio.fail_after(15):
+                        await ledgers[name].add(1)
+                except OutcomeUnknownError:
+                    unknown[name] += 1
+                except NotExecutedError:
+                    await trio.sleep(0.01)
+                else:
+                    acknowledged[name] += 1
+
+        with trio.fail_after(45):
+            async with trio.open_nursery() as nursery:
+                for name in acknowledged:
+                    for _ in range(4):
+                        nursery.start_soon(call, name)
+                for number in range(6):
+                    await trio.sleep(draw.uniform(0.05, 0.3))
+                    node, _epoch = await ledgers[draw.choice(sorted(acknowledged))].where()
+                    await cluster.start_node(f"fresh-{number}", labels={"role": "ledger"})
+                    cluster.process(node).kill()
+                await trio.sleep(0.2)
+                stop.set()
+            for name, ledger in ledgers.items():
+                total = await ledger.read()
+                assert acknowledged[name] <= total <= acknowledged[name] + unknown[name], f"seed {seed}"
+        assert sum(unknown.values()) > 0 or sum(acknowledged.values()) > 100
+
+
+PARENT = """
+import sys, trio
+from runtime import open_local_cluster
+async def main():
+    async with open_local_cluster(nodes=3) as cluster:
+        print(*[process.pid for process in cluster.processes.values()], flush=True)
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, signum: signal.Signals) -> None:
+    root = Path(__file__).resolve().parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    assert parent.stdout is not None
+    pids = [int(text) for text in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    parent.send_signal(signum)
+    parent.wait()
+    # What they print goes to the parent's output: its end is the end of the last of them.
+    parent.stdout.read()
+    parent.stdout.close()
+    trio.run(_wait_ended, pids)
+    check_ended(pids)
+
+
+async def _wait_stopped(pid: int) -> None:
+    with trio.fail_after(5):
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # noqa: ASYNC110  as below
+            await trio.sleep(0.001)
+
+
+async def _wait_ended(pids: list[int]) -> None:
+    with trio.move_on_after(10):
+        while any(process_start(pid) for pid in pids):  # noqa: ASYNC110  the end of somebody else's processes cannot be awaited
+            await trio.sleep(0.01)
