@@ -1,0 +1,386 @@
+"""The supervisor's decisions against an independent model, on random trees and event orders, and the invariants that need no model."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.restarts import ChildRule, ExitReason, RestartMachine
+from actors.supervision import Answer, Exit, Start, Stop, TryAgain
+from tests.actors.reference_model import Reference
+
+EXAMPLES = max(2_000, settings().max_examples)
+"""A profile with more examples than these raises them: `--hypothesis-profile=...`."""
+
+RAISED = ExitReason("raised")
+
+Script = tuple[dict[str, Any], list["Event"], list["Step"]]
+"""A supervisor, what happens to it while it is idle, and how its operations go, one after another."""
+
+Traced = tuple[str, str, float]
+"""What was done ("start" or "stop"), to which child, when."""
+
+
+@attrs.frozen
+class Event:
+    """Something that happens to a supervisor. `kind`: how a child exits, what is requested, or "stop"; the world decides if it can be."""
+
+    kind: str
+    id: str
+    rule: ChildRule
+    later: int
+
+
+@attrs.frozen
+class Step:
+    """How a blocking operation goes: what happens meanwhile, its outcome, and seconds that it takes."""
+
+    meanwhile: tuple[Event, ...] = ()
+    outcome: str = "ok"
+    takes: int = 0
+
+
+class Driven:
+    """A `RestartMachine` with a shell around it that carries effects out in a world, with the interface of the reference."""
+
+    def __init__(self, children: Sequence[ChildRule], strategy: Any, intensity: int, period: int, automatic: Any, world: Any) -> None:
+        self.machine = RestartMachine(children, strategy, intensity, period, automatic)
+        self.world = world
+        self.to_do: deque[object] = deque()
+        self.busy = False
+        self.ended: str | None = None
+        self.replies: dict[int, str] = {}
+        self.counted: list[float] = []
+
+    def start(self) -> str:
+        self.take(self.machine.start(self.world.now))
+        self.run()
+        return "fail" if self.ended else "ok"
+
+    def stop(self) -> None:
+        self.take(self.machine.stop(self.world.now))
+
+    def exit(self, id: str, kind: Any) -> None:
+        self.take(self.machine.exited(id, ExitReason(kind), self.world.now))
+
+    def request(self, number: int, kind: str, rule: ChildRule) -> None:
+        self.take(self.machine.add(rule, number) if kind == "add" else getattr(self.machine, kind)(rule.id, number))
+
+    def take(self, effects: Sequence[object]) -> None:
+        for effect in effects:
+            assert not isinstance(effect, TryAgain)
+            if isinstance(effect, Answer):
+                assert isinstance(effect.request, int)
+                assert effect.request not in self.replies
+                self.replies[effect.request] = effect.reply
+            elif isinstance(effect, Exit):
+                assert self.ended is None
+                self.ended = effect.reason.kind
+            elif isinstance(effect, Start | Stop):
+                aborts = self.busy and isinstance(effect, Stop) and self.machine.phase == "stopping"
+                assert not self.to_do, "two things at a time"
+                assert not self.busy or aborts, "something new while something is outstanding"
+                self.to_do.append(effect)
+
+    def run(self) -> None:
+        while self.to_do:
+            effect = self.to_do.popleft()
+            what, id = ("start", effect.id) if isinstance(effect, Start) else ("stop", effect.id)  # type: ignore[attr-defined]
+            self.busy = True
+            outcome = self.world.operation(what, id)
+            self.busy = False
+            now = self.world.now
+            if self.to_do:
+                # Told to stop while this child was starting; that it has started all the same must not matter.
+                if outcome == "ok":
+                    assert self.machine.started(id, now) == []
+            elif what == "stop":
+                crashed = outcome == "fail"
+                self.take(self.machine.exited(id, RAISED, now) if crashed else self.machine.stopped(id))
+            elif outcome == "ok":
+                self.take(self.machine.started(id, now))
+            elif outcome == "ignore":
+                self.take(self.machine.ignored(id))
+            else:
+                self.take(self.machine.start_failed(id, RAISED, now))
+
+    def state(self) -> dict[str, str]:
+        words = {"stopped": "none", "restarting": "restarting", "running": "actor"}
+        return {view.rule.id: words[view.state] for view in self.machine.children()}
+
+
+class Modelled(Reference):
+    """The reference, with its state in words."""
+
+    def state(self) -> dict[str, str]:
+        return {id: "actor" if isinstance(pid, int) else pid or "none" for id, pid in self.pids.items()}  # type: ignore[misc]
+
+
+class ScriptedWorld:
+    """Plays one script to one supervisor: what it starts and stops goes into `trace`."""
+
+    def __init__(self, steps: Sequence[Step], make: Callable[[ScriptedWorld], Driven | Modelled]) -> None:
+        self.now = 0.0
+        self.steps = deque(steps)
+        self.alive: set[str] = set()
+        self.trace: list[Traced] = []
+        self.requests = 0
+        self.told = False
+        self.supervisor = make(self)
+
+    def operation(self, what: str, id: str) -> str:
+        self.trace.append((what, id, self.now))
+        step = self.steps.popleft() if self.steps else Step()
+        told_before = self.told
+        for event in step.meanwhile:
+            self.happen(event, id)
+        self.now += step.takes
+        aborted = what == "start" and self.told and not told_before
+        outcome = step.outcome if what == "start" or step.outcome == "fail" else "ok"
+        if what == "stop" or aborted:
+            self.alive.discard(id)
+        elif outcome == "ok":
+            self.alive.add(id)
+        return outcome
+
+    def happen(self, event: Event, busy_with: str | None = None) -> None:
+        self.now += event.later
+        if event.kind in REQUESTS:
+            self.requests += 1
+            self.supervisor.request(self.requests, event.kind, event.rule)
+        elif event.kind == "stop":
+            self.told = True
+            self.supervisor.stop() if isinstance(self.supervisor, Driven) else setattr(self.supervisor, "told", True)
+        elif event.id in self.alive and event.id != busy_with:
+            self.alive.discard(event.id)
+            self.supervisor.exit(event.id, event.kind)
+        elif event.id != busy_with and isinstance(self.supervisor, Driven):
+            self.supervisor.exit(event.id, event.kind)
+
+    def play(self, events: Sequence[Event]) -> dict[str, object]:
+        self.supervisor.start()
+        self.supervisor.run()
+        for event in events:
+            if self.supervisor.ended:
+                break
+            self.happen(event)
+            self.supervisor.run()
+        found = self.supervisor
+        replies = {number: found.replies.get(number) for number in range(1, self.requests + 1)}
+        state = None if found.ended else found.state()
+        return {"trace": self.trace, "ended": found.ended, "replies": replies, "state": state, "now": self.now}
+
+
+IDS = ("a", "b", "c", "d", "e")
+RESTARTS = ("permanent", "permanent", "transient", "temporary")
+KINDS = ("raised", "node died", "normal", "shutdown")
+REQUESTS = ("add", "terminate", "restart", "delete")
+
+
+def rules_of(automatic: str, ids: Sequence[str]) -> list[ChildRule]:
+    """Every rule that fits, so that one choice draws one: hypothesis covers few large choices better than many small ones."""
+    all_of_them = [ChildRule(id, restart=restart) for id in ids for restart in RESTARTS]
+    significant = [attrs.evolve(rule, significant=True) for rule in all_of_them if rule.restart != "permanent"]
+    return all_of_them if automatic == "never" else [*all_of_them, *significant]
+
+
+def events_of(automatic: str) -> list[Event]:
+    """Every event there can be, exits more often than requests."""
+    exits = [Event(kind, id, ChildRule(id), later) for kind in KINDS for id in IDS for later in (0, 0, 1, 3)]
+    requests = [Event(kind, rule.id, rule, later) for kind in REQUESTS for rule in rules_of(automatic, IDS) for later in (0, 1)]
+    return [*exits * 3, *requests]
+
+
+POOLS = {automatic: events_of(automatic) for automatic in ("never", "any-significant", "all-significant")}
+STOPS = [Event("stop", "a", ChildRule("a"), later) for later in (0, 1)]
+
+
+@st.composite
+def supervisors(draw: st.DrawFn) -> dict[str, Any]:
+    automatic = draw(st.sampled_from(["never", "never", "any-significant", "all-significant"]))
+    ids = IDS[: draw(st.integers(0, 4))]
+    return {
+        "children": [draw(st.sampled_from(rules_of(automatic, [id]))) for id in ids],
+        "strategy": draw(st.sampled_from(["one-for-one", "one-for-all", "rest-for-one"])),
+        "intensity": draw(st.sampled_from([0, 1, 2, 3, 5, 8, 50])),
+        "period": draw(st.integers(1, 10)),
+        "automatic": automatic,
+    }
+
+
+@st.composite
+def scripts(draw: st.DrawFn) -> Script:
+    supervisor = draw(supervisors())
+    pool = POOLS[supervisor["automatic"]]
+    event = st.sampled_from(pool + STOPS * (len(pool) // 80))
+    meanwhile = st.lists(event, max_size=4).map(tuple)
+    outcomes = st.sampled_from(["ok", "ok", "ok", "ok", "ignore", "fail"])
+    steps = st.lists(st.builds(Step, st.just(()) | meanwhile, outcomes, st.integers(0, 2)), min_size=draw(st.integers(0, 10)), max_size=20)
+    start_well = [Step() for _ in supervisor["children"] if draw(st.booleans())]
+    return supervisor, draw(st.lists(event, min_size=draw(st.integers(0, 8)), max_size=15)), [*start_well, *draw(steps)]
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(scripts())
+def test_a_supervisor_does_what_the_reference_does_whatever_happens_in_whatever_order(script: Script) -> None:
+    supervisor, events, steps = script
+    keywords = list(supervisor.values())
+    expected = ScriptedWorld(steps, lambda world: Modelled(*keywords, world)).play(events)
+    world = ScriptedWorld(steps, lambda world: Driven(*keywords, world))
+    assert world.play(events) == expected
+    running = {id for id, state in world.supervisor.state().items() if state == "actor"}
+    assert running == world.alive
+    assert not (running and world.supervisor.ended), "something outlived its supervisor"
+    assert len(world.supervisor.replies) == world.requests
+
+
+@attrs.frozen
+class Tree:
+    """A supervisor of supervisors and leaves; leaves have no `inner`."""
+
+    supervisor: dict[str, Any]
+    inner: dict[str, Tree]
+
+
+class Branch:
+    """One supervisor of a tree at work, and those under it. Leaves start as the shared list of fates says."""
+
+    def __init__(self, tree: Tree, path: str, make: Any, clock: list[float], fates: deque[str], trace: list[Traced]) -> None:
+        self.tree, self.path, self.make, self.clock, self.fates, self.trace = tree, path, make, clock, fates, trace
+        self.inner: dict[str, Branch] = {}
+        self.supervisor = make(*tree.supervisor.values(), self)
+
+    @property
+    def now(self) -> float:
+        return self.clock[0]
+
+    def operation(self, what: str, id: str) -> str:
+        self.trace.append((what, f"{self.path}/{id}", self.now))
+        if id not in self.tree.inner:
+            return self.fates.popleft() if what == "start" and self.fates else "ok"
+        if what == "stop":
+            ending = self.inner.pop(id).supervisor
+            ending.stop()
+            ending.run()
+            return "ok"
+        branch = Branch(self.tree.inner[id], f"{self.path}/{id}", self.make, self.clock, self.fates, self.trace)
+        outcome: str = branch.supervisor.start()
+        if outcome == "ok":
+            self.inner[id] = branch
+        return outcome
+
+    def crash(self, path: Sequence[str], kind: str) -> None:
+        """End the leaf, or the last supervisor on the way that there is no way on from, and let every level above react."""
+        id, *rest = path
+        branch = self.inner.get(id)
+        if branch is not None:
+            branch.crash(rest or ["a"], kind)
+            if branch.supervisor.ended is None:
+                return
+            del self.inner[id]
+            kind = branch.supervisor.ended
+        elif id in self.tree.inner:
+            return
+        if self.supervisor.state().get(id) == "actor":
+            self.supervisor.exit(id, kind)
+            self.supervisor.run()
+
+    def states(self) -> dict[str, object]:
+        return {**self.supervisor.state(), **{id: branch.states() for id, branch in self.inner.items()}}
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3) -> Tree:
+    supervisor = draw(supervisors())
+    ids = [rule.id for rule in supervisor["children"]]
+    inner = [id for id in ids if depth > 1 and draw(st.integers(0, 2)) == 0]
+    return Tree(supervisor, {id: draw(trees(depth - 1)) for id in inner})
+
+
+def grown(tree: Tree, make: Any, crashes: Sequence[tuple[list[str], str, int]], fates: Sequence[str]) -> dict[str, object]:
+    clock = [0.0]
+    root = Branch(tree, "", make, clock, deque(fates), [])
+    root.supervisor.start()
+    for path, kind, later in crashes:
+        if root.supervisor.ended:
+            break
+        clock[0] += later
+        root.crash(path, kind)
+    ended = root.supervisor.ended
+    return {"trace": root.trace, "ended": ended, "states": None if ended else root.states()}
+
+
+CRASHES = st.lists(
+    st.tuples(st.lists(st.sampled_from(IDS), min_size=3, max_size=3), st.sampled_from(KINDS), st.integers(0, 4)), max_size=20
+)
+FATES = st.lists(st.sampled_from([*["ok"] * 8, "ignore", "fail"]), max_size=40)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES)
+@given(trees(), CRASHES, FATES)
+def test_a_tree_of_supervisors_escalates_as_the_reference_does(
+    tree: Tree, crashes: list[tuple[list[str], str, int]], fates: list[str]
+) -> None:
+    assert grown(tree, Driven, crashes, fates) == grown(tree, Modelled, crashes, fates)
+
+
+class WatchfulWorld(ScriptedWorld):
+    """Asserts at each start and stop that whoever comes later in the order of the children does not run."""
+
+    def __init__(self, steps: Sequence[Step], supervisor: dict[str, Any]) -> None:
+        self.order = [rule.id for rule in supervisor["children"]]
+        self.alone = supervisor["strategy"] == "one-for-one"
+        super().__init__(steps, lambda world: Driven(*supervisor.values(), world))
+
+    def operation(self, what: str, id: str) -> str:
+        later = self.alive.intersection(self.order[self.order.index(id) + 1 :])
+        aborted = what == "stop" and id not in self.alive
+        assert not later or (self.alone and (what == "start" or aborted)), f"{what} {id} while {later} run"
+        return super().operation(what, id)
+
+
+@settings(max_examples=EXAMPLES // 4)
+@given(scripts())
+def test_nothing_starts_after_or_stops_before_what_was_started_later(script: Script) -> None:
+    supervisor, events, steps = script
+    steps = [attrs.evolve(step, meanwhile=tuple(each for each in step.meanwhile if each.kind not in REQUESTS)) for step in steps]
+    WatchfulWorld(steps, supervisor).play([event for event in events if event.kind not in REQUESTS])
+
+
+@settings(max_examples=EXAMPLES // 4)
+@given(
+    intensity=st.integers(0, 5),
+    period=st.integers(1, 10),
+    failures=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3), st.integers(0, 3)), max_size=40),
+)
+def test_no_window_of_a_period_ever_holds_more_restarts_than_the_intensity(
+    intensity: int, period: int, failures: list[tuple[str, int, int]]
+) -> None:
+    machine = RestartMachine([ChildRule("a"), ChildRule("b")], intensity=intensity, period=period)
+    for effects in (machine.start(0), machine.started("a", 0), machine.started("b", 0)):
+        assert effects
+    now, restarts = 0, []
+    for id, later, failed_starts in failures:
+        now += later
+        effects = machine.exited(id, RAISED, now)
+        for _ in range(failed_starts):
+            if effects == [Start(id)]:
+                restarts.append(now)
+                effects = machine.start_failed(id, RAISED, now)
+        if effects != [Start(id)]:
+            # One restart more would have been too many: the machine gives up then, and not before.
+            assert machine.phase == "stopping"
+            assert sum(now - time <= period for time in restarts) == intensity
+            break
+        restarts.append(now)
+        machine.started(id, now)
+    for start in restarts:
+        assert sum(start <= time <= start + period for time in restarts) <= intensity
