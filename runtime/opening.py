@@ -65,41 +65,69 @@ async def open_node(
     """
     environment = environment or SystemEnvironment()
     network = network or SocketNetwork()
-    kind, where = split_address(listen)
+    where = ":".join(split_address(listen))
     proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
-    door = _Door()
+    async with trio.open_nursery() as outer:
+        nursery: trio.Nursery = await outer.start(_shelter)
+        try:
+            async with _opened(nursery, name, join, where, cluster, proof, labels, environment, network) as node:
+                yield node
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """A nursery that a cancellation of the block does not reach: the node needs its tasks until it has left in order."""
     async with trio.open_nursery() as nursery:
-        bound = await nursery.start(network.listen, f"{kind}:{where}", door.accept)
-        local = await nursery.start(network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept)
-        record = NodeRecord(
-            name=name or f"node-{environment.token(4).hex()}",
-            addresses=(bound, local),
-            host=host_identity(),
-            pid=os.getpid(),
-            started=process_start(os.getpid()),
-            lease=0,
-            joined=environment.wall_time(),
-            labels=dict(labels or {}),
-        )
-        store: EmbeddedStore | None = None
-        ticket: JoinTicket | None = None
-        if join is None:
-            store = EmbeddedStore(environment)
-            await nursery.start(store.run)
-            enrolment = Enrolment(store, environment, record)
-            await enrolment.enter()
-        else:
-            ticket = await ask_to_join(join, cluster, proof, environment, network, record)
-            enrolment = ticket.enrolment
-        peer = Peer(name=record.name, incarnation=enrolment.incarnation, role="node", addresses=record.addresses, host=record.host)
-        node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, store, enrolment, ticket)
+        nursery.cancel_scope.shield = True
+        task_status.started(nursery)
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def _opened(
+    nursery: trio.Nursery,
+    name: str | None,
+    join: str | None,
+    listen: str,
+    cluster: str,
+    proof: bytes,
+    labels: Mapping[str, str] | None,
+    environment: Environment,
+    network: Network,
+) -> AsyncIterator[Node]:
+    """The node itself, its tasks in `nursery`."""
+    door = _Door()
+    bound = await nursery.start(network.listen, listen, door.accept)
+    local = await nursery.start(network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept)
+    record = NodeRecord(
+        name=name or f"node-{environment.token(4).hex()}",
+        addresses=(bound, local),
+        host=host_identity(),
+        pid=os.getpid(),
+        started=process_start(os.getpid()),
+        lease=0,
+        joined=environment.wall_time(),
+        labels=dict(labels or {}),
+    )
+    store: EmbeddedStore | None = None
+    ticket: JoinTicket | None = None
+    if join is None:
+        store = EmbeddedStore(environment)
+        await nursery.start(store.run)
+        enrolment = Enrolment(store, environment, record)
+        await enrolment.enter()
+    else:
+        ticket = await ask_to_join(join, cluster, proof, environment, network, record)
+        enrolment = ticket.enrolment
+    peer = Peer(name=record.name, incarnation=enrolment.incarnation, role="node", addresses=record.addresses, host=record.host)
+    node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, store, enrolment, ticket)
+    try:
         await node.serve()
         door.open(node)
-        try:
-            yield node
-        finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
-                await node.close()
-            nursery.cancel_scope.cancel()
-            if store is not None:
-                store.close()
+        yield node
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
+            await node.close()
+        if store is not None:
+            store.close()

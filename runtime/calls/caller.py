@@ -187,7 +187,7 @@ class Caller:
                 bound.route = None
             decision = schedule.failed(error.outcome, error, now, environment.random(), uncounted=moving)
             if not isinstance(decision, Retry):
-                error.attempts = schedule.total
+                error = _final(error, schedule, bound)
                 if schedule.total > 1:
                     error.add_note(schedule.history())
                 raise error
@@ -369,6 +369,17 @@ class Caller:
 
 _NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
 _MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
+
+
+def _final(error: CallError, schedule: RetrySchedule, bound: BoundMethod[..., Any]) -> CallError:
+    """The error of the whole call: that its last attempt was not executed says nothing about those before it."""
+    if schedule.outcome == "unknown" and error.outcome != "unknown":
+        name = f"{bound.address.name}.{bound.definition.name}"
+        last = error
+        error = OutcomeUnknownError(f"{name} may have run in an earlier attempt; the last one: {last}", actor=bound.address.name)
+        error.method, error.node, error.epoch, error.__cause__ = last.method, last.node, last.epoch, last
+    error.attempts = schedule.total
+    return error
 
 
 class _Facts(TypedDict):
