@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import trio
 
+from actors.errors import MethodNotFoundError
 from runtime.command_line.connect import cluster_options, connect
 
 
@@ -38,6 +39,9 @@ async def _call(
 ) -> object:
     async with connect(address, cluster, secret_file) as client:
         handle = await client.lookup(actor)
-        bound = getattr(handle.options(timeout=timeout), method)
+        try:
+            bound = getattr(handle.options(timeout=timeout), method)
+        except AttributeError as error:
+            raise MethodNotFoundError(str(error), actor=actor, method=method) from None
         result: object = await bound(*arguments)
         return result

@@ -1,0 +1,208 @@
+"""The command line as a user meets it: real processes, right and wrong input, exit statuses, one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+UNDERSTUDY = [sys.executable, "-P", "-m", "runtime.command_line"]
+ROOT = Path(__file__).resolve().parents[2]
+
+APPLICATION = """
+from actors import Actor, method
+
+class Counter(Actor):
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+
+    @method
+    async def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+    @method
+    async def fail(self) -> None:
+        raise ValueError("on purpose")
+"""
+
+
+class Shell:
+    """A directory with an application in it, and a state directory of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        (place / "app.py").write_text(APPLICATION)
+        self.environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}", "XDG_STATE_HOME": str(place / "state")}
+        self.running: list[subprocess.Popen[str]] = []
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*UNDERSTUDY, *words],
+            cwd=self.place,
+            env={**self.environment, **environment},
+            text=True,
+            capture_output=True,
+            timeout=50,
+            check=False,
+        )
+
+    def start_node(self, *words: str, **environment: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+        process = subprocess.Popen(
+            [*UNDERSTUDY, "node", "--json", *words],
+            cwd=self.place,
+            env={**self.environment, **environment},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.running.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        return process, json.loads(line)
+
+    def close(self) -> None:
+        for process in self.running:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path)
+    yield opened
+    opened.close()
+
+
+def check_mistake(done: subprocess.CompletedProcess[str], *words: str, status: int = 1) -> None:
+    """One line, no traceback, and the words that the user needs."""
+    assert done.returncode == status, done
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == (1 if status == 1 else 4), done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+SPAWN = """
+import sys, trio
+from app import Counter
+from runtime import open_node
+async def main():
+    async with open_node("script", join=sys.argv[1]) as node:
+        await node.options(name="counter", on="w1").spawn(Counter, 10)
+trio.run(main)
+"""
+
+
+def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    address = founder["address"]
+    worker, _ = shell.start_node("--name", "w1", "--join", address, "--label", "disk=fast")
+    (shell.place / "spawn.py").write_text(SPAWN)
+    subprocess.run([sys.executable, "spawn.py", address], cwd=shell.place, env=shell.environment, check=True, timeout=30)
+
+    called = shell.run("call", "counter", "add", "5", "--address", address)
+    assert (called.returncode, called.stdout) == (0, "15\n")
+    assert shell.run("call", "counter", "add", "1", "--address", address, "--json").stdout == "16\n"
+
+    status = json.loads(shell.run("status", "--address", address, "--json").stdout)
+    nodes = {node["node"]: node for node in status["nodes"]}
+    assert set(nodes) == {"first", "w1"}
+    assert nodes["w1"]["labels"] == {"disk": "fast"}
+    assert [actor["name"] for actor in nodes["w1"]["actors"]] == ["counter"]
+    assert "counter" in shell.run("status", "--address", address).stdout
+
+    check_mistake(shell.run("call", "countre", "add", "5", "--address", address), "countre", "did you mean 'counter'?")
+    check_mistake(shell.run("call", "counter", "addd", "5", "--address", address), "addd", "did you mean 'add'?")
+    check_mistake(shell.run("call", "counter", "add", "--address", address), "add")
+    check_mistake(shell.run("call", "counter", "fail", "--address", address), "on purpose")
+    check_mistake(shell.run("stop", "w2", "--address", address), "w2", "did you mean 'w1'?")
+
+    assert shell.run("stop", "--actor", "counter", "--address", address).returncode == 0
+    check_mistake(shell.run("call", "counter", "add", "5", "--address", address), "no actor called 'counter'")
+    assert shell.run("stop", "w1", "--address", address).returncode == 0
+    assert worker.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_makes_a_node_drain_and_leave(shell: Shell, signum: signal.Signals) -> None:
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
+    worker.send_signal(signum)
+    assert worker.wait(timeout=10) == 0
+    status = json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)
+    assert [node["node"] for node in status["nodes"]] == ["first"]
+
+
+def test_a_second_node_of_one_name_is_refused(shell: Shell) -> None:
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    check_mistake(shell.run("node", "--name", "first", "--join", founder["address"]), "'first'", "choose another name")
+
+
+def test_a_wrong_secret_is_named_and_the_cluster_goes_on(shell: Shell) -> None:
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0", UNDERSTUDY_SECRET="right")
+    check_mistake(shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="wrong"), "secret", founder["address"])
+    check_mistake(shell.run("node", "--join", founder["address"], UNDERSTUDY_SECRET="wrong"), "secret")
+    check_mistake(shell.run("status", "--address", founder["address"], "--cluster", "other", UNDERSTUDY_SECRET="right"), "cluster")
+    assert shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="right").returncode == 0
+
+
+def test_nobody_at_the_address_is_named_with_the_next_step(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    check_mistake(shell.run("status", "--address", f"127.0.0.1:{port}"), str(port), "understudy node")
+    check_mistake(shell.run("node", "--join", f"127.0.0.1:{port}"), str(port), "understudy node")
+    check_mistake(shell.run("status", "--address", "nonsense"), "nonsense", "HOST:PORT")
+
+
+def test_a_node_that_others_can_reach_needs_a_secret(shell: Shell) -> None:
+    check_mistake(shell.run("node", "--listen", "0.0.0.0:0"), "UNDERSTUDY_SECRET", "--secret-file")
+
+
+def test_an_address_in_use_and_an_empty_secret_file_are_one_line_each(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_mistake(shell.run("node", "--listen", f"127.0.0.1:{server.getsockname()[1]}"), "cannot listen")
+    (shell.place / "empty").write_text("")
+    check_mistake(shell.run("node", "--secret-file", "empty"), "empty")
+
+
+def test_unknown_words_are_answered_with_the_nearest_known_ones(shell: Shell) -> None:
+    check_mistake(shell.run("stauts"), "stauts", "status", status=2)
+    check_mistake(shell.run("status", "--jsno"), "--jsno", "--json", status=2)
+    assert shell.run("node", "--label", "nonsense").returncode == 2
+
+
+def test_version_help_and_doctor_answer(shell: Shell) -> None:
+    assert shell.run("--version").stdout.startswith("understudy, version ")
+    for command in ("node", "demo", "status", "call", "stop", "doctor"):
+        done = shell.run(command, "--help")
+        assert done.returncode == 0
+        assert "Example" in done.stdout
+    findings = json.loads(shell.run("doctor", "--json").stdout)
+    assert all(finding["well"] for finding in findings), findings
+    (shell.place / "actors.py").write_text("")
+    done = shell.run("doctor")
+    assert done.returncode == 1
+    assert "hides our package" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_demo_ends_with_an_index_equal_to_the_single_process_one(shell: Shell) -> None:
+    done = shell.run("demo", "--json")
+    outcome = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert outcome["equal"] is True
+    assert [happening["kind"] for happening in outcome["timeline"]] == [
+        "started", "joined", "killed", "detected", "rerun", "killed", "detected", "restarted", "left", "done"
+    ]  # fmt: skip
