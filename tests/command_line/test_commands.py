@@ -127,7 +127,7 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     check_mistake(shell.run("call", "counter", "addd", "5", "--address", address), "addd", "did you mean 'add'?")
     check_mistake(shell.run("call", "counter", "add", "--address", address), "add")
     check_mistake(shell.run("call", "counter", "fail", "--address", address), "on purpose")
-    check_mistake(shell.run("stop", "w2", "--address", address), "w2", "did you mean 'w1'?")
+    check_mistake(shell.run("stop", "frist", "--address", address), "frist", "did you mean 'first'?")
 
     assert shell.run("stop", "--actor", "counter", "--address", address).returncode == 0
     check_mistake(shell.run("call", "counter", "add", "5", "--address", address), "no actor called 'counter'")
