@@ -18,6 +18,9 @@ C = TypeVar("C", bound=type)
 
 _MARK = "__understudy_message__"
 
+MAIN_ALIAS = "__understudy_main__"
+"""The name under which the main script runs in processes that it started, so that its `__name__ == "__main__"` part does not."""
+
 
 @attrs.frozen
 class MessageType:
@@ -52,8 +55,8 @@ def message_type(cls: type) -> MessageType | None:
 
 
 def import_path(cls: type) -> str:
-    """`module:qualified.name`, by which another process finds `cls`."""
-    return f"{cls.__module__}:{cls.__qualname__}"
+    """`module:qualified.name`, by which another process finds `cls`; the same in every process, also for classes of the main script."""
+    return f"{'__main__' if cls.__module__ == MAIN_ALIAS else cls.__module__}:{cls.__qualname__}"
 
 
 def _mark(cls: C) -> C:

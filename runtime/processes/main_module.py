@@ -1,8 +1,8 @@
 """The user's main script in another process, as multiprocessing's spawn method does it.
 
 The parent describes its `__main__`; the warm process runs it once, under the name `__understudy_main__`, so that its classes exist there
-and `if __name__ == "__main__":` does not run. The module is registered as `__main__` too, and its classes and functions say `__main__` as
-their module, so that import paths made on either side are found on the other.
+and `if __name__ == "__main__":` does not run. Both processes have the module under both names, so that import paths and pickles made on
+either side are found on the other; `actors.messages.import_path` says `__main__` for either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 
 import attrs
 
-MAIN_ALIAS = "__understudy_main__"
+from actors.messages import MAIN_ALIAS
+
 _IN_PROGRESS = "__understudy_importing__"
 
 
@@ -52,7 +53,7 @@ def describe_main() -> MainModule | None:
 
 
 def share_main_alias() -> None:
-    """Let this process find its own main module under `MAIN_ALIAS` too: decorators saw that name while the warm process ran the script."""
+    """Let this process find its own main module under `MAIN_ALIAS` too: what children pickle or write down may say so."""
     if (main := sys.modules.get("__main__")) is not None:
         sys.modules.setdefault(MAIN_ALIAS, main)
 
@@ -77,12 +78,3 @@ def run_main(main: MainModule) -> None:
     sys.modules[MAIN_ALIAS] = sys.modules["__main__"] = module
     loader.exec_module(module)
     delattr(module, _IN_PROGRESS)
-    _rename_members(vars(module))
-
-
-def _rename_members(namespace: types.MappingProxyType[str, object] | dict[str, object]) -> None:
-    for value in list(namespace.values()):
-        if isinstance(value, type | types.FunctionType) and value.__module__ == MAIN_ALIAS:
-            value.__module__ = "__main__"
-            if isinstance(value, type):
-                _rename_members(vars(value))

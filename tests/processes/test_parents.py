@@ -23,23 +23,34 @@ ROOT = Path(__file__).parents[2]
 HEAD = """
 import pathlib, signal, sys
 import attrs, trio
+from actors.messages import import_path, message, message_type
+from actors.retry import RetryPolicy
 from runtime.processes import open_fork_server
 """
 
 CLASSES = (
     HEAD
     + """
+@message
 @attrs.frozen
 class Counter:
     class Part:
         pass
+
+class Mishap(Exception):
+    pass
+
+POLICY = RetryPolicy(max_retries=1, retry_on=(Mishap,))
+
+def paths():
+    return [import_path(Counter), import_path(Counter.Part), message_type(Counter).path, *POLICY.retry_on]
 
 def build(argument, report):
     import importlib
     from __main__ import Counter as by_main
     by_alias = importlib.import_module("__understudy_main__").Counter
     assert by_main is by_alias is Counter
-    report(f"{Counter.__module__}:{Counter.Part.__qualname__} {Counter.Part.__module__} {build.__module__} {sys.argv[1:]}".encode())
+    report(f"{paths()} {sys.argv[1:]}".encode())
 
 async def main():
     async with open_fork_server() as server:
@@ -47,12 +58,15 @@ async def main():
         print((await child.ready()).decode())
         child = await server.start("__understudy_main__:build", b"", "builder")
         print((await child.ready()).decode())
+        print(paths(), sys.argv[1:])
 
 if __name__ == "__main__":
     print("guarded part runs")
     trio.run(main)
 """
 )
+
+PATHS = ["__main__:Counter", "__main__:Counter.Part", "__main__:Counter", "__main__:Mishap"]
 
 PARENT = (
     HEAD
@@ -105,12 +119,12 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_classes_of_the_main_script_are_found_in_children_under_both_names(tmp_path: Path, marked: Marked) -> None:
+def test_classes_of_the_main_script_are_found_in_children_under_both_names_and_have_one_path(tmp_path: Path, marked: Marked) -> None:
     script = write(tmp_path / "script.py", CLASSES)
     done = run(marked, tmp_path, script.name, "an argument")
-    expected = "__main__:Counter.Part __main__ __main__ ['an argument']\n"
+    expected = f"{PATHS} ['an argument']\n"
     assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout == "guarded part runs\n" + 2 * expected
+    assert done.stdout == "guarded part runs\n" + 3 * expected
     assert not (tmp_path / "__pycache__").exists()
     assert marked.pids() == set()
 
@@ -121,7 +135,7 @@ def test_a_main_module_run_by_its_import_name_may_import_relatively(tmp_path: Pa
     write(tmp_path / "package" / "job.py", "from .other import VALUE\n" + CLASSES)
     done = run(marked, tmp_path, "-W", "error", "-m", "package.job")
     assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout.count("__main__:Counter.Part __main__ __main__ []") == 2
+    assert done.stdout.count(f"{PATHS} []") == 3
 
 
 def test_a_program_without_a_main_script_works_too(tmp_path: Path, marked: Marked) -> None:
