@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from runtime.environment import Environment, SystemEnvironment
+from runtime.exception_groups import unwrap
 from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address
 from runtime.membership.join import JoinTicket, ask_to_join
 from runtime.membership.liveness import host_identity, process_start
@@ -67,13 +68,17 @@ async def open_node(
     network = network or SocketNetwork()
     where = ":".join(split_address(listen))
     proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
-    async with trio.open_nursery() as outer:
-        nursery: trio.Nursery = await outer.start(_shelter)
-        try:
-            async with _opened(nursery, name, join, where, cluster, proof, labels, environment, network) as node:
-                yield node
-        finally:
-            nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as outer:
+            nursery: trio.Nursery = await outer.start(_shelter)
+            try:
+                async with _opened(nursery, name, join, where, cluster, proof, labels, environment, network) as node:
+                    yield node
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # That there is a nursery in here is no business of those who catch a JoinError, or an error of their own.
+        raise unwrap(group) from None
 
 
 async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:

@@ -36,6 +36,7 @@ SANS_IO = (
     "actors/options.py",
     "actors/restarts.py",
     "actors/retry.py",
+    "actors/supervision.py",
     "runtime/calls/incoming.py",
     "runtime/calls/outgoing.py",
     "runtime/links/session.py",
@@ -63,7 +64,7 @@ ROOMS = (
     "supervision",
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("environment", "version"),
+    ("environment", "exception_groups", "version"),
     ("wire",),
     ("links",),
     ROOMS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 
 import attrs
@@ -23,6 +24,9 @@ def demo(as_json: bool, logs: bool) -> None:
 
     The result is held against one computed in a single process; if they differ, the exit status is 1.
     """
+    if not logs:
+        # Nodes die here on purpose: the time line tells of it better than their warnings do.
+        logging.getLogger("understudy").setLevel(logging.CRITICAL)
     show = _Display(quiet=as_json, logs=logs)
     outcome = trio.run(Story(show.happening, show.progress).play, show.line)
     if as_json:

@@ -7,13 +7,15 @@ from typing import Any, TypeVarTuple
 
 import trio
 
+from runtime.exception_groups import unwrap
+
 Ts = TypeVarTuple("Ts")
 
 
 class Home:
     """See `actors.ActorNursery`. Lives in the node's nursery; `crashed(error)` is told when one of its tasks raises."""
 
-    def __init__(self, nursery: trio.Nursery, name: str, crashed: Callable[[Exception], None]) -> None:
+    def __init__(self, nursery: trio.Nursery, name: str, crashed: Callable[[BaseException], None]) -> None:
         self._nursery = nursery
         self._name = name
         self._crashed = crashed
@@ -56,14 +58,7 @@ class Home:
                     await trio.sleep_forever()
         except Exception as error:
             self._scope.cancel()
-            self._crashed(_single(error))
+            self._crashed(unwrap(error))
         finally:
             self._own = None
             self._closed.set()
-
-
-def _single(error: Exception) -> Exception:
-    """The exception itself where a nursery wrapped just one."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -18,6 +18,7 @@ from actors.errors import ActorNotFoundError, CallError, HandshakeError, JoinErr
 from actors.method import Address
 from runtime.calls.station import Station
 from runtime.environment import Environment
+from runtime.exception_groups import unwrap
 from runtime.hosting.host import Host
 from runtime.hosting.services import STORE_SERVICE
 from runtime.links.link import Link
@@ -100,37 +101,40 @@ async def open_client(
         name=f"client-{environment.token(6).hex()}", incarnation=int.from_bytes(environment.token(6), "big") + 1, role="client", host=host
     )
     directory = _ClientDirectory()
-    async with trio.open_nursery() as nursery:
-        station = Station(
-            Introduction(cluster=cluster, peer=me),
-            secret,
-            environment,
-            network,
-            nursery,
-            directory,
-            lambda station: _no_host(station, nursery, environment),
-        )
-        directory.station = station
-        contact = await _contact(station, address)
-        nursery.start_soon(station.peers.beat)
-        try:
-            status = cast(
-                "dict[str, Any]",
-                await station.node_service(contact.peer.name, contact.peer.incarnation).options(timeout=JOIN_SECONDS).status(),
+    try:
+        async with trio.open_nursery() as nursery:
+            station = Station(
+                Introduction(cluster=cluster, peer=me),
+                secret,
+                environment,
+                network,
+                nursery,
+                directory,
+                lambda station: _no_host(station, nursery, environment),
             )
-        except CallError as error:
-            raise JoinError(f"{address} answered, but could not say where the cluster's store is: {error}") from error
-        directory.members = status["members"]
-        where = status["store"]
-        handle = station.system_handle(StoreService, STORE_SERVICE, where["node"], where["incarnation"])
-        store = RemoteStore(handle.options(timeout=CALL_SECONDS), handle)
-        directory.names = Names(store, station.codec, 0, me.name, me.incarnation)
-        try:
-            yield Client(station, status, store, directory.names)
-        finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(2.0):
-                await station.peers.close(1.0)
-            nursery.cancel_scope.cancel()
+            directory.station = station
+            contact = await _contact(station, address)
+            nursery.start_soon(station.peers.beat)
+            try:
+                status = cast(
+                    "dict[str, Any]",
+                    await station.node_service(contact.peer.name, contact.peer.incarnation).options(timeout=JOIN_SECONDS).status(),
+                )
+            except CallError as error:
+                raise JoinError(f"{address} answered, but could not say where the cluster's store is: {error}") from error
+            directory.members = status["members"]
+            where = status["store"]
+            handle = station.system_handle(StoreService, STORE_SERVICE, where["node"], where["incarnation"])
+            store = RemoteStore(handle.options(timeout=CALL_SECONDS), handle)
+            directory.names = Names(store, station.codec, 0, me.name, me.incarnation)
+            try:
+                yield Client(station, status, store, directory.names)
+            finally:
+                with trio.CancelScope(shield=True), trio.move_on_after(2.0):
+                    await station.peers.close(1.0)
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise unwrap(group) from None
 
 
 async def ask_to_join(

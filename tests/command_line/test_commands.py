@@ -20,6 +20,8 @@ UNDERSTUDY = [sys.executable, "-P", "-m", "runtime.command_line"]
 ROOT = Path(__file__).resolve().parents[2]
 
 APPLICATION = """
+import trio
+
 from actors import Actor, method
 
 class Counter(Actor):
@@ -30,6 +32,10 @@ class Counter(Actor):
     async def add(self, amount: int) -> int:
         self.value += amount
         return self.value
+
+    @method
+    async def wait(self) -> None:
+        await trio.sleep_forever()
 
     @method
     async def fail(self) -> None:
@@ -143,6 +149,46 @@ def test_a_signal_makes_a_node_drain_and_leave(shell: Shell, signum: signal.Sign
     assert worker.wait(timeout=10) == 0
     status = json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)
     assert [node["node"] for node in status["nodes"]] == ["first"]
+
+
+WAIT = """
+import sys, trio
+from app import Counter
+from runtime import open_node
+async def main():
+    async with open_node("script", join=sys.argv[1]) as node:
+        counter = await node.options(on="w1").spawn(Counter)
+        print("asking", flush=True)
+        await counter.wait()
+trio.run(main)
+"""
+
+
+def test_a_second_signal_stops_a_node_that_still_drains_at_once(shell: Shell) -> None:
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
+    (shell.place / "wait.py").write_text(WAIT)
+    script = subprocess.Popen(
+        [sys.executable, "wait.py", founder["address"]],
+        cwd=shell.place,
+        env=shell.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    shell.running.append(script)
+    assert script.stdout is not None
+    assert script.stdout.readline() == "asking\n"
+    assert worker.stdout is not None
+    while json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][2]["actors"][0]["running"] != 1:
+        pass
+    worker.send_signal(signal.SIGTERM)
+    while json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][2]["state"] != "draining":
+        pass
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=3) == -signal.SIGTERM
+    # The method was running when its process ended: the caller is told so, and told at once.
+    assert "NodeDiedError" in script.communicate(timeout=5)[1]
 
 
 def test_a_second_node_of_one_name_is_refused(shell: Shell) -> None:
