@@ -201,7 +201,8 @@ def method(
                 idempotent=idempotent,
                 concurrent=concurrent,
                 in_thread=not inspect.iscoroutinefunction(function),
-                options=CallOptions(**options),
+                # The shared object where nothing was said: callers tell the short way by it.
+                options=CallOptions(**options) if options else NO_CALL_OPTIONS,
             )
         )
 

@@ -126,7 +126,7 @@ class Caller:
         segments: list[Buffer] = []
         control = array_head(5, 0) + route.prefix + self._codec.encode_arguments(args, kwargs, segments)
         await route.link.room()
-        route.link.post(encode_frame(Kind.SEND, control, segments), _kept(segments))
+        route.link.post(encode_frame(Kind.SEND, control, segments), kept(segments))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int) -> object:
@@ -243,7 +243,7 @@ class Caller:
         call = PendingCall(number, route.place, task)
         alone = not calls.pending
         calls.begin(call)
-        call.frame_number = link.post(encode_frame(Kind.CALL, control, segments, flags), _kept(segments), at_once=alone)
+        call.frame_number = link.post(encode_frame(Kind.CALL, control, segments, flags), kept(segments), at_once=alone)
         if link.ended is not None:
             calls.take(number)
             raise self._lost(link, call)
@@ -401,5 +401,6 @@ def array_head(length: int, number: int) -> bytes:
     return b"%c\x1b%b" % (0x80 + length, number.to_bytes(8, "big"))
 
 
-def _kept(segments: list[Buffer]) -> tuple[Buffer, ...]:
-    return tuple(segments)
+def kept(segments: list[Buffer]) -> tuple[Buffer, ...]:
+    """Segments as a link may keep them until they are acknowledged: what their owner could change meanwhile is copied."""
+    return tuple(segment if type(segment) is bytes else bytes(segment) for segment in segments)

@@ -13,7 +13,7 @@ from typing import cast
 
 from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ProtocolError, ReplyEncodeError
 from actors.reference import ReferenceAddress
-from runtime.calls.caller import KEEP_RESULT, Caller, array_head
+from runtime.calls.caller import KEEP_RESULT, Caller, array_head, kept
 from runtime.calls.failures import Plain, describe, raised_by_method
 from runtime.calls.incoming import IncomingCalls
 from runtime.environment import Environment
@@ -44,7 +44,6 @@ class Dispatch:
         self._environment = environment
         self._keep = keep
         self._tables: dict[Link, IncomingCalls[Job]] = {}
-        self._keeping: set[tuple[Link, int]] = set()
         self._handlers: dict[int, Callable[[Link, Frame], None]] = {
             Kind.CALL: self._on_call,
             Kind.SEND: self._on_send,
@@ -81,9 +80,8 @@ class Dispatch:
         if table is None:
             table = self._tables[link] = IncomingCalls()
         job = Job(found[0], found[1], args, kwargs, self, link, number, deadline)
+        job.keeps_result = bool(frame.flags & KEEP_RESULT)
         table.accept(number, job)
-        if frame.flags & KEEP_RESULT:
-            self._keeping.add((link, number))
         refusal = self._host.deliver(job)
         if refusal is not None:
             self.refused(job, refusal)
@@ -136,15 +134,15 @@ class Dispatch:
             return
         segments: list[Buffer] = []
         try:
-            if (link, job.number) in self._keeping:
-                self._keeping.discard((link, job.number))
-                value = self._keep(value, (link.peer.name, link.peer.incarnation))
+            if job.keeps_result:
+                # Copied, or the actor's later changes would show through the reference.
+                value = self._keep(self._codec.copy(value, "result"), (link.peer.name, link.peer.incarnation))
             encoded = self._codec.encode(value, segments, "result")
         except EncodeError as error:
             name = f"{job.cell.address.name}.{job.definition.name}"
             self._post_error(link, job.number, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}"))
             return
-        link.post(encode_frame(Kind.REPLY, array_head(2, job.number) + encoded, segments), tuple(segments), at_once=link.batch == 1)
+        link.post(encode_frame(Kind.REPLY, array_head(2, job.number) + encoded, segments), kept(segments), at_once=link.batch == 1)
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
@@ -172,4 +170,4 @@ class Dispatch:
     def _post(self, link: Link, number: int, code: str, plain: Plain) -> None:
         segments: list[Buffer] = []
         control = array_head(3, number) + self._codec.encode(code, segments) + self._codec.encode(plain, segments)
-        link.post(encode_frame(Kind.ERROR, control, segments), tuple(segments), at_once=link.batch == 1)
+        link.post(encode_frame(Kind.ERROR, control, segments), kept(segments), at_once=link.batch == 1)

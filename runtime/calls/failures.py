@@ -38,7 +38,7 @@ def describe(error: BaseException, encodable: Callable[[object], bool]) -> tuple
     """The error as code and plain data. `encodable` tells whether a value could be sent: arguments that could not travel as their repr."""
     if isinstance(error, CallError) and not isinstance(error, RemoteError):
         return type(error).__name__, {"text": str(error)}
-    args = tuple(argument if encodable(argument) else repr(argument) for argument in error.args)
+    args = tuple(argument if encodable(argument) else repr(argument) for argument in _arguments(error))
     attributes = {
         name: value for name, value in vars(error).items() if isinstance(error, UnderstudyError) and isinstance(value, str | int | None)
     }
@@ -98,6 +98,12 @@ def _remote(described: Plain, place: Place, find_class: Callable[[str], type]) -
         error = cls.__new__(cls, *args)
         # Not every constructor takes its own args back (they may be computed): args are what travels, and what is set.
         error.args = args
+        if original.__module__ == "builtins":
+            # Builtins keep more than their args (an OSError its errno and filename), and only their own constructor sets it.
+            try:
+                original.__init__(error, *args)
+            except Exception:  # it was given arguments that it does not take: they are there as args all the same
+                error.args = args
         attributes = described.get("attributes")
         if isinstance(attributes, dict):
             error.__dict__.update({str(key): value for key, value in attributes.items()})
@@ -105,6 +111,14 @@ def _remote(described: Plain, place: Place, find_class: Callable[[str], type]) -
     error.remote_traceback = str(described.get("traceback", ""))
     error.actor, error.method, error.node, error.epoch, error.attempts = place.actor, place.method, place.node, place.epoch, 1
     return error
+
+
+def _arguments(error: BaseException) -> tuple[object, ...]:
+    """What the error was made of. An OSError takes the file names out of its args; its constructor wants them there."""
+    if isinstance(error, OSError) and len(error.args) == 2 and error.filename is not None:
+        names = (error.filename,) if error.filename2 is None else (error.filename, None, error.filename2)
+        return (*error.args, *names)
+    return error.args
 
 
 def _both(original: type[Exception]) -> type[RemoteError]:

@@ -44,7 +44,7 @@ class Cancellable(Protocol):
 class Job:
     """One call on its way through an actor. `deadline` is on the node's clock, in seconds."""
 
-    __slots__ = ("args", "cancelled", "cell", "deadline", "definition", "kwargs", "link", "number", "runner", "sink")
+    __slots__ = ("args", "cancelled", "cell", "deadline", "definition", "keeps_result", "kwargs", "link", "number", "runner", "sink")
 
     def __init__(
         self,
@@ -67,12 +67,16 @@ class Job:
         self.deadline = deadline
         self.runner: Cancellable | None = None
         self.cancelled = False
+        self.keeps_result = False
+        """True if the caller wants a reference to the result, which then stays here."""
 
     def cancel(self) -> None:
         """The caller gave up: stop it if it runs, skip it if it waits. Nobody wants an answer."""
         self.cancelled = True
         if self.runner is not None:
             self.runner.cancel()
+        else:
+            self.cell.given_up = True
 
 
 class Cell:
@@ -82,6 +86,7 @@ class Cell:
         "address",
         "busy",
         "ended",
+        "given_up",
         "instance",
         "last_error",
         "limit",
@@ -106,6 +111,8 @@ class Cell:
         """True from the moment a worker is told of mail until the mailbox is empty again."""
         self.started = system
         """False while `on_start` has not returned: mail waits."""
+        self.given_up = False
+        """True if some of the mail may have been cancelled: it takes up room until somebody else needs it."""
         self.ended: ExitReason | None = None
         self.served = 0
         self.quiet: trio.Event | None = None
@@ -115,7 +122,7 @@ class Cell:
         """Put a job into the mailbox; an error if it must be refused. The caller then submits the cell, if it is not busy."""
         if self.ended is not None:
             return self.gone()
-        if len(self.mailbox) >= self.limit:
+        if len(self.mailbox) >= self.limit and not self._drop_cancelled():
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its limit; slow down, or raise mailbox_limit"
             )
@@ -129,7 +136,17 @@ class Cell:
             if not job.cancelled:
                 return job
         self.busy = False
+        if self.quiet is not None:
+            # The last of the mail may have been cancelled, so that no run tells.
+            self.tell_if_quiet()
         return None
+
+    def _drop_cancelled(self) -> bool:
+        """Take out what nobody waits for any more; True if that made room."""
+        if self.given_up:
+            self.given_up = False
+            self.mailbox = deque(job for job in self.mailbox if not job.cancelled)
+        return len(self.mailbox) < self.limit
 
     def tell_if_quiet(self) -> None:
         """Wake whoever waits for `quiet`, if it is."""

@@ -208,6 +208,7 @@ class Host:
             home.cancel()
             raise
         if cell.ended is not None:
+            self._end(cell, cell.ended)
             raise RuntimeError(f"{address.name} ended while it was starting: {cell.ended}")
         cell.started = True
         if cell.mailbox:

@@ -103,7 +103,9 @@ class Workers:
             while queue:
                 item = queue.popleft()
                 if isinstance(item, Job):
-                    if not item.cancelled:
+                    if item.cell.ended is not None:
+                        item.sink.refused(item, item.cell.gone())
+                    elif not item.cancelled:
                         await self._run(item, worker, task)
                 else:
                     while (job := item.take()) is not None:
