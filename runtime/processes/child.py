@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from signal import SIGKILL
 
 import trio
 
@@ -37,6 +38,9 @@ class Output:
             while data := await self._stream.receive_some(_CHUNK):
                 self._pass_on(self._splitter.feed(data))
             self._pass_on(self._splitter.flush())
+        except trio.ClosedResourceError:
+            # Closed meanwhile, because the process never came to exist.
+            pass
         finally:
             self.close()
 
@@ -50,6 +54,10 @@ class Output:
             if not data:
                 break
         self._pass_on(self._splitter.flush())
+
+    def note(self, line: str) -> None:
+        """Pass on a line about the process, as if it had printed it."""
+        self._pass_on([line])
 
     def close(self) -> None:
         """Stop listening."""
@@ -70,7 +78,7 @@ class ChildProcess:
         self._refusal: str | None = None
         self._output = output
         self._report = trio.lowlevel.FdStream(report)
-        self._frames = protocol.FrameReader()
+        self._frames = protocol.FrameReader(protocol.MAX_REPORT_BYTES)
         self._first_report: bytes | None = None
         self._exit_status: ExitStatus | None = None
         self._send_signal = send_signal
@@ -106,7 +114,8 @@ class ChildProcess:
     async def ready(self) -> bytes:
         """The first message that the child reported. Always a checkpoint.
 
-        Raises ChildDiedError if the process ends without one. A process that neither reports nor ends is waited for: set a deadline.
+        Raises ChildDiedError if the process ends without one; a process that writes anything but reports to its report pipe is killed.
+        A process that neither reports nor ends is waited for: set a deadline.
         """
         await self._settled.wait()
         if self._first_report is not None:
@@ -168,7 +177,15 @@ class ChildProcess:
             self._report.close()
 
     def _reported(self, data: bytes) -> None:
-        for body in self._frames.feed(data):
+        try:
+            bodies = self._frames.feed(data)
+        except ValueError as error:
+            # Nothing that follows can be told from garbage either.
+            self._report.close()
+            self._output.note(f"killed, because its report pipe brought no report: {error}")
+            self.send_signal(SIGKILL)
+            return
+        for body in bodies:
             if self._first_report is None:
                 self._first_report = body
                 self._settled.set()

@@ -111,8 +111,8 @@ class ForkServer:
         """Fork a child that calls `target(argument, report)`, and return once it exists.
 
         `target` is `module:function`; it is imported in the child, so a mistake there ends the child with a traceback and exit code 1.
-        `report` takes bytes and sends them here: see `ChildProcess.ready`, which returns the first message; later ones are dropped. The
-        child leads its own session, reads nothing from stdin, and has default signal handlers. When `target` returns it exits with code 0.
+        `report` takes up to 64 KiB and sends them here: see `ChildProcess.ready`, which returns the first message; later ones are dropped.
+        The child leads its own session, reads nothing from stdin, and has default signal handlers. When `target` returns it exits with code 0.
         If the caller is cancelled, the child, should it have come to exist, is killed.
 
         Raises ForkServerDiedError if the warm process has ended or is closing, ProcessError if the system grants no more processes,

@@ -14,6 +14,9 @@ import attrs
 import cbor2
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_REPORT_BYTES = 64 * 1024
+"""Of one report of a child. What a child writes is not to be trusted: a random length would have us collect for long."""
+
 DESCRIPTORS_PER_START = 2
 _LENGTH = struct.Struct("!I")
 
@@ -88,10 +91,10 @@ Message = SetUp | Start | Signal | Ready | SetUpFailed | Started | Refused | Exi
 _TYPES: tuple[type[Message], ...] = (SetUp, Start, Signal, Ready, SetUpFailed, Started, Refused, Exited)
 
 
-def encode_frame(body: bytes) -> bytes:
-    """`body` behind its length. Raises ValueError beyond `MAX_MESSAGE_BYTES`."""
-    if len(body) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"a message of {len(body)} bytes is larger than the limit of {MAX_MESSAGE_BYTES}")
+def encode_frame(body: bytes, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+    """`body` behind its length. Raises ValueError beyond `limit` bytes."""
+    if len(body) > limit:
+        raise ValueError(f"a message of {len(body)} bytes is larger than the limit of {limit}")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -108,20 +111,21 @@ def decode(body: bytes) -> Message:
 
 
 class FrameReader:
-    """Bytes in, whole bodies out."""
+    """Bytes in, whole bodies of at most `limit` bytes out."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
         self._buffer = bytearray()
+        self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that `data` completes. Raises ValueError if a frame announces more than `MAX_MESSAGE_BYTES`."""
+        """The bodies that `data` completes. Raises ValueError if a frame announces more than the limit."""
         self._buffer += data
         bodies = []
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
-            if length > MAX_MESSAGE_BYTES:
-                raise ValueError(f"a message of {length} bytes is larger than the limit of {MAX_MESSAGE_BYTES}")
+            if length > self._limit:
+                raise ValueError(f"a message of {length} bytes is larger than the limit of {self._limit}")
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break

@@ -50,7 +50,7 @@ class _Task:
         function(self.argument, self._send)
 
     def _send(self, message: bytes) -> None:
-        rest = memoryview(protocol.encode_frame(message))
+        rest = memoryview(protocol.encode_frame(message, protocol.MAX_REPORT_BYTES))
         while rest:
             rest = rest[os.write(self.report, rest) :]
 

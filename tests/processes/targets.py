@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import random
@@ -15,6 +17,24 @@ Report = Callable[[bytes], None]
 
 def echo(argument: bytes, report: Report) -> None:
     report(argument)
+
+
+def digest(argument: bytes, report: Report) -> None:
+    report(hashlib.sha256(argument).digest())
+
+
+def garble_reports_and_exit(argument: bytes, report: Report) -> None:
+    """Write where only reports belong, as a stray write to a wrong descriptor does."""
+    # Output and reports are this process's only pipes.
+    pipes = {name: _target(name) for name in os.listdir("/proc/self/fd") if _target(name).startswith("pipe:")}
+    (descriptor,) = (int(name) for name, target in pipes.items() if target != pipes["1"])
+    with contextlib.suppress(BrokenPipeError):
+        os.write(descriptor, argument)
+
+
+def garble_reports(argument: bytes, report: Report) -> None:
+    garble_reports_and_exit(argument, report)
+    stay_silent(argument, report)
 
 
 def echo_and_stay(argument: bytes, report: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -12,7 +13,15 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServerDiedError, ForkServerStartError, open_fork_server
+from runtime.processes import (
+    ChildDiedError,
+    ChildProcess,
+    ExitStatus,
+    ForkServerDiedError,
+    ForkServerStartError,
+    ProcessError,
+    open_fork_server,
+)
 from tests.processes.conftest import Marked, until
 
 pytestmark = pytest.mark.cluster
@@ -28,8 +37,8 @@ def descriptors() -> int:
 async def test_a_child_receives_its_argument_reports_and_exits_with_code_0() -> None:
     async with open_fork_server() as server:
         argument = os.urandom(1_000_000)
-        child = await server.start(f"{TARGETS}:echo", argument, "one")
-        assert await child.ready() == argument
+        child = await server.start(f"{TARGETS}:digest", argument, "one")
+        assert await child.ready() == hashlib.sha256(argument).digest()
         assert await child.wait() == ExitStatus(0, None)
         assert child.exit_status == ExitStatus(0, None)
         assert (child.name, child.exit_status.describe()) == ("one", "exit code 0")
@@ -88,6 +97,43 @@ async def test_a_report_made_just_before_the_end_is_not_lost() -> None:
             child = await server.start(f"{TARGETS}:report_and_die", b"%d" % number, "brief")
             assert await child.wait() == KILLED
             assert await child.ready() == b"%d" % number
+
+
+async def test_a_report_has_a_limit_that_its_sender_is_told_of() -> None:
+    async with open_fork_server() as server:
+        child = await server.start(f"{TARGETS}:echo", bytes(64 * 1024), "largest")
+        assert await child.ready() == bytes(64 * 1024)
+        child = await server.start(f"{TARGETS}:echo", bytes(64 * 1024 + 1), "larger")
+        with pytest.raises(ChildDiedError, match="ValueError: a message of 65537 bytes is larger than the limit of 65536"):
+            await child.ready()
+
+
+@pytest.mark.parametrize("garbage", [b"\x00\x01\x00\x01", b"Segmentation fault\n" * 1000])
+async def test_garbage_in_a_report_pipe_ends_that_child_alone(garbage: bytes) -> None:
+    async with open_fork_server() as server:
+        sibling = await server.start(f"{TARGETS}:echo_and_stay", b"", "sibling")
+        for target in ("garble_reports", "garble_reports_and_exit"):
+            child = await server.start(f"{TARGETS}:{target}", garbage, "garbled")
+            with pytest.raises(ChildDiedError, match="its report pipe brought no report"):
+                await child.ready()
+            assert await child.wait() == (KILLED if target == "garble_reports" else child.exit_status)
+        await (await server.start(f"{TARGETS}:echo", b"", "next")).ready()
+        assert sibling.exit_status is None
+
+
+async def test_a_refused_fork_fails_its_start_alone(marked: Marked) -> None:
+    async with open_fork_server(preload=["tests.processes.refused_fork"]) as server:
+        sibling = await server.start(f"{TARGETS}:echo_and_stay", b"", "sibling")
+        baseline = descriptors()
+        for _ in range(3):
+            with pytest.raises(ProcessError, match="cannot start refused: .*Resource temporarily unavailable"):
+                await server.start(f"{TARGETS}:echo", b"", "refused")
+            next_one = await server.start(f"{TARGETS}:echo_and_stay", b"", "next")
+            await next_one.ready()
+            next_one.send_signal(signal.SIGKILL)
+            assert await next_one.wait() == KILLED
+        await until(lambda: descriptors() == baseline)
+        assert sibling.exit_status is None
 
 
 async def test_a_child_starts_clean() -> None:
