@@ -44,6 +44,22 @@ def children_of_this_process() -> list[int]:
         return []
 
 
+def children_of(pid: int) -> list[int]:
+    """The pids of the direct children of another process, zombies too. Empty if it is gone or the kernel does not tell."""
+    try:
+        return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_bytes().split()]
+    except OSError:
+        return []
+
+
+def state_of(pid: int) -> str:
+    """The letter of proc(5) for a process's state, such as `T` for stopped and `Z` for a zombie. Empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def kill_quietly(pid: int, signum: int) -> None:
     """Send a signal; a process that is gone, or is no longer ours to signal, is no error."""
     try:

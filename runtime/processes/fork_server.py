@@ -15,7 +15,6 @@ import array
 import math
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from runtime.processes import protocol
 from runtime.processes.child import ChildProcess, OnLine, Output
 from runtime.processes.death import kill_group_quietly
 from runtime.processes.errors import ForkServerDiedError, ForkServerStartError, ProcessError
+from runtime.processes.launch import launch
 from runtime.processes.main_module import describe_main, main_is_being_imported, share_main_alias
 from runtime.processes.status import ExitStatus
 
@@ -39,45 +39,51 @@ _KILL_TIME = 3.0
 
 
 @asynccontextmanager
-async def open_fork_server(*, preload: Sequence[str] = (), on_line: OnLine | None = None, grace: float = 5.0) -> AsyncIterator[ForkServer]:
+async def open_fork_server(
+    *, preload: Sequence[str] = (), on_line: OnLine | None = None, grace: float = 5.0, ready_timeout: float = 30.0
+) -> AsyncIterator[ForkServer]:
     """Start a warm process, and end it and all its children when the block is left.
 
     `preload` names modules to import once, before any child is forked; the main script of this program is imported as well, as
     `__main__`, without running what stands under `if __name__ == "__main__":`. Modules that start threads do not belong there.
     `on_line` is called with a child's name and each line that it or its descendants print (by default `[name] line` goes to stderr);
-    what the imports print comes under the name `fork-server`. What it raises ends the block. At the end children get SIGTERM, `grace`
-    seconds to end, then SIGKILL; their orphaned descendants are killed too.
+    what the imports print comes under the name `fork-server`. What it raises ends the block, and it is not called again. At the end
+    children get SIGTERM, `grace` seconds to end, then SIGKILL; their orphaned descendants are killed too.
 
-    Raises ForkServerStartError, with the traceback, if an import fails; ForkServerDiedError if the warm process ends before it is ready.
+    Raises ForkServerStartError if an import fails, with the traceback, or if the imports take more than `ready_timeout` seconds;
+    ForkServerDiedError if the warm process ends before it is ready.
     """
     if main_is_being_imported():
         raise ForkServerStartError(
             "this script starts processes while it is being imported by the process that they come from; "
             'put what it runs under `if __name__ == "__main__":`'
         )
-    server = ForkServer(on_line or _print_line, grace)
+    lines = _Lines(on_line or _print_line)
+    server = ForkServer(lines.take, grace)
     failure: BaseException | None = None
-    alone = False
+    alone: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server._attend)
+            nursery.start_soon(lines.raise_failure)
             try:
-                await server._set_up(preload)
+                await server._set_up(preload, ready_timeout)
                 yield server
             except BaseException as error:
                 failure = error
                 raise
             finally:
-                with trio.move_on_after(grace + 3 * _KILL_TIME, shield=True):
+                with trio.move_on_after(grace + 5 * _KILL_TIME, shield=True):
                     await server._close()
                 server._stop_attending()
+                lines.settled.set()
     except BaseExceptionGroup as group:
-        # Ours is the only nursery around the caller's block: its own error should come out as it was raised.
-        alone = group.exceptions == (failure,)
-        if not alone:
+        # Ours is the only nursery around the caller's block: its own error, or that of `on_line`, should come out as it was raised.
+        alone = group.exceptions[0] if group.exceptions in ((failure,), (lines.failure,)) else None
+        if alone is None:
             raise
-    if alone and failure is not None:
-        raise failure
+    if alone is not None:
+        raise alone
 
 
 class ForkServer:
@@ -86,7 +92,7 @@ class ForkServer:
     def __init__(self, on_line: OnLine, grace: float) -> None:
         self._on_line = on_line
         self._grace = grace
-        self._warm = _launch()
+        self._warm = launch()
         self._control = trio.socket.from_stdlib_socket(self._warm.control)
         self._output = Output(_SERVER_NAME, self._warm.output, on_line)
         # Unbounded, so that send_signal need not wait. Whoever asks for a start waits for it, and signals are small.
@@ -112,8 +118,8 @@ class ForkServer:
 
         `target` is `module:function`; it is imported in the child, so a mistake there ends the child with a traceback and exit code 1.
         `report` takes up to 64 KiB and sends them here: see `ChildProcess.ready`, which returns the first message; later ones are dropped.
-        The child leads its own session, reads nothing from stdin, and has default signal handlers. When `target` returns it exits with code 0.
-        If the caller is cancelled, the child, should it have come to exist, is killed.
+        The child leads its own session, reads nothing from stdin, and has default signal handlers. When `target` returns it exits with
+        code 0. If the caller is cancelled, the child, should it have come to exist, is killed.
 
         Raises ForkServerDiedError if the warm process has ended or is closing, ProcessError if the system grants no more processes,
         ValueError if `argument` is larger than 64 MiB. A checkpoint.
@@ -154,19 +160,28 @@ class ForkServer:
             self._disconnected.set()
             self._silent.set()
 
-    async def _set_up(self, preload: Sequence[str]) -> None:
-        """Have the imports done."""
+    async def _set_up(self, preload: Sequence[str], ready_timeout: float) -> None:
+        """Have the imports done, within `ready_timeout` seconds."""
         main = describe_main()
         if main is not None:
             share_main_alias()
-        request = protocol.SetUp(sys.argv, list(preload), main.name if main else None, main.path if main else None)
+        argv = [os.fsencode(argument) for argument in sys.argv]
+        request = protocol.SetUp(argv, list(preload), main.name if main else None, os.fsencode(main.path) if main else None)
         self._outgoing.send_nowait(_Outgoing(protocol.encode(request), ()))
-        await self._set_up_answered.wait()
+        with trio.move_on_after(ready_timeout) as limit:
+            await self._set_up_answered.wait()
         answer = self._set_up_answer
+        if limit.cancelled_caught:
+            imported = ", ".join([*preload, *([main.path] if main else [])]) or "nothing"
+            last = "\n  ".join(["; its last output:", *self._output.last_lines]) if self._output.last_lines else ""
+            raise ForkServerStartError(
+                f"the warm process (pid {self.pid}) was not ready after {ready_timeout:g} s and is killed; it was to import {imported}: "
+                f"find what hangs there, or allow more time with ready_timeout{last}"
+            )
         if isinstance(answer, protocol.SetUpFailed):
             raise ForkServerStartError(f"the warm process could not import {answer.what}", remote_traceback=answer.traceback)
         if answer is None:
-            await _reap(self._warm.process)
+            await self._warm.reap(_KILL_TIME)
             self._output.drain()
             code = self._warm.process.returncode
             how = "it closed its socket" if code is None else ExitStatus.of_return_code(code).describe()
@@ -178,7 +193,10 @@ class ForkServer:
         """End all children, then the warm process: gracefully, then by force. Its caller shields it and limits its time."""
         self._accepts_starts = False
         children = list(self._children.values())
-        if self._attended:
+        if self._set_up_answer is None:
+            # It may be hanging in an import, and has no children of ours: there is nothing to wait for.
+            await self._warm.kill_tree(_KILL_TIME)
+        elif self._attended:
             for child in children:
                 child.send_signal(SIGTERM)
             with trio.move_on_after(self._grace):
@@ -189,9 +207,11 @@ class ForkServer:
         except OSError:
             # It has ended already.
             pass
-        with trio.move_on_after(_KILL_TIME):
+        # One that is stopped has not even seen the signals to its children, and will not see the end of its socket.
+        with trio.move_on_after(0 if self._warm.is_stopped() else _KILL_TIME) as limit:
             await self._disconnected.wait()
-        await _reap(self._warm.process)
+        if limit.cancelled_caught or not await self._warm.reap(_KILL_TIME):
+            await self._warm.kill_tree(_KILL_TIME)
         # Nothing more to send; with every pipe at its end, `_attend` returns.
         self._attended = False
         self._outgoing.close()
@@ -273,6 +293,28 @@ class ForkServer:
         self._disconnected.set()
 
 
+class _Lines:
+    """Calls the caller's `on_line` until it raises; what it raised is kept for the one task that raises it."""
+
+    def __init__(self, on_line: OnLine) -> None:
+        self._on_line = on_line
+        self.failure: BaseException | None = None
+        self.settled = trio.Event()
+
+    def take(self, name: str, line: str) -> None:
+        if self.failure is None:
+            try:
+                self._on_line(name, line)
+            except BaseException as error:  # noqa: ASYNC103 - raised below; a KeyboardInterrupt may come while it runs
+                self.failure = error
+                self.settled.set()
+
+    async def raise_failure(self) -> None:
+        await self.settled.wait()
+        if self.failure is not None:
+            raise self.failure
+
+
 @attrs.frozen
 class _Outgoing:
     """A message to the warm process, with descriptors that are the receiver's once sent, and closed here in any case."""
@@ -285,47 +327,6 @@ class _Outgoing:
             os.close(descriptor)
 
 
-@attrs.frozen
-class _Warm:
-    """The warm process, our end of its socket, the read end of its output."""
-
-    process: subprocess.Popen[bytes]
-    control: socket.socket
-    output: int
-
-
-def _launch() -> _Warm:
-    """Start the interpreter.
-
-    From the calling thread on purpose: the kernel's parent-death signal follows the thread that created the process, and trio's own
-    `open_process` would use a worker thread that ends after ten idle seconds.
-    """
-    if not sys.executable:
-        raise ForkServerStartError("there is no Python interpreter to start: sys.executable is empty, as in a program that embeds Python")
-    ours, theirs = socket.socketpair()
-    output, output_writer = os.pipe()
-    path = list(sys.path)
-    # Not `-m`: that finds this package by the current directory, which need not be where it was imported from here.
-    program = f"import sys; sys.path[:] = {path!r}; from runtime.processes.warm import main; main({theirs.fileno()}, {os.getpid()})"
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program],
-            stdin=subprocess.DEVNULL,
-            stdout=output_writer,
-            stderr=output_writer,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-    except BaseException:
-        ours.close()
-        os.close(output)
-        raise
-    finally:
-        theirs.close()
-        os.close(output_writer)
-    return _Warm(process, ours, output)
-
-
 def _pipes() -> tuple[int, int, tuple[int, int]]:
     """A child's output and report pipes: our read ends, and its write ends."""
     output, output_writer = os.pipe()
@@ -336,15 +337,6 @@ def _pipes() -> tuple[int, int, tuple[int, int]]:
         os.close(output_writer)
         raise
     return output, report, (output_writer, report_writer)
-
-
-async def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process that should end by itself; kill it if it does not."""
-    for _ in range(2):
-        with trio.move_on_after(_KILL_TIME):
-            await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
-            return
-        process.kill()
 
 
 def _print_line(name: str, line: str) -> None:

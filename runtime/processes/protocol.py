@@ -23,12 +23,14 @@ _LENGTH = struct.Struct("!I")
 
 @attrs.frozen
 class SetUp:
-    """Parent to warm process, first: what to import. `main_path` is None if there is no main module that could be imported."""
+    """Parent to warm process, first: what to import. `main_path` is None if there is no main module that could be imported.
 
-    argv: list[str]
+    Arguments and paths as the system has them (`os.fsencode`): they need not be UTF-8."""
+
+    argv: list[bytes]
     preload: list[str]
     main_name: str | None
-    main_path: str | None
+    main_path: bytes | None
 
 
 @attrs.frozen

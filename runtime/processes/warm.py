@@ -104,16 +104,16 @@ class _Server:
             return False
         request = self._pending.popleft()
         assert isinstance(request, protocol.SetUp)
-        sys.argv = request.argv
+        sys.argv = [os.fsdecode(argument) for argument in request.argv]
         what = ""
         try:
             for what in request.preload:
                 importlib.import_module(what)
             if request.main_path is not None:
-                what = request.main_path
-                run_main(MainModule(request.main_name, request.main_path))
+                what = os.fsdecode(request.main_path)
+                run_main(MainModule(request.main_name, what))
         except BaseException:  # noqa: ASYNC103 - a script that exits is a failure to report as well; no trio runs here
-            self._send(protocol.SetUpFailed(what, traceback.format_exc()))
+            self._send(protocol.SetUpFailed(_utf8(what), _utf8(traceback.format_exc())))
             return False  # noqa: ASYNC104
         # Nothing imported so far is garbage; left out of collections, its pages stay shared with the children.
         gc.freeze()
@@ -252,6 +252,11 @@ class _Server:
             self._control.sendall(protocol.encode(message))
         except OSError:
             self._connected = False
+
+
+def _utf8(text: str) -> str:
+    """`text` with escapes for what UTF-8 cannot hold: parts of file names that are not text."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _flush_output() -> None:

@@ -85,6 +85,13 @@ def leave_orphans(argument: bytes, report: Report) -> None:
     os._exit(0)
 
 
+def stay_with_grandchild(argument: bytes, report: Report) -> None:
+    """Start a grandchild in a session of its own, report its pid and stay."""
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    report(str(grandchild.pid).encode())
+    stay_silent(argument, report)
+
+
 def describe(argument: bytes, report: Report) -> None:
     """Report what a process inherits."""
     facts = {

@@ -151,6 +151,27 @@ def test_a_program_without_a_main_script_works_too(tmp_path: Path, marked: Marke
     assert done.stdout == "b'x' ExitStatus(code=0, signal=None)\n", done.stderr
 
 
+def test_the_options_of_the_interpreter_are_those_of_the_children(tmp_path: Path, marked: Marked) -> None:
+    script = write(
+        tmp_path / "script.py", CLASSES.replace("{paths()}", "{sys.flags.optimize, sys.flags.dev_mode, sys._xoptions, sys.warnoptions}")
+    )
+    done = run(marked, tmp_path, "-OO", "-X", "dev", "-X", "faulthandler", "-W", "error::UserWarning", script.name)
+    assert (done.stderr, done.returncode) == ("", 0)
+    expected = "(2, True, {'dev': True, 'faulthandler': True}, ['default', 'error::UserWarning'])"
+    assert done.stdout.count(expected) == 2
+
+
+def test_arguments_and_file_names_that_are_not_text_reach_the_children(tmp_path: Path, marked: Marked) -> None:
+    name = os.fsdecode(b"scr\xffpt.py")
+    write(tmp_path / name, CLASSES.replace("{sys.argv[1:]}", "{sys.argv!a}"))
+    done = run(marked, tmp_path, name, os.fsdecode(b"\xff\xfe"))
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.count(r"['scr\udcffpt.py', '\udcff\udcfe']") == 2
+    write(tmp_path / name, CLASSES + "\nelse:\n    raise LookupError('only as main')\n")
+    assert r"could not import" in (failed := run(marked, tmp_path, name)).stderr
+    assert "LookupError: only as main" in failed.stderr
+
+
 def test_a_script_that_raises_when_imported_is_a_clear_error(tmp_path: Path, marked: Marked) -> None:
     script = write(tmp_path / "script.py", CLASSES + "\nelse:\n    raise LookupError('only as main')\n")
     done = run(marked, tmp_path, script.name)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runtime.processes import protocol
 
 MESSAGES = [
-    protocol.SetUp(["a", "b"], ["trio"], None, "/x.py"),
+    protocol.SetUp([b"a", b"\xff"], ["trio"], None, b"/\xff.py"),
     protocol.Start(1, "n", "m:f", b"\0\xff"),
     protocol.Signal(1, 15),
     protocol.Ready(),
