@@ -225,6 +225,10 @@ class ActorStartError(SpawnError):
         self.remote_traceback = remote_traceback
 
 
+class SupervisorGaveUpError(UnderstudyError):
+    """A supervisor's children failed more often than its intensity allows; it stopped them and ended with "shutdown"."""
+
+
 class NoPlacementError(SpawnError):
     """No member of the cluster meets what the actor asks of its node."""
 

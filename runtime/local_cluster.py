@@ -105,6 +105,7 @@ class LocalCluster:
 
     async def close(self) -> None:
         """Let all nodes leave while the founding one still keeps the store; what still runs afterwards is killed with the fork server."""
+        await self.node.stop_actors()
         async with trio.open_nursery() as leaving:
             for process in self._processes.values():
                 if process.running:

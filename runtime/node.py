@@ -321,6 +321,10 @@ class Node:
                 nursery.start_soon(self._let_go, name="references")
                 task_status.started()
 
+    async def stop_actors(self) -> None:
+        """Stop the actors of this node, the latest first, and with the supervisors among them their children anywhere."""
+        await self._station.host.stop_all(ExitReason("shutdown", f"node {self.name} stops its actors"))
+
     async def close(self) -> None:
         """Drain, leave and say goodbye; bounded in time and not to be cancelled half-way."""
         with trio.move_on_after(DRAIN_SECONDS):

@@ -23,6 +23,7 @@ from actors.errors import (
     NodeDrainingError,
     SpawnError,
     StaleEpochError,
+    SupervisorGaveUpError,
 )
 from actors.method import Address, MethodDefinition
 from actors.node import NodeInterface
@@ -263,16 +264,20 @@ class Host:
         with trio.move_on_after(seconds):
             for cell in [cell for cell in self.cells.values() if not cell.system]:
                 await cell.wait_quiet()
+        await self.stop_all(ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"))
+
+    async def stop_all(self, reason: ExitReason) -> None:
+        """Stop all actors, the latest first."""
         for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
-            await self.stop(cell.address.name, cell.address.epoch, ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"))
+            await self.stop(cell.address.name, cell.address.epoch, reason)
 
     def _crash(self, cell: Cell, error: BaseException) -> None:
         """One of the actor's own tasks raised, or a method asked to exit: the actor ends now."""
         if cell.ended is not None:
             return
-        text = f"{type(error).__name__}: {error}"
-        logger.error("%s crashed: %s", cell.address.name, text, exc_info=error)
-        reason = ExitReason(kind="raised", text=text, traceback="".join(traceback.format_exception(error)))
+        reason = _why(error)
+        # What the runtime itself says needs no traceback through the runtime.
+        logger.error("%s ended: %s", cell.address.name, reason, exc_info=error if reason.kind == "raised" else None)
         waiting = cell.end(reason)
         for job in waiting:
             job.sink.refused(job, cell.gone())
@@ -313,3 +318,10 @@ class Host:
         watcher = self._watchers.pop(key, None)
         if watcher is not None:
             watcher.set()
+
+
+def _why(error: BaseException) -> ExitReason:
+    """How the end of an actor whose task raised `error` is told of. A supervisor that gives up ends with "shutdown", as in OTP."""
+    if isinstance(error, SupervisorGaveUpError):
+        return ExitReason(kind="shutdown", text=str(error))
+    return ExitReason(kind="raised", text=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)))

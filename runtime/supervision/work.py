@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from actors.errors import ActorStartError, CallError, NameTakenError, SpawnError, UnderstudyError
+from actors.errors import ActorStartError, CallError, NameTakenError, SpawnError, SupervisorGaveUpError, UnderstudyError
 from actors.method import Address
 from actors.node import Member
 from actors.restarts import RestartMachine
@@ -238,10 +238,6 @@ class SupervisionWork:
     async def _try_again(self, effect: TryAgain) -> None:
         await trio.sleep_until(effect.at)
         self._do(self._machine.try_again(effect.id, self._environment.now()))
-
-
-class SupervisorGaveUpError(UnderstudyError):
-    """A supervisor's children failed more often than its intensity allows; it stopped them and ended."""
 
 
 def choose_node(members: Sequence[Member], labels: dict[str, str], draw: float, load: dict[str, int]) -> Member | None:

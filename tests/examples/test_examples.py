@@ -1,0 +1,41 @@
+"""The examples, run as a reader runs them, and the README's copies of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+
+OUTPUTS = {
+    "counter.py": "15\n16\n16\n17 kept by worker-1\n17\n",
+    "recovery.py": "added: 100\nkilled its process; added: 101\nelsewhere now: True\n",
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
+def test_an_example_prints_what_it_promises(name: str) -> None:
+    done = subprocess.run([sys.executable, ROOT / "examples" / name], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, OUTPUTS[name]), done.stderr
+
+
+def test_the_readme_shows_the_counter_example_and_its_output() -> None:
+    source = (ROOT / "examples" / "counter.py").read_text().split('"""', 2)[2].strip()
+    blocks = [block.strip() for block in re.findall(r"```(?:python)?\n(.*?)```", README, flags=re.DOTALL)]
+    assert source in blocks
+    assert OUTPUTS["counter.py"].strip() in blocks
+
+
+def test_the_lines_of_the_readme_on_recovery_are_those_of_the_example() -> None:
+    source = (ROOT / "examples" / "recovery.py").read_text()
+    shown = README.split("## Kill it and watch it recover")[1].split("```python\n")[1].split("```")[0]
+    words = [line for line in shown.splitlines() if "spec =" in line or "Supervisor, [spec]" in line or "lookup" in line or "add(" in line]
+    assert len(words) == 5
+    assert all(line in source for line in words)
