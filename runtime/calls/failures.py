@@ -21,6 +21,9 @@ from actors.messages import import_path, message_type
 RAISED = "raised"
 MAX_TRACEBACK = 16 * 1024
 
+_CARRIED = "_carried"
+"""Where a rebuilt error keeps the attributes that it was raised with: some of them have the names of a call error's own."""
+
 Plain = dict[str, object]
 
 
@@ -80,7 +83,7 @@ def plain_error(error: RemoteError) -> UnderstudyError | None:
     for base in type(error).__mro__[1:]:
         if issubclass(base, UnderstudyError) and not issubclass(base, CallError) and base.__module__ == errors.__name__:
             plain = base.__new__(base, *error.args)
-            plain.__dict__.update(error.__dict__)
+            plain.__dict__.update(error.__dict__.get(_CARRIED, {}))
             return plain
     return None
 
@@ -106,7 +109,8 @@ def _remote(described: Plain, place: Place, find_class: Callable[[str], type]) -
                 error.args = args
         attributes = described.get("attributes")
         if isinstance(attributes, dict):
-            error.__dict__.update({str(key): value for key, value in attributes.items()})
+            carried = {str(key): value for key, value in attributes.items()}
+            error.__dict__.update(carried, **{_CARRIED: carried})
     error.remote_type = path
     error.remote_traceback = str(described.get("traceback", ""))
     error.actor, error.method, error.node, error.epoch, error.attempts = place.actor, place.method, place.node, place.epoch, 1
