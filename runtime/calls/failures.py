@@ -78,11 +78,18 @@ def rebuild(code: object, plain: object, place: Place, find_class: Callable[[str
     return cls(str(described.get("text", code)), actor=place.actor, method=place.method, node=place.node, epoch=place.epoch, attempts=1)
 
 
+_OWN = frozenset(
+    cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, UnderstudyError) and cls is not UnderstudyError and not issubclass(cls, CallError)
+)
+
+
 def plain_error(error: RemoteError) -> UnderstudyError | None:
     """The runtime's own error inside what a system service raised, as if it had been raised here; None if there is none."""
     for base in type(error).__mro__[1:]:
-        if issubclass(base, UnderstudyError) and not issubclass(base, CallError) and base.__module__ == errors.__name__:
-            plain = base.__new__(base, *error.args)
+        if base in _OWN:
+            plain = cast("type[UnderstudyError]", base).__new__(cast("type[UnderstudyError]", base), *error.args)
             plain.__dict__.update(error.__dict__.get(_CARRIED, {}))
             return plain
     return None
