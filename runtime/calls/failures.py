@@ -88,8 +88,8 @@ _OWN = frozenset(
 def plain_error(error: RemoteError) -> UnderstudyError | None:
     """The runtime's own error inside what a system service raised, as if it had been raised here; None if there is none."""
     for base in type(error).__mro__[1:]:
-        if base in _OWN:
-            plain = cast("type[UnderstudyError]", base).__new__(cast("type[UnderstudyError]", base), *error.args)
+        if issubclass(base, UnderstudyError) and base in _OWN:
+            plain = base.__new__(base, *error.args)
             plain.__dict__.update(error.__dict__.get(_CARRIED, {}))
             return plain
     return None

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import trio
 
-from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StaleEpochError
+from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StaleEpochError, StoreCompactedError
 from actors.method import Address
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
 from runtime.wire.codec import Codec
@@ -76,7 +76,11 @@ class Names:
             elif promise is None:
                 raise ActorNotFoundError(f"there is no actor called {name!r} in the cluster", actor=name)
             with trio.move_on_after(LOOK_AGAIN):
-                await self._store.poll(NAMES + name, result.revision + 1)
+                try:
+                    await self._store.poll(NAMES + name, result.revision + 1)
+                except StoreCompactedError:
+                    # Much has happened meanwhile: what is there now tells.
+                    continue
 
     async def all(self) -> list[Address]:
         """All named actors."""

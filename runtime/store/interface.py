@@ -1,26 +1,82 @@
 """The coordination store: what the cluster agrees upon.
 
-A linearizable key-value store with revisions, compare-and-swap transactions, leases and watches: etcd v3's model, cut down. Every change
-has a revision; revisions
-only grow. A lease's end deletes the keys tied to it in one revision. A key that is deleted and written again has a new create revision, so
-the create revision of a name's record is a fencing token.
+A linearizable key-value store with revisions, compare-and-swap transactions, leases and watches: etcd v3's model, cut down to what every
+implementation can keep (https://etcd.io/docs/v3.4/learning/api). The rules that hold for all of them, tested in `tests/conformance`:
+
+- Every call takes effect at one moment between its start and its end, and all clients see the same order of them.
+- The store has one revision. Each call that changes anything raises it by one, whatever number of keys it changes; nothing lowers it, not
+  even a restart of the store.
+- A key that is deleted and written again has a new, higher create revision, so the create revision of a record is a fencing token.
+- A lease ends by `revoke`, or some time after its time is over, never before. All keys tied to it are then deleted in one revision.
+- A watch sees every change once, in order, or learns by `StoreCompactedError` that it cannot.
+
+Keys are text, by convention of parts separated by "/"; a prefix is just text that keys may begin with, so "a/" does not cover "ab". What
+the values mean is left to the programs over the store.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from math import isfinite
+from types import UnionType
+from typing import Any, Literal
 
 import attrs
 
 from actors.messages import message
 
+MAX_OPERATIONS = 128
+"""Conditions, and operations in either branch, of one transaction: etcd's default limit, kept so that programs fit every store."""
+
+
+def check_key(key: object) -> None:
+    """Refuse what no store can keep as a key. Raises TypeError or ValueError."""
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, not {type(key).__name__}")
+    if not key:
+        raise ValueError("a key has at least one character")
+    if not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"the key {key!a} holds a lone surrogate, which UTF-8 cannot say") from None
+
+
+def _key(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    check_key(value)
+
+
+def _value(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    # Nothing but bytes: what can still change after the call would change the store's past.
+    if not isinstance(value, bytes):
+        raise TypeError(f"a value is bytes, not {type(value).__name__}")
+
+
+def _lease(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"a lease is a number that grant() returned, or 0 for none; not {value!r}")
+
+
+def _field(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value not in ("mod_revision", "create_revision", "version", "value"):
+        raise ValueError(f"a condition is on mod_revision, create_revision, version or value; not on {value!r}")
+
+
+def _expected(instance: Compare, attribute: attrs.Attribute[Any], value: object) -> None:
+    wanted = bytes if instance.field == "value" else int
+    if type(value) is not wanted:
+        raise TypeError(f"{instance.field} is compared with {wanted.__name__}, not with {type(value).__name__}")
+
 
 @message
 @attrs.frozen
 class Entry:
-    """A key as it is now. `version` counts its writes since its creation; `lease` is 0 if it is tied to none."""
+    """A key as it is now.
+
+    `create_revision` and `mod_revision`: of its creation and of its last write. `version` counts its writes since its creation, from 1.
+    `lease` is 0 if it is tied to none.
+    """
 
     key: str
     value: bytes
@@ -33,40 +89,44 @@ class Entry:
 @message
 @attrs.frozen
 class Compare:
-    """A condition: the field of the key equals what is expected. A key that is not there has revisions and version 0."""
+    """A condition: the field of the key equals what is expected.
 
-    key: str
-    field: Literal["mod_revision", "create_revision", "version", "value"]
-    expected: int | bytes
+    A key that is not there has revisions and version 0, and no value: a condition on its value never holds.
+    """
+
+    key: str = attrs.field(validator=_key)
+    field: Literal["mod_revision", "create_revision", "version", "value"] = attrs.field(validator=_field)
+    expected: int | bytes = attrs.field(validator=_expected)
 
 
 @message
 @attrs.frozen
 class Put:
-    """Write a key; answered with None."""
+    """Write a key, tied to `lease` or, with 0, to none; a lease that it was tied to before lets go of it. Answered with None."""
 
-    key: str
-    value: bytes
-    lease: int = 0
+    key: str = attrs.field(validator=_key)
+    value: bytes = attrs.field(validator=_value)
+    lease: int = attrs.field(default=0, validator=_lease)
 
 
 @message
 @attrs.frozen
 class Delete:
-    """Delete a key; answered with whether it was there."""
+    """Delete a key. Answered with whether it was there."""
 
-    key: str
+    key: str = attrs.field(validator=_key)
 
 
 @message
 @attrs.frozen
 class Get:
-    """Read a key; answered with its `Entry` or None."""
+    """Read a key, as the operations before this one have left it. Answered with its `Entry` or None."""
 
-    key: str
+    key: str = attrs.field(validator=_key)
 
 
 Operation = Put | Delete | Get
+Response = Entry | bool | None
 
 
 @message
@@ -76,13 +136,13 @@ class TransactionResult:
 
     succeeded: bool
     revision: int
-    responses: tuple[object, ...] = ()
+    responses: tuple[Response, ...] = ()
 
 
 @message
 @attrs.frozen
 class RangeResult:
-    """The keys under a prefix, in order, as of `revision`."""
+    """The keys under a prefix, in order, as of `revision`. A watch from `revision` + 1 sees all that happens afterwards."""
 
     entries: tuple[Entry, ...]
     revision: int
@@ -91,68 +151,151 @@ class RangeResult:
 @message
 @attrs.frozen
 class Event:
-    """One change. `value` is b"" for deletions."""
+    """One change.
+
+    `value` is b"" for deletions. `revision` is that of the change, for a put the key's mod revision. `create_revision` tells which life
+    of the key was written to or ended. `previous` is the value before the change; None if there was none, or it is no longer known.
+    """
 
     kind: Literal["put", "delete"]
     key: str
     value: bytes
     revision: int
     create_revision: int
+    previous: bytes | None = None
 
 
 @message
 @attrs.frozen
 class WatchBatch:
-    """Changes in order. The next poll starts at `revision` + 1."""
+    """Changes in order, those of one revision together. It covers all up to `revision`: the next poll starts at `revision` + 1."""
 
     events: tuple[Event, ...]
     revision: int
 
 
+def check_transaction(compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> None:
+    """Refuse what not every store can carry out: too many parts, and two writes of one key in one revision.
+
+    Raises ValueError, or TypeError for parts that are neither conditions nor operations.
+    """
+    _check_parts(compare, Compare, "conditions")
+    for operations in (then, otherwise):
+        _check_parts(operations, Operation, "operations in a branch")
+        written: set[str] = set()
+        for operation in operations:
+            if not isinstance(operation, Get):
+                if operation.key in written:
+                    raise ValueError(f"a branch of a transaction writes {operation.key!r} twice; all its writes have one revision")
+                written.add(operation.key)
+
+
+def _check_parts(parts: Sequence[object], allowed: type | UnionType, what: str) -> None:
+    if len(parts) > MAX_OPERATIONS:
+        raise ValueError(f"a transaction has at most {MAX_OPERATIONS} {what}, not {len(parts)}; split it")
+    for part in parts:
+        if not isinstance(part, allowed):
+            raise TypeError(f"a {type(part).__name__} among the {what} of a transaction")
+
+
+def check_time_to_live(ttl: object) -> None:
+    """Refuse what no lease can be granted for. Raises TypeError or ValueError."""
+    if not isinstance(ttl, int | float):
+        raise TypeError(f"a lease's ttl is a number of seconds, not {type(ttl).__name__}")
+    if not (ttl > 0 and isfinite(ttl)):
+        raise ValueError(f"a lease's ttl is a positive number of seconds, not {ttl!r}")
+
+
+def check_revision(from_revision: int) -> None:
+    """Refuse what no watch can begin with. Raises ValueError."""
+    if from_revision < 1:
+        raise ValueError(f"revisions begin with 1; a watch from {from_revision} was asked for")
+
+
 class Store(ABC):
-    """A client's view of the store. Each call raises a `StoreError` if the store does not answer; keys are text, values bytes."""
+    """A client's view of the store.
+
+    Besides the errors named, each call raises `StoreUnavailableError` while the store cannot be reached, `StoreOutcomeUnknownError` if it
+    changes something and its answer was lost, and `StoreError` after the store was closed. A call that is cancelled may have been applied.
+    """
 
     @abstractmethod
     async def get(self, key: str) -> Entry | None:
-        """The key as it is now."""
+        """The key as it is now, or None."""
 
     @abstractmethod
     async def range(self, prefix: str) -> RangeResult:
-        """All keys that begin with `prefix`."""
+        """All keys that begin with `prefix`, as they are at one moment; with "" all there are."""
 
     @abstractmethod
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """Write a key, tied to `lease` or to none; returns the revision. Raises `LeaseLostError`."""
+        """Write a key, tied to `lease` or to none; returns the revision. Raises `LeaseLostError` if the lease has ended."""
 
     @abstractmethod
     async def delete(self, key: str) -> bool:
-        """Delete a key; True if it was there."""
+        """Delete a key; True if it was there. If it was not, the revision stays."""
 
     @abstractmethod
     async def transaction(
         self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
-        """Carry out `then` if all conditions hold, otherwise `otherwise`, in one step and one revision."""
+        """Carry out `then` if all conditions hold, otherwise `otherwise`, in one step and, if it changes anything, one revision.
+
+        Without conditions `then` is carried out. Raises `LeaseLostError` if a lease named by the branch carried out has ended, and
+        ValueError or TypeError for a transaction that `check_transaction` refuses; nothing is changed then.
+        """
 
     @abstractmethod
     async def grant(self, ttl: float) -> int:
-        """A new lease that ends `ttl` seconds after it was last kept alive, never earlier."""
+        """A new lease that ends `ttl` seconds after it was last kept alive, never earlier. Raises ValueError if `ttl` is not positive.
+
+        A store may grant more than was asked for (etcd: whole seconds, at least 2); `keep_alive` returns what it granted.
+        """
 
     @abstractmethod
     async def keep_alive(self, lease: int) -> float:
-        """Begin the lease's time anew; returns its seconds. Raises `LeaseLostError`."""
+        """Begin the lease's time anew; returns how many seconds it has now. Raises `LeaseLostError`."""
+
+    @abstractmethod
+    async def time_to_live(self, lease: int) -> float:
+        """Seconds that the lease has left, 0 if it may end at any moment. Raises `LeaseLostError`."""
 
     @abstractmethod
     async def revoke(self, lease: int) -> None:
-        """End a lease now and delete its keys. Raises `LeaseLostError` if it has ended."""
+        """End a lease now and delete its keys in one revision. Raises `LeaseLostError` if it has ended."""
 
     @abstractmethod
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """Wait for changes under `prefix` at or after `from_revision`. Raises `StoreCompactedError` if they are no longer kept."""
+        """Wait for changes under `prefix` at or after `from_revision`, and return them as soon as there are any.
 
-    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[WatchBatch]:
-        """All batches of changes from `from_revision` on, without a gap, for ever."""
-        while True:
-            batch = await self.poll(prefix, from_revision)
-            yield batch
-            from_revision = batch.revision + 1
+        `from_revision` may lie in the future. Long batches are cut at a revision: what is left comes with the next poll at once. Raises
+        `StoreCompactedError` if changes that may have been under the prefix are no longer kept, and ValueError for a revision below 1
+        (which etcd would take for "from now").
+        """
+
+    def watch(self, prefix: str, from_revision: int) -> Watch:
+        """All changes under `prefix` from `from_revision` on: `async for batch in store.watch(...)`."""
+        return Watch(self, prefix, from_revision)
+
+
+class Watch:
+    """Changes under a prefix in batches, without a gap, for ever.
+
+    Holds nothing between two batches, so it needs no closing. It ends only with an error that `Store.poll` raises and stays where it was:
+    after `StoreUnavailableError`, go on with the same object; after `StoreCompactedError`, `range` first and watch from there.
+    """
+
+    def __init__(self, store: Store, prefix: str, from_revision: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self.from_revision = from_revision
+        """The next batch holds changes from this revision on; a new watch from it continues this one."""
+
+    def __aiter__(self) -> Watch:
+        return self
+
+    async def __anext__(self) -> WatchBatch:
+        """The next batch. Cancelling loses nothing."""
+        batch = await self._store.poll(self._prefix, self.from_revision)
+        self.from_revision = batch.revision + 1
+        return batch

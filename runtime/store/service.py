@@ -9,7 +9,20 @@ from actors.actor import Actor
 from actors.errors import CallError, NotExecutedError, RemoteError, StoreOutcomeUnknownError, StoreUnavailableError
 from actors.method import method
 from runtime.calls.failures import plain_error
-from runtime.store.interface import Compare, Entry, Operation, RangeResult, Store, TransactionResult, WatchBatch
+from runtime.store.interface import (
+    Compare,
+    Entry,
+    Operation,
+    Put,
+    RangeResult,
+    Store,
+    TransactionResult,
+    WatchBatch,
+    check_key,
+    check_revision,
+    check_time_to_live,
+    check_transaction,
+)
 
 T = TypeVar("T")
 
@@ -58,6 +71,11 @@ class StoreService(Actor):
         """See `Store.keep_alive`."""
         return await self._store.keep_alive(lease)
 
+    @method(concurrent=True, idempotent=True)
+    async def time_to_live(self, lease: int) -> float:
+        """See `Store.time_to_live`."""
+        return await self._store.time_to_live(lease)
+
     @method(concurrent=True)
     async def revoke(self, lease: int) -> None:
         """See `Store.revoke`."""
@@ -70,7 +88,7 @@ class StoreService(Actor):
 
 
 class RemoteStore(Store):
-    """The store of another node, by way of a handle of its `StoreService`."""
+    """The store of another node, by way of a handle of its `StoreService`. What no store can do is refused here, before it travels."""
 
     def __init__(self, service: StoreService, watching: StoreService) -> None:
         """`service` has a call timeout; `watching` has none, for `poll`."""
@@ -79,6 +97,7 @@ class RemoteStore(Store):
 
     async def get(self, key: str) -> Entry | None:
         """See `Store.get`."""
+        check_key(key)
         return await _asked(self._service.get(key))
 
     async def range(self, prefix: str) -> RangeResult:
@@ -87,25 +106,33 @@ class RemoteStore(Store):
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """See `Store.put`."""
-        return await _asked(self._service.put(key, value, lease), writes=True)
+        put = Put(key, value, lease)
+        return await _asked(self._service.put(put.key, put.value, put.lease), writes=True)
 
     async def delete(self, key: str) -> bool:
         """See `Store.delete`."""
+        check_key(key)
         return await _asked(self._service.delete(key), writes=True)
 
     async def transaction(
         self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
         """See `Store.transaction`."""
+        check_transaction(compare, then, otherwise)
         return await _asked(self._service.transaction(list(compare), list(then), list(otherwise)), writes=True)
 
     async def grant(self, ttl: float) -> int:
         """See `Store.grant`."""
+        check_time_to_live(ttl)
         return await _asked(self._service.grant(ttl), writes=True)
 
     async def keep_alive(self, lease: int) -> float:
         """See `Store.keep_alive`."""
         return await _asked(self._service.keep_alive(lease))
+
+    async def time_to_live(self, lease: int) -> float:
+        """See `Store.time_to_live`."""
+        return await _asked(self._service.time_to_live(lease))
 
     async def revoke(self, lease: int) -> None:
         """See `Store.revoke`."""
@@ -113,6 +140,7 @@ class RemoteStore(Store):
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`."""
+        check_revision(from_revision)
         return await _asked(self._watching.poll(prefix, from_revision))
 
 

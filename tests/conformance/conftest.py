@@ -1,0 +1,49 @@
+"""The stores that the suite runs over. A new one is a name in `STORES` and a branch in `store`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from runtime import open_node
+from runtime.environment import SystemEnvironment
+from runtime.links.transports import SocketNetwork
+from runtime.membership.join import open_client
+from runtime.store.embedded import EmbeddedStore
+from runtime.store.interface import Store
+
+STORES = ("memory", "remote")
+
+SECRET = b"of the conformance suite"
+
+
+@pytest.fixture(params=STORES)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Which store the test runs over."""
+    return str(request.param)
+
+
+@pytest.fixture
+def clock(kind: str) -> trio.testing.MockClock | None:
+    """For tests in which time passes: virtual where the whole store lives in this loop, else the real one."""
+    return trio.testing.MockClock(autojump_threshold=0) if kind == "memory" else None
+
+
+@pytest.fixture
+async def store(kind: str) -> AsyncIterator[Store]:
+    """A store of its own for each test. It may hold keys of others, so tests look at theirs only."""
+    if kind == "memory":
+        embedded = EmbeddedStore(SystemEnvironment())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(embedded.run)
+            yield embedded
+            embedded.close()
+    else:
+        async with (
+            open_node(cluster="conformance", secret=SECRET) as node,
+            open_client(node.address, "conformance", SECRET, SystemEnvironment(), SocketNetwork()) as client,
+        ):
+            yield client.store

@@ -1,0 +1,1 @@
+"""Tests of the coordination store's machine, history and embedded form."""
