@@ -20,11 +20,12 @@ from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Rang
 from runtime.store.memory import StoreMachine
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Waiting:
-    """A poll for which nothing has happened yet."""
+    """A poll for which nothing had happened yet. `since`: the first revision that may concern it, once there is one."""
 
     prefix: str
+    since: int = 0
     woken: trio.Event = attrs.field(factory=trio.Event)
 
 
@@ -38,11 +39,6 @@ class EmbeddedStore(Store):
         self._waiting: dict[_Waiting, None] = {}
         self._sooner = trio.Event()
         self._closed = False
-
-    @property
-    def waiting_polls(self) -> int:
-        """How many polls wait for something to happen."""
-        return len(self._waiting)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """End leases when their time is over, until the store is closed."""
@@ -122,7 +118,6 @@ class EmbeddedStore(Store):
         """See `Store.poll`. A poll that waits keeps pace: what is compacted meanwhile does not concern it."""
         await self._open()
         while (batch := self._machine.changes(prefix, from_revision)) is None:
-            from_revision = max(from_revision, self._machine.revision + 1)
             waiting = _Waiting(prefix)
             self._waiting[waiting] = None
             try:
@@ -130,6 +125,7 @@ class EmbeddedStore(Store):
             finally:
                 del self._waiting[waiting]
             self._refuse_if_closed()
+            from_revision = max(from_revision, waiting.since)
         return batch
 
     async def _open(self) -> None:
@@ -146,5 +142,6 @@ class EmbeddedStore(Store):
             # A step so large that it pushed its own beginning out of the history: nobody knows whom that concerned, so all look again.
             partly_forgotten = self._machine.compacted > before
             for waiting in self._waiting:
-                if partly_forgotten or any(key.startswith(waiting.prefix) for key in changed):
+                if not waiting.since and (partly_forgotten or any(key.startswith(waiting.prefix) for key in changed)):
+                    waiting.since = before + 1
                     waiting.woken.set()

@@ -94,7 +94,7 @@ async def test_a_paused_node_answers_when_it_goes_on() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_call_ends_and_nothing_saved_is_lost_while_processes_are_killed_at_random(seed: int) -> None:
-    """Callers add to supervised ledgers while their processes are killed; a sum may exceed what was acknowledged, never fall short of it."""
+    """Callers add to supervised ledgers whose processes are killed; a sum may exceed what was acknowledged, never fall short of it."""
     draw = random.Random(seed)
     acknowledged = {"a": 0, "b": 0}
     unknown = {"a": 0, "b": 0}
@@ -168,8 +168,12 @@ def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, signum: sig
 
 async def _wait_stopped(pid: int) -> None:
     with trio.fail_after(5):
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # noqa: ASYNC110  as below
+        while _state(pid) != "T":  # noqa: ASYNC110  as below
             await trio.sleep(0.001)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def _wait_ended(pids: list[int]) -> None:

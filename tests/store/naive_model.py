@@ -15,7 +15,7 @@ from runtime.store.interface import Compare, Delete, Entry, Event, Get, Operatio
 Keys = dict[str, Entry]
 
 
-class LostLease(Exception):
+class LostError(Exception):
     """What the product says as LeaseLostError."""
 
 
@@ -63,7 +63,7 @@ class NaiveStore:
         held = [self.holds(condition) for condition in compare].count(False) == 0
         operations = then if held else otherwise
         if any(isinstance(operation, Put) and operation.lease not in {0, *self.leases} for operation in operations):
-            raise LostLease
+            raise LostError
         revision = self.revision + 1
         keys = dict(self.keys)
         answers: list[object] = []
@@ -86,7 +86,7 @@ class NaiveStore:
     def revoke(self, lease: int) -> None:
         """End a lease."""
         if lease not in self.leases:
-            raise LostLease
+            raise LostError
         del self.leases[lease]
         keys = {key: entry for key, entry in self.keys.items() if entry.lease != lease}
         if keys != self.keys:

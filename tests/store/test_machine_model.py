@@ -8,13 +8,13 @@ from itertools import groupby
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from actors.errors import LeaseLostError, StoreCompactedError
 from runtime.store.history import History
 from runtime.store.interface import Compare, Delete, Event, Get, Operation, Put, WatchBatch
 from runtime.store.memory import StoreMachine
-from tests.store.naive_model import Lease, LostLease, NaiveStore
+from tests.store.naive_model import Lease, LostError, NaiveStore
 
 KEYS = ("a", "a/", "a/1", "a/2", "a0", "ab", "b", "\u00e9/1", "\U0001f600")
 PREFIXES = ("", "a", "a/", "a/1", "ab", "b/", "c", "\u00e9", "\uffff")
@@ -55,13 +55,13 @@ class StoreComparison(RuleBasedStateMachine):
         self.granted = 0
 
     @initialize(target=leases)
-    def leases_that_are_none(self) -> object:
+    def leases_that_are_none(self) -> MultipleResults[int]:
         return multiple(0, NEVER_GRANTED)
 
     def both(self, step: Callable[[StoreMachine], object], expected: Callable[[], object]) -> None:
         try:
             wanted = expected()
-        except LostLease:
+        except LostError:
             for machine in (self.machine, self.forgetful):
                 with pytest.raises(LeaseLostError):
                     step(machine)
@@ -108,7 +108,7 @@ class StoreComparison(RuleBasedStateMachine):
         def expected() -> float:
             found = self.model.leases.get(lease)
             if found is None:
-                raise LostLease
+                raise LostError
             found.ends = self.now + found.ttl
             return found.ttl
 
@@ -119,7 +119,7 @@ class StoreComparison(RuleBasedStateMachine):
         def expected() -> float:
             found = self.model.leases.get(lease)
             if found is None:
-                raise LostLease
+                raise LostError
             return max(0.0, found.ends - self.now)
 
         self.both(lambda machine: machine.time_to_live(lease, self.now), expected)
