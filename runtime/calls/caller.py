@@ -22,6 +22,7 @@ from actors.errors import (
     NodeDrainingError,
     NodeUnreachableError,
     OutcomeUnknownError,
+    ProtocolError,
     SelfCallError,
     StaleEpochError,
 )
@@ -321,22 +322,30 @@ class Caller:
     def on_reply(self, link: Link, frame: Frame) -> None:
         """Handle a REPLY frame: `[number, value]`."""
         try:
-            number, value = cast("list[object]", self._codec.decode(frame.control, frame.segments))
+            answer = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
             # The answer is there and cannot be read here: its call must still end, and we know only its number.
             self._on_unreadable(link, frame, error)
             return
-        call = self._tables[link].take(number) if link in self._tables else None
+        items = _items(answer, 2)
+        call = self._tables[link].take(items[0]) if link in self._tables else None
         if call is not None:
-            call.value = value
+            call.value = items[1]
             trio.lowlevel.reschedule(call.waiter)
 
     def on_error(self, link: Link, frame: Frame) -> None:
         """Handle an ERROR frame: `[number, code, description]`."""
-        number, code, plain = cast("list[object]", self._codec.decode(frame.control, frame.segments))
-        call = self._tables[link].take(number) if link in self._tables else None
+        try:
+            description = self._codec.decode(frame.control, frame.segments)
+        except DecodeError as error:
+            self._on_unreadable(link, frame, error)
+            return
+        number, code, plain, *_ = _items(description, 3)
+        call = self._tables[link].pending.get(number) if link in self._tables else None
         if call is not None:
+            # Taken off only once it is understood: otherwise the call has to end with its link.
             call.error = rebuild(code, plain, call.place, self._find_class)
+            self._tables[link].take(number)
             trio.lowlevel.reschedule(call.waiter)
 
     def link_ended(self, link: Link) -> None:
@@ -392,6 +401,13 @@ class _Facts(TypedDict):
 
 def _facts(place: Place) -> _Facts:
     return {"actor": place.actor, "method": place.method, "node": place.node, "epoch": place.epoch, "attempts": 1}
+
+
+def _items(answer: object, least: int) -> list[Any]:
+    """The items of an answer, of which the first is a call's number. More than we know are ignored: a newer peer may send them."""
+    if type(answer) is not list or len(answer) < least or type(answer[0]) is not int:
+        raise ProtocolError(f"an answer is an array of {least} items that begins with a number")
+    return answer
 
 
 def array_head(length: int, number: int) -> bytes:

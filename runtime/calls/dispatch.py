@@ -24,6 +24,9 @@ from runtime.links.session import Buffer
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind, encode_frame
 
+MAX_NUMBER = 1 << 64
+"""The numbers of calls are below this; see `array_head`."""
+
 logger = logging.getLogger("understudy.calls")
 
 
@@ -103,10 +106,10 @@ class Dispatch:
             logger.warning("a one-way call from %s was refused: %s", link.peer.name, refusal)
 
     def _on_cancel(self, link: Link, frame: Frame) -> None:
-        parts = self._codec.decode(frame.control)
+        number = self._codec.peek_number(frame.control)
         table = self._tables.get(link)
-        if table is not None and isinstance(parts, list) and parts:
-            job = table.cancel(parts[0])
+        if table is not None:
+            job = table.cancel(number)
             if job is not None:
                 job.cancel()
 
@@ -116,8 +119,10 @@ class Dispatch:
             raise ProtocolError("a call is an array of at least five items")
         items = cast("list[object]", parts)
         number, name, epoch, method = items[:4]
-        if not (isinstance(number, int) and isinstance(name, str) and isinstance(epoch, int) and isinstance(method, str)):
+        if not (type(number) is int and isinstance(name, str) and type(epoch) is int and isinstance(method, str)):
             raise ProtocolError("a call begins with number, name, epoch and method")
+        if not 0 <= number < MAX_NUMBER:
+            raise ProtocolError(f"{number} is no number of a call")
         args, kwargs = self._codec.decode_arguments(items[4])
         deadline = math.inf
         if len(items) > 5 and items[5] is not None:

@@ -148,6 +148,7 @@ class Link:
         `early`: frames that came together with the last of the handshake. Raises ProtocolError if the peer breaks the protocol; broken
         connections are no error.
         """
+        broken: ProtocolError | None = None
         try:
             with trio.CancelScope() as scope:
                 self._connection_scope = scope
@@ -155,7 +156,11 @@ class Link:
                     return
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection, scope)
-                    await self._read(connection, reader)
+                    try:
+                        await self._read(connection, reader)
+                    except ProtocolError as error:
+                        # Raised below: out of the nursery it would come as a group, which nobody expects.
+                        broken = error
                     scope.cancel()
         finally:
             connection.close()
@@ -164,6 +169,8 @@ class Link:
             self._writer = None
             self._down.set()
             self._tell_progress()
+        if broken is not None:
+            raise broken
 
     async def connected_again(self) -> None:
         """Wait until a connection stands, or the link has ended."""
@@ -252,7 +259,10 @@ class Link:
                 # Counted before it is handled: a frame that was acted upon must never be asked for again.
                 session.received += 1
                 numbered += 1
-                handlers[kind](self, frame)
+                handler = handlers.get(kind)
+                if handler is None:
+                    raise ProtocolError(f"a frame of kind {kind}, which this version does not know")
+                handler(self, frame)
             elif self._control(frame):
                 return True
         self.counters.bytes_received += size

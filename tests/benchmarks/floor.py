@@ -53,7 +53,7 @@ class Pipe:
             self.writer = None
             return trio.lowlevel.Abort.SUCCEEDED
 
-        while True:
+        while True:  # noqa: ASYNC913  each turn waits for a post or the socket
             if not self.out:
                 self.writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(abort)

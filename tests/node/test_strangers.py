@@ -6,6 +6,7 @@ import logging
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import attrs
 import cbor2
@@ -387,32 +388,21 @@ async def test_a_hundred_silent_connections_keep_nobody_out(scene: Scene) -> Non
                 nursery.start_soon(stream.aclose)
 
 
-def other_end(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> _OtherEnd:
-    """A listener that is no node of ours; `handler` says what it does with a connection."""
-    return _OtherEnd(handler)
+@asynccontextmanager
+async def other_end(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> AsyncIterator[str]:
+    """Somebody else's server at the address given; `handler` says what it does."""
 
+    async def handle(stream: trio.SocketStream) -> None:
+        try:
+            await handler(stream)
+        except trio.BrokenResourceError:
+            pass
 
-class _OtherEnd:
-    def __init__(self, handler: Callable[[trio.SocketStream], Awaitable[None]]) -> None:
-        self._handler = handler
-        self._manager = trio.open_nursery()
-
-    async def __aenter__(self) -> str:
-        self._nursery = await self._manager.__aenter__()
+    async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-
-        async def handle(stream: trio.SocketStream) -> None:
-            try:
-                await self._handler(stream)
-            except trio.BrokenResourceError:
-                pass
-
-        self._nursery.start_soon(trio.serve_listeners, handle, listeners)
-        return f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-
-    async def __aexit__(self, *error: object) -> bool | None:
-        self._nursery.cancel_scope.cancel()
-        return await self._manager.__aexit__(*error)  # type: ignore[arg-type]
+        await nursery.start(trio.serve_listeners, handle, listeners)
+        yield f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
 
 
 def answer_with(me: Introduction, secret: bytes = SECRET.encode()) -> Callable[[trio.SocketStream], Awaitable[None]]:
