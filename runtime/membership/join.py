@@ -14,7 +14,7 @@ from typing import Any, cast
 import attrs
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, HandshakeError, JoinError
+from actors.errors import ActorNotFoundError, CallError, HandshakeError, JoinError, ProtocolError
 from actors.method import Address
 from runtime.calls.station import Station
 from runtime.environment import Environment
@@ -162,6 +162,10 @@ async def _contact(station: Station, address: str) -> Link:
             return await station.peers.first_contact(address)
     except HandshakeError as error:
         raise type(error)(f"{address}: {error}") from None
+    except ProtocolError as error:
+        raise JoinError(
+            f"what answers at {address} does not speak as a node does ({error}); check the address"
+        ) from None
     except trio.TooSlowError:
         raise JoinError(
             f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?"
