@@ -163,9 +163,7 @@ async def _contact(station: Station, address: str) -> Link:
     except HandshakeError as error:
         raise type(error)(f"{address}: {error}") from None
     except ProtocolError as error:
-        raise JoinError(
-            f"what answers at {address} does not speak as a node does ({error}); check the address"
-        ) from None
+        raise JoinError(f"what answers at {address} does not speak as a node does ({error}); check the address") from None
     except trio.TooSlowError:
         raise JoinError(
             f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?"
