@@ -91,8 +91,7 @@ class Peers:
         except BaseException:
             connection.close()
             raise
-        self._nursery.start_soon(self._carry_dialled, link, connection, settled.reader)
-        self._keep_connected(link)
+        self._nursery.start_soon(self._carry_first, link, connection, settled.reader)
         return link
 
     async def accept(self, connection: Connection) -> None:
@@ -265,6 +264,19 @@ class Peers:
                 return
             link.open(connection, offer.session, answer.received)
         await self._run(link, connection, reader, early)
+
+    async def _carry_first(self, link: Link, connection: Connection, reader: FrameReader) -> None:
+        """Carry a link over the connection of a first contact; from then on it is redialled like any other."""
+        try:
+            await self._carry_dialled(link, connection, reader)
+        except (HandshakeError, ProtocolError) as error:
+            logger.warning("could not settle with %s: %s", link.peer.name, error)
+        except (OSError, trio.ClosedResourceError) as error:
+            logger.debug("the connection to %s broke while it was being set up: %s", link.peer.name, error)
+        finally:
+            connection.close()
+            if link.ended is None:
+                self._keep_connected(link)
 
     async def _carry_accepted(self, settled: _Settled, connection: Connection) -> None:
         peer = settled.peer

@@ -27,6 +27,7 @@ from actors.errors import (
 from runtime import open_node
 from runtime.links import peers
 from runtime.links.transports import SocketNetwork
+from runtime.membership import join
 from runtime.node import Node
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
@@ -446,6 +447,12 @@ async def test_joining_what_closes_at_once_is_a_join_error_that_names_the_addres
 async def test_joining_a_web_server_is_a_join_error_that_names_the_address(scene: Scene) -> None:
     async with other_end(lambda stream: stream.send_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")) as address:
         await refused(JoinError, scene.pair.here, "node", join=address)
+
+
+async def test_joining_what_leaves_right_after_the_handshake_is_a_join_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "JOIN_SECONDS", 0.3)
+    async with other_end(answer_with(introduction())) as address:
+        await refused(JoinError, scene.pair.here, "could not say where the cluster's store is", join=address)
 
 
 async def test_joining_where_nobody_listens_is_a_join_error_with_the_next_step(scene: Scene) -> None:
