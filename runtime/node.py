@@ -19,6 +19,7 @@ from actors.actor import Actor
 from actors.errors import (
     ActorNotFoundError,
     CallError,
+    LeaseLostError,
     NodeNotFoundError,
     NoPlacementError,
     RemoteError,
@@ -399,7 +400,9 @@ class Node:
                 return
 
     def _lost(self) -> None:
-        logger.error("node %s lost its lease: the cluster has given it up; it leaves", self.name)
+        logger.error("node %s lost its lease: the cluster has given it up; it stops its named actors and leaves", self.name)
+        # Their names may have new owners already: whatever they would still answer could be out of date.
+        self._station.host.abandon_names(LeaseLostError(f"node {self.name} lost its lease, and its actors their names"))
         self.asked_to_leave.set()
 
     async def _let_go(self) -> None:

@@ -19,11 +19,13 @@ from actors.errors import (
     ActorNotFoundError,
     ActorStartError,
     CallError,
+    LeaseLostError,
     MethodNotFoundError,
     NodeDrainingError,
     SpawnError,
     StaleEpochError,
     SupervisorGaveUpError,
+    UnderstudyError,
 )
 from actors.method import Address, MethodDefinition
 from actors.node import NodeInterface
@@ -266,6 +268,13 @@ class Host:
                 await cell.wait_quiet()
         await self.stop_all(ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"))
 
+    def abandon_names(self, error: UnderstudyError) -> None:
+        """End all actors that have a name of their own, at once: somebody else may own it now."""
+        self.draining = True
+        for cell in list(self.cells.values()):
+            if cell.address.registered:
+                self._crash(cell, error)
+
     async def stop_all(self, reason: ExitReason) -> None:
         """Stop all actors, the latest first."""
         for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
@@ -324,4 +333,6 @@ def _why(error: BaseException) -> ExitReason:
     """How the end of an actor whose task raised `error` is told of. A supervisor that gives up ends with "shutdown", as in OTP."""
     if isinstance(error, SupervisorGaveUpError):
         return ExitReason(kind="shutdown", text=str(error))
+    if isinstance(error, LeaseLostError):
+        return ExitReason(kind="killed", text=str(error))
     return ExitReason(kind="raised", text=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)))

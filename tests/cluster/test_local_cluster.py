@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors import ChildSpec, NotExecutedError, OutcomeUnknownError, SpawnOptions, Supervisor
+from actors import ChildSpec, NotExecutedError, OutcomeUnknownError, RetryPolicy, SpawnOptions, Supervisor
 from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
 from runtime import open_local_cluster
 from runtime.membership.liveness import process_start
@@ -89,6 +89,31 @@ async def test_a_paused_node_answers_when_it_goes_on() -> None:
             process.resume()
             with trio.fail_after(5):
                 await answered.wait()
+
+
+@pytest.mark.slow
+async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_leaves_when_it_goes_on() -> None:
+    async with open_local_cluster(nodes=0) as cluster:
+        for name in ("left", "right"):
+            await cluster.start_node(name, labels={"role": "ledger"})
+        spec = ChildSpec(id="ledger", actor=Ledger, options=SpawnOptions(name="ledger", labels={"role": "ledger"}))
+        await cluster.node.options(name="tree").spawn(Supervisor, [spec])
+        ledger = await cluster.node.lookup("ledger", Ledger)
+        assert await ledger.add(1) == 1
+        home, epoch = await ledger.where()
+        process = cluster.process(home)
+        process.pause()
+        await _wait_stopped(process.pid)
+        with trio.fail_after(20):
+            elsewhere, later_epoch = await ledger.where.options(retry=RetryPolicy(max_retries=20, initial_delay=0.1))()
+            assert elsewhere != home
+            assert later_epoch > epoch
+            assert await ledger.add(1) == 2
+            process.resume()
+            # It finds its lease gone, answers nobody for the name any more, and leaves.
+            status = await process.wait()
+            assert status.code == 0
+            assert await ledger.where() == (elsewhere, later_epoch)
 
 
 @pytest.mark.slow
