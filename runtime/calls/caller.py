@@ -78,6 +78,10 @@ class Route:
         self.calls = calls
 
 
+Missed = tuple[Route, CallError]
+"""An attempt that certainly did not run, and where it was made."""
+
+
 class Caller:
     """Makes the calls of one node. `numbers` gives each call its number, unique in this incarnation."""
 
@@ -140,11 +144,11 @@ class Caller:
             # Certainly not run, and perhaps only because the actor has moved.
             if not bound.address.registered:
                 raise
-            missed = error
+            missed = (route, error)
         return await self._call_the_long_way(bound, args, kwargs, flags, missed)
 
     async def _call_the_long_way(
-        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int, missed: CallError | None = None
+        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int, missed: Missed | None = None
     ) -> object:
         timeout = bound.options_.timeout
         if timeout is None:
@@ -163,7 +167,7 @@ class Caller:
         )
 
     async def _call_repeatedly(
-        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int, missed: CallError | None
+        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int, missed: Missed | None
     ) -> object:
         environment = self._environment
         policy = bound.options_.retry or _NO_RETRIES
@@ -172,18 +176,23 @@ class Caller:
         )
         patience = environment.now() + MISSED_SECONDS
         while True:
-            error = missed
-            missed = None
-            if error is None:
+            route: Route | None = None
+            if missed is not None:
+                route, error = missed
+                missed = None
+            else:
                 try:
                     route = self._route_known(bound) or await self._find_route(bound)
                     return await self._attempt_within(schedule, route, bound, args, kwargs, flags)
                 except CallError as failure:
                     error = failure
             now = environment.now()
-            # The name's owner denies it, or its node is going: it is being moved, unless that goes on for long.
-            moving = bound.route is not None and bound.address.registered and isinstance(error, _MOVED) and now < patience
-            if moving:
+            # The name's owner denies it, or its node is going or gone: it is being moved, unless that goes on for long. That nobody
+            # has the name, though, is final: looking it up waited while there was hope.
+            denied = isinstance(error, _MOVED) and (route is not None or isinstance(error, NodeUnreachableError))
+            moving = denied and bound.address.registered and now < patience
+            if moving and bound.route is route:
+                # Otherwise another call has found the actor meanwhile.
                 bound.moved = True
                 bound.route = None
             decision = schedule.failed(error.outcome, error, now, environment.random(), uncounted=moving)

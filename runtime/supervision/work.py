@@ -164,8 +164,17 @@ class SupervisionWork:
                 self._more = trio.Event()
                 while self._effects:
                     await self._carry_out_one(self._effects.pop(0), starts)
+                await self._withdraw_vain_promises()
         if self._exit is not None and self._ready.is_set() and self._exit.kind == "shutdown":
             raise SupervisorGaveUpError(str(self._exit))
+
+    async def _withdraw_vain_promises(self) -> None:
+        """A child that ended and stays so, a transient one that was stopped for example, is nobody's to wait for."""
+        for view in self._machine.children():
+            child = self._children.get(view.rule.id)
+            if child is not None and child.promised and view.state == "stopped":
+                child.promised = False
+                await self._operations.withdraw(child.name)
 
     async def _carry_out_one(self, effect: Effect, starts: trio.Nursery) -> None:
         if isinstance(effect, Start):

@@ -262,7 +262,7 @@ async def test_children_that_fail_too_often_are_given_up_and_calls_to_them_fail(
 
 async def gone(ledger: Ledger) -> None:
     """Call until it is refused: the end of a tree takes a moment, and until then its actors may answer."""
-    while True:
+    while True:  # noqa: ASYNC913  each turn waits for an answer
         try:
             await ledger.where()
         except OutcomeUnknownError:
