@@ -9,7 +9,9 @@ defaults between two versions of a program; unknown fields are ignored.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar, overload
 
 import attrs
@@ -57,6 +59,17 @@ def message_type(cls: type) -> MessageType | None:
 def import_path(cls: type) -> str:
     """`module:qualified.name`, by which another process finds `cls`; the same in every process, also for classes of the main script."""
     return f"{'__main__' if cls.__module__ == MAIN_ALIAS else cls.__module__}:{cls.__qualname__}"
+
+
+def path_by_file(path: str) -> str | None:
+    """Another path of a class of the running script itself: by the name of the script's file. None for other classes, and without a
+    file.
+    """
+    module, _, name = path.partition(":")
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if module != "__main__" or not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    return f"{Path(file).stem}:{name}"
 
 
 def _mark(cls: C) -> C:

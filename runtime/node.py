@@ -17,6 +17,7 @@ import trio
 
 from actors.actor import Actor
 from actors.errors import (
+    ActorClassError,
     ActorNotFoundError,
     CallError,
     LeaseLostError,
@@ -26,7 +27,7 @@ from actors.errors import (
     StoreError,
 )
 from actors.handle import Handle
-from actors.messages import import_path
+from actors.messages import import_path, path_by_file
 from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnChanges, SpawnOptions
@@ -247,9 +248,21 @@ class Node:
     ) -> Address:
         """See `runtime.supervision.work.Operations.start_actor`."""
         member = await self._place(options)
+        by_file = path_by_file(class_path)
+        try:
+            return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
+        except ActorClassError:
+            if by_file is None:
+                raise
+        # A class of this script itself: nodes of a local cluster know it as that, others by the name of its file.
+        return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
+
+    async def _spawn_on(
+        self, member: Member, path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
+    ) -> Address:
         service = self._station.node_service(member.name, member.incarnation)
         try:
-            return cast("Address", await service.spawn(class_path, tuple(args), kwargs, options, supervisor))
+            return cast("Address", await service.spawn(path, tuple(args), kwargs, options, supervisor))
         except RemoteError as error:
             plain = plain_error(error)
             if plain is None:

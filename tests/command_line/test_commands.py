@@ -151,6 +151,52 @@ def test_a_signal_makes_a_node_drain_and_leave(shell: Shell, signum: signal.Sign
     assert [node["node"] for node in status["nodes"]] == ["first"]
 
 
+def test_a_script_spawns_its_own_classes_on_nodes_that_can_import_its_file(shell: Shell) -> None:
+    """The example of the design, with nothing in it but the address changed."""
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    shell.start_node("--name", "worker-1", "--join", founder["address"])
+    (shell.place / "script.py").write_text(DESIGN_EXAMPLE.replace("127.0.0.1:7400", founder["address"]))
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=shell.place, env=shell.environment, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "17\n"), done.stderr
+    assert shell.run("call", "counter", "read", "--address", founder["address"]).stdout == "17\n"
+
+
+DESIGN_EXAMPLE = """
+import trio
+from actors import Actor, RetryPolicy, method
+from runtime import open_node
+
+class Counter(Actor):
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+
+    @method
+    async def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+    @method(idempotent=True)
+    async def read(self) -> int:
+        return self.value
+
+async def main() -> None:
+    async with open_node(join="127.0.0.1:7400") as node:         # no join= : found a new cluster
+        counter = await node.options(name="counter", on="worker-1").spawn(Counter, 10)
+        await counter.add(5)                                      # typed: int
+        with trio.fail_after(0.5):                                # the deadline travels
+            await counter.add(1)
+        await counter.read.options(retry=RetryPolicy(max_retries=5))()
+        await counter.add.send(1)                                 # one way; waits only for room in the window
+        ref = await counter.read.remote()                         # the result stays with its owner
+        print(await ref.fetch())
+        same = await node.lookup("counter", Counter)              # by name, from any node
+
+if __name__ == "__main__":
+    trio.run(main)
+"""
+
 WAIT = """
 import sys, trio
 from app import Counter
