@@ -156,30 +156,37 @@ def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
 
 
 async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -> None:
-    async with open_node(
+    opening = open_node(
         str(settings["name"]),
         join=str(settings["join"]),
         cluster=str(settings["cluster"]),
         secret=settings["secret"],  # type: ignore[arg-type]
         labels=settings["labels"],  # type: ignore[arg-type]
-    ) as node:
+    )
+    async with opening as node, leaving_on_signals(node):
         report(node.address.encode())
-        await leave_on_signals(node)
+        await node.asked_to_leave.wait()
 
 
-async def leave_on_signals(node: Node) -> None:
-    """Return at the first SIGINT or SIGTERM, or when the node is asked to leave; a second signal then ends the process at once."""
-    async with trio.open_nursery() as nursery:
+@asynccontextmanager
+async def leaving_on_signals(node: Node) -> AsyncIterator[None]:
+    """Within the block the first SIGINT or SIGTERM asks the node to leave; from the end of the block on, a second one ends the process at
+    once.
 
-        async def watch_signals() -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    Announce that the node is ready within it: a signal that comes right after that must find somebody at home.
+    """
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch(*, task_status: trio.TaskStatus[None]) -> None:
+                task_status.started()
                 async for _ in signals:
                     node.leave()
                     return
 
-        nursery.start_soon(watch_signals)
-        await node.asked_to_leave.wait()
-        nursery.cancel_scope.cancel()
+            await nursery.start(watch)
+            yield
+            nursery.cancel_scope.cancel()
     # From here on a signal does what it does by default: the user does not want to wait for the drain.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)

@@ -11,7 +11,7 @@ import click
 import trio
 
 from runtime.command_line.connect import DEFAULT_ADDRESS, secret_of, secret_option
-from runtime.local_cluster import leave_on_signals
+from runtime.local_cluster import leaving_on_signals
 from runtime.opening import open_node
 
 
@@ -54,11 +54,14 @@ async def _run(
     name: str | None, join: str | None, listen: str, cluster: str, labels: dict[str, str], secret: bytes | None, as_json: bool
 ) -> None:
     async with open_node(name, join=join, listen=listen, cluster=cluster, labels=labels, secret=secret) as opened:
-        if as_json:
-            click.echo(json.dumps({"node": opened.name, "incarnation": opened.incarnation, "address": opened.address, "cluster": cluster}))
-        else:
-            click.echo(f"node {opened.name} of cluster {cluster} listens on {opened.address}")
-            click.echo(f"others join with: understudy node --join {opened.address}")
-        await leave_on_signals(opened)
+        async with leaving_on_signals(opened):
+            if as_json:
+                click.echo(
+                    json.dumps({"node": opened.name, "incarnation": opened.incarnation, "address": opened.address, "cluster": cluster})
+                )
+            else:
+                click.echo(f"node {opened.name} of cluster {cluster} listens on {opened.address}")
+                click.echo(f"others join with: understudy node --join {opened.address}")
+            await opened.asked_to_leave.wait()
         if not as_json:
             click.echo(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")

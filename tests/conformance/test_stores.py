@@ -525,6 +525,21 @@ async def test_a_poll_waits_for_the_next_change_under_its_prefix(store: Store) -
         await store.put("t/a/2", b"")
 
 
+async def test_a_poll_that_waits_sees_keys_end_with_a_revoked_lease(store: Store) -> None:
+    lease = await store.grant(LONG)
+    last = await store.put("t/a", b"", lease)
+
+    async def wait() -> None:
+        [event] = await collect(store, "t/", last + 1, 1)
+        assert (event.kind, event.key) == ("delete", "t/a")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        # So that the poll of a store behind a connection is there first as well.
+        await trio.sleep(0.05)
+        await store.revoke(lease)
+
+
 async def test_a_watch_from_a_future_revision_begins_there(store: Store) -> None:
     start = await present(store) + 3
     async with trio.open_nursery() as nursery:

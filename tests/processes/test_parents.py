@@ -71,6 +71,10 @@ PATHS = ["__main__:Counter", "__main__:Counter.Part", "__main__:Counter", "__mai
 PARENT = (
     HEAD
     + """
+import signal
+# A shell that starts its commands in the background has them ignore SIGINT; here it is the terminal's.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 async def main():
     async with open_fork_server(grace=600) as server:
         for number in range(3):
