@@ -283,6 +283,7 @@ class Host:
     def _crash(self, cell: Cell, error: BaseException) -> None:
         """One of the actor's own tasks raised, or a method asked to exit: the actor ends now."""
         if cell.ended is not None:
+            logger.error("a task of %s raised while it was ending: %s", cell.address.name, error, exc_info=error)
             return
         reason = _why(error)
         # What the runtime itself says needs no traceback through the runtime.

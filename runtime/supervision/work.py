@@ -206,16 +206,19 @@ class SupervisionWork:
                 if not child.promised and spec.restart != "temporary":
                     child.promised = True
                     await self._operations.promise(child.name, self._name)
-                child.address = await self._start_when_name_is_free(child)
+                child.address = address = await self._start_when_name_is_free(child)
             except (SpawnError, CallError, UnderstudyError) as error:
                 text = getattr(error, "remote_traceback", "")
                 reason = ExitReason("start failed", f"{child.name}: {error}", text)
                 self._do(self._machine.start_failed(spec.id, reason, self._environment.now()))
                 return
-            logger.info("%s started on %s (epoch %d)", child.name, child.address.node, child.address.epoch)
+            logger.info("%s started on %s (epoch %d)", child.name, address.node, address.epoch)
             self._do(self._machine.started(spec.id, self._environment.now()))
-            reason = await self._operations.watch_address(child.address)
-            logger.warning("%s on %s ended: %s", child.name, child.address.node, reason)
+            reason = await self._operations.watch_address(address)
+            if scope.cancel_called:
+                # It is being stopped, and ended before the watch did: whoever stops it tells.
+                return
+            logger.warning("%s on %s ended: %s", child.name, address.node, reason)
             child.address = None
             child.watch = None
             self._do(self._machine.exited(spec.id, reason, self._environment.now()))
