@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from actors.errors import LeaseLostError, StoreCompactedError
 from runtime.store.history import MAX_EVENTS
@@ -535,8 +536,7 @@ async def test_a_poll_that_waits_sees_keys_end_with_a_revoked_lease(store: Store
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
-        # So that the poll of a store behind a connection is there first as well.
-        await trio.sleep(0.05)
+        await trio.testing.wait_all_tasks_blocked()
         await store.revoke(lease)
 
 
