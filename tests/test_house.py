@@ -42,6 +42,7 @@ SANS_IO = (
     "runtime/links/session.py",
     "runtime/processes/output.py",
     "runtime/processes/protocol.py",
+    "runtime/store/history.py",
     "runtime/store/memory.py",
     "runtime/wire/*.py",
 )
