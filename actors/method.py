@@ -109,7 +109,9 @@ class BoundMethod(Generic[P, R]):
 
     def options(self, **changes: Unpack[CallChanges]) -> BoundMethod[P, R]:
         """The same method with other call options, for example `options(timeout=2.0)`; see `CallOptions`."""
-        return BoundMethod(self._caller, self.address, self.definition, CallOptions(**changes).over(self.options_))
+        changed = BoundMethod[P, R](self._caller, self.address, self.definition, CallOptions(**changes).over(self.options_))
+        changed.route, changed.moved = self.route, self.moved
+        return changed
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
         """Call one way: returns when the connection has taken the message; what becomes of it stays unknown.

@@ -35,6 +35,7 @@ from actors.supervision import ExitReason
 from runtime.calls.failures import plain_error
 from runtime.calls.station import Station
 from runtime.environment import Environment
+from runtime.faults import Faults
 from runtime.hosting.host import Host
 from runtime.hosting.services import NODE_SERVICE, STORE_SERVICE, NodeService
 from runtime.links.link import Link
@@ -89,6 +90,7 @@ class Node:
         store: Store | None,
         enrolment: Enrolment,
         ticket: JoinTicket | None,
+        faults: Faults | None = None,
     ) -> None:
         self._environment = environment
         self._nursery = nursery
@@ -99,7 +101,7 @@ class Node:
         self._following = trio.CancelScope()
         self._ticket = ticket
         self._store_node = ticket.store_node if ticket is not None else introduction.peer.identity
-        self._station = Station(introduction, secret, environment, network, nursery, self, self._make_host, self._connection_broken)
+        self._station = Station(introduction, secret, environment, network, nursery, self, self._make_host, self._connection_broken, faults)
         self._store = store or self._remote_store()
         codec = self._station.codec
         enrolment.use(self._store)
@@ -280,9 +282,10 @@ class Node:
         """See `Operations.watch_address`."""
         while True:
             try:
-                return cast(
-                    "ExitReason", await self._station.node_service(address.node, address.incarnation).watch(address.name, address.epoch)
-                )
+                ended = await self._station.node_service(address.node, address.incarnation).watch(address.name, address.epoch)
+                if ended is None:
+                    continue
+                return cast("ExitReason", ended)
             except CallError as error:
                 seen = self._members.find(address.node)
                 if seen is None or seen.member.incarnation != address.incarnation:
@@ -388,8 +391,7 @@ class Node:
     def _gone(self, member: Member) -> None:
         if (member.name, member.incarnation) != (self.name, self.incarnation):
             logger.info("node %s (incarnation %d) is gone", member.name, member.incarnation)
-            self._station.peers.ended(member.name, member.incarnation, "it has left the cluster or its lease has ended")
-            self._station.references.died((member.name, member.incarnation))
+            self._station.ended((member.name, member.incarnation), "it has left the cluster or its lease has ended")
 
     def _connection_broken(self, link: Link) -> None:
         self._nursery.start_soon(self._look_for_proof, link)
@@ -404,7 +406,7 @@ class Node:
             if link.connected or link.ended is not None:
                 return
             if has_ended(seen.record.pid, seen.record.started):
-                self._station.peers.ended(link.peer.name, link.peer.incarnation, f"its process {seen.record.pid} has ended")
+                self._station.ended((link.peer.name, link.peer.incarnation), f"its process {seen.record.pid} has ended")
                 try:
                     await self._store.revoke(seen.record.lease)
                 except StoreError:

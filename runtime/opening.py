@@ -14,6 +14,7 @@ import trio
 
 from runtime.environment import Environment, SystemEnvironment
 from runtime.exception_groups import unwrap
+from runtime.faults import Faults
 from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address
 from runtime.membership.join import JoinTicket, ask_to_join
 from runtime.membership.liveness import host_identity, process_start
@@ -22,6 +23,8 @@ from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.handshake import Introduction, Peer
+
+FAULTS_VARIABLE = "UNDERSTUDY_FAULTS"
 
 
 @attrs.define
@@ -54,6 +57,7 @@ async def open_node(
     labels: Mapping[str, str] | None = None,
     environment: Environment | None = None,
     network: Network | None = None,
+    faults: Faults | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
@@ -61,18 +65,21 @@ async def open_node(
     same machine use a Unix
     socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback
     addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors.
+    `faults`: failpoints for tests, see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
 
     Raises `JoinError`, `NodeNameTakenError`, `ListenError` or a `HandshakeError`, each saying what to do next.
     """
     environment = environment or SystemEnvironment()
     network = network or SocketNetwork()
+    if faults is None and FAULTS_VARIABLE in os.environ:
+        faults = Faults.parse(os.environ[FAULTS_VARIABLE])
     where = ":".join(split_address(listen))
     proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
     try:
         async with trio.open_nursery() as outer:
             nursery: trio.Nursery = await outer.start(_shelter)
             try:
-                async with _opened(nursery, name, join, where, cluster, proof, labels, environment, network) as node:
+                async with _opened(nursery, name, join, where, cluster, proof, labels, environment, network, faults) as node:
                     yield node
             finally:
                 nursery.cancel_scope.cancel()
@@ -100,6 +107,7 @@ async def _opened(
     labels: Mapping[str, str] | None,
     environment: Environment,
     network: Network,
+    faults: Faults | None,
 ) -> AsyncIterator[Node]:
     """The node itself, its tasks in `nursery`."""
     door = _Door()
@@ -126,7 +134,7 @@ async def _opened(
         ticket = await ask_to_join(join, cluster, proof, environment, network, record)
         enrolment = ticket.enrolment
     peer = Peer(name=record.name, incarnation=enrolment.incarnation, role="node", addresses=record.addresses, host=record.host)
-    node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, store, enrolment, ticket)
+    node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, store, enrolment, ticket, faults)
     try:
         await node.serve()
         door.open(node)

@@ -1,8 +1,7 @@
 """Calls between actors of one node: no wire, the same rules.
 
 Arguments and results are copied as the wire would copy them, so that an actor never shares mutable state with its caller, and what could
-not
-be sent is refused here too.
+not be sent is refused here too.
 """
 
 from __future__ import annotations
@@ -10,22 +9,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, cast
-
-import trio
+from typing import cast
 
 from actors.errors import CallError, EncodeError, ReplyEncodeError
 from actors.method import Address, MethodDefinition
-from actors.reference import Reference, ReferenceAddress
+from actors.reference import ReferenceAddress
+from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, raised_by_method, rebuild
-from runtime.calls.outgoing import PendingCall
 from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.wire.codec import Codec
 
 logger = logging.getLogger("understudy.calls")
-
-Waiting = PendingCall[trio.lowlevel.Task]
 
 
 class LocalCalls:
@@ -37,45 +32,43 @@ class LocalCalls:
         codec: Codec,
         find_class: Callable[[str], type],
         keep: Callable[[object, tuple[str, int]], ReferenceAddress],
-        make_reference: Callable[[ReferenceAddress], Reference[Any]],
-        incarnation: int,
+        identity: tuple[str, int],
     ) -> None:
-        self._incarnation = incarnation
+        self._identity = identity
         self._host = host
         self._codec = codec
         self._find_class = find_class
         self._keep = keep
-        self._make_reference = make_reference
 
-    async def call(
+    def begin(
         self,
+        call: Waiting,
         address: Address,
         definition: MethodDefinition,
         args: tuple[object, ...],
         kwargs: dict[str, object],
         deadline: float,
-        keep: int,
-    ) -> object:
-        """Run a method of an actor of this node and wait for its outcome."""
-        place = Place(address.name, definition.name, address.node, address.epoch)
-        call = PendingCall(0, place, trio.lowlevel.current_task())
+    ) -> None:
+        """Run a method of an actor of this node; its outcome finishes `call`, at once if it is refused. Raises EncodeError."""
         job = self._job(address, definition, args, kwargs, call, deadline)
-        refusal = job if isinstance(job, CallError) else self._host.deliver(job)
+        refusal: CallError | None
+        if isinstance(job, CallError):
+            refusal = job
+        else:
+            call.ticket = job
+            refusal = self._host.deliver(job)
         if refusal is not None:
-            await trio.lowlevel.checkpoint()
-            raise _placed(refusal, place)
+            call.error = _placed(refusal, call.place)
+            call.finished = True
 
-        def give_up(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
-            call.number = -1
-            cast("Job", job).cancel()
-            return trio.lowlevel.Abort.SUCCEEDED
+    def withdraw(self, call: Waiting) -> None:
+        """Nobody waits for the call any more."""
+        if isinstance(call.ticket, Job):
+            call.ticket.cancel()
 
-        await trio.lowlevel.wait_task_rescheduled(give_up)
-        if call.error is not None:
-            raise call.error
-        if keep:
-            return self._make_reference(self._keep(call.value, (call.place.node, self._incarnation)))
-        return call.value
+    def keep(self, value: object) -> ReferenceAddress:
+        """Keep a result on behalf of this node itself."""
+        return self._keep(value, self._identity)
 
     def send(self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""
@@ -87,7 +80,7 @@ class LocalCalls:
     def value(self, job: Job, value: object) -> None:
         """See `Sink.value`."""
         call = cast("Waiting | None", job.link)
-        if call is None or call.number < 0:
+        if call is None or call.finished:
             return
         try:
             call.value = self._codec.copy(value)
@@ -95,24 +88,28 @@ class LocalCalls:
             call.error = _placed(
                 ReplyEncodeError(f"{call.place.actor}.{call.place.method} ran, but its result cannot be sent: {error}"), call.place
             )
-        trio.lowlevel.reschedule(call.waiter)
+        self._finish(call)
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
         call = cast("Waiting | None", job.link)
         if call is None:
             logger.error("%s.%s raised in a one-way call", job.cell.address.name, job.definition.name, exc_info=error)
-        elif call.number >= 0:
+        elif not call.finished:
             code, plain = raised_by_method(error, self._codec.encodable)
             call.error = rebuild(code, plain, call.place, self._find_class)
-            trio.lowlevel.reschedule(call.waiter)
+            self._finish(call)
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
         call = cast("Waiting | None", job.link)
-        if call is not None and call.number >= 0:
+        if call is not None and not call.finished:
             call.error = _placed(error, call.place)
-            trio.lowlevel.reschedule(call.waiter)
+            self._finish(call)
+
+    def _finish(self, call: Waiting) -> None:
+        call.finished = True
+        wake(call)
 
     def _job(
         self,

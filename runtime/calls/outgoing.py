@@ -1,7 +1,8 @@
 """Outgoing calls: which of this node's calls on one link wait for an answer.
 
 No I/O and no clock. A call is begun once and finished once: by its answer, by the end of its link, or by its caller who gave up. An answer
-that finds its call finished is late, and dropped.
+that finds its call finished is late, and dropped. A call that is made again under its number is the same call: the answer to any of its
+attempts finishes it.
 """
 
 from __future__ import annotations
@@ -16,17 +17,23 @@ T = TypeVar("T")
 
 
 class PendingCall(Generic[T]):
-    """A call that waits. `waiter` is whoever is to be woken; exactly one of `value` and `error` is set by then."""
+    """A call that waits. `waiter` is whoever is to be woken, None while nobody is parked on it.
 
-    __slots__ = ("error", "frame_number", "number", "place", "value", "waiter")
+    When it is `finished`, `error` is set or `value` is its result. `expired`: its own timeout passed first.
+    """
 
-    def __init__(self, number: int, place: Place, waiter: T) -> None:
+    __slots__ = ("error", "expired", "finished", "number", "place", "ticket", "value", "waiter")
+
+    def __init__(self, number: int, place: Place, waiter: T | None) -> None:
         self.number = number
         self.place = place
         self.waiter = waiter
-        self.frame_number = 0
+        self.ticket: object = 0
+        """What the link said when it took the request; on this node itself, the job."""
         self.value: object = None
         self.error: CallError | None = None
+        self.finished = False
+        self.expired = False
 
 
 class OutgoingCalls(Generic[T]):
@@ -38,7 +45,7 @@ class OutgoingCalls(Generic[T]):
         self.pending: dict[int, PendingCall[T]] = {}
 
     def begin(self, call: PendingCall[T]) -> None:
-        """Enter a call; its number is new."""
+        """Enter a call, or enter it again."""
         self.pending[call.number] = call
 
     def take(self, number: object) -> PendingCall[T] | None:
@@ -52,3 +59,39 @@ class OutgoingCalls(Generic[T]):
         for call in ended:
             call.error = outcome(call)
         return ended
+
+
+class Confirmations:
+    """Which of this node's repeatable calls to one peer have ended, so that the peer may forget what it recorded of them.
+
+    After RIFL (Lee et al., SOSP 2015): all calls below the watermark have ended. A long call would hold the watermark back for all that
+    follow, so numbers beyond it are confirmed one by one.
+    """
+
+    __slots__ = ("_ended", "_latest", "_open")
+
+    MOST_UNSAID = 32
+
+    def __init__(self) -> None:
+        self._open: dict[int, None] = {}
+        self._ended: list[int] = []
+        self._latest = 0
+
+    def begin(self, number: int) -> None:
+        """A repeatable call was made; numbers grow."""
+        self._open[number] = None
+        self._latest = max(self._latest, number)
+
+    def end(self, number: int) -> bool:
+        """It has ended and will not be made again; True if the peer should be told now."""
+        if self._open.pop(number, 0) is None:
+            self._ended.append(number)
+        return len(self._ended) >= self.MOST_UNSAID or not self._open
+
+    def take(self) -> tuple[int, list[int]]:
+        """What to tell: the watermark, below which every call has ended, and those beyond it that have."""
+        # Numbers are entered as they are drawn, so the first is the smallest.
+        watermark = next(iter(self._open), self._latest + 1)
+        beyond = [number for number in self._ended if number > watermark]
+        self._ended.clear()
+        return watermark, beyond

@@ -18,15 +18,22 @@ from actors.errors import DecodeError
 from actors.handle import Handle
 from actors.method import Address
 from actors.reference import Reference, ReferenceAddress
-from runtime.calls.caller import Caller, Directory
+from runtime.calls.answers import Answers
+from runtime.calls.caller import Caller
+from runtime.calls.deadlines import Deadlines
 from runtime.calls.dispatch import Dispatch
 from runtime.calls.local import LocalCalls
+from runtime.calls.recorded import RecordedCalls
+from runtime.calls.replies import Replies
+from runtime.calls.routes import Directory, Routes
 from runtime.environment import Environment
+from runtime.faults import Faults
 from runtime.hosting.host import Host
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.links.transports import Network
 from runtime.references.table import ReferenceTable
+from runtime.system_calls import SYSTEM_CALLS
 from runtime.wire.codec import Codec, Extension
 from runtime.wire.handshake import Introduction
 
@@ -74,6 +81,7 @@ class Station:
         directory: Directory,
         make_host: Callable[[Station], Host],
         broken: Callable[[Link], None] = lambda link: None,
+        faults: Faults | None = None,
     ) -> None:
         identity = (introduction.peer.name, introduction.peer.incarnation)
         self.identity = identity
@@ -84,14 +92,20 @@ class Station:
             ],
             sentinel=environment.token(8),
         )
+        if faults is not None:
+            faults.use(environment.random)
+        routes = Routes(identity, self.codec, directory)
+        answers = Answers(self.codec, routes, self.codec.find_class)
         numbers = itertools.count(1).__next__
-        self.caller = Caller(identity, environment, self.codec, directory, self.codec.find_class, numbers, self.make_reference)
+        deadlines = Deadlines(nursery, environment)
+        self.caller = Caller(environment, self.codec, routes, answers, deadlines, numbers, self.make_reference, faults)
         self.references = ReferenceTable()
         self.held = ReferencesOfOthers(self.node_service, identity, self.references)
         self.host = make_host(self)
-        local = LocalCalls(self.host, self.codec, self.codec.find_class, self._keep, self.make_reference, identity[1])
-        self.caller.attach(self.host, local)
-        dispatch = Dispatch(self.host, self.caller, self.codec, environment, self._keep)
+        self.caller.attach(self.host, LocalCalls(self.host, self.codec, self.codec.find_class, self._keep, identity))
+        replies = Replies(self.codec, self._keep)
+        self._recorded = RecordedCalls(self.host, self.codec, replies, environment, nursery, faults)
+        dispatch = Dispatch(self.host, self.codec, environment, answers, replies, self._recorded, faults)
         self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken)
 
     def make_handle(self, address: Any, actor: Any = None) -> Any:
@@ -111,7 +125,14 @@ class Station:
 
     def system_handle(self, service: type[Actor], name: str, node: str, incarnation: int) -> Any:
         """A handle of one of the runtime's own services on another node, or on this one."""
-        return Handle(self.caller, Address(name, node, incarnation), service.__methods__)
+        return Handle(self.caller, Address(name, node, incarnation), service.__methods__, SYSTEM_CALLS)
+
+    def ended(self, peer: tuple[str, int], reason: str) -> None:
+        """That incarnation is known to be no more: end what it had asked for and what was asked of it."""
+        self.peers.ended(*peer, reason)
+        self._recorded.ended(peer)
+        self.caller.ended(peer)
+        self.references.died(peer)
 
     def node_service(self, node: str, incarnation: int) -> Any:
         """The service of a node; see `NodeService`."""

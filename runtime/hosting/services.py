@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import trio
+
 from actors.actor import Actor
 from actors.errors import ActorClassError, DecodeError
 from actors.messages import message_type
@@ -16,6 +18,7 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime.hosting.host import Host
 from runtime.references.table import ReferenceTable
+from runtime.system_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.wire.codec import Codec
 
 NODE_SERVICE = "@node"
@@ -56,10 +59,12 @@ class NodeService(Actor):
         """Stop an actor and wait until it has ended."""
         await self._host.stop(name, epoch, reason)
 
-    @method(concurrent=True, idempotent=True)
-    async def watch(self, name: str, epoch: int) -> ExitReason:
-        """Answer when this epoch of the actor has ended: the call that is pending is the watch."""
-        return await self._host.watch(name, epoch)
+    @method(concurrent=True, idempotent=True, retry=LONG_POLL)
+    async def watch(self, name: str, epoch: int) -> ExitReason | None:
+        """How this epoch of the actor has ended, as soon as it has; None if it has not for `LONG_POLL_SECONDS`: ask again."""
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            return await self._host.watch(name, epoch)
+        return None
 
     @method(concurrent=True, idempotent=True)
     async def status(self) -> dict[str, object]:

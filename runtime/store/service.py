@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
+import trio
+
 from actors.actor import Actor
 from actors.errors import CallError, NotExecutedError, RemoteError, StoreOutcomeUnknownError, StoreUnavailableError
 from actors.method import method
@@ -23,6 +25,7 @@ from runtime.store.interface import (
     check_time_to_live,
     check_transaction,
 )
+from runtime.system_calls import LONG_POLL, LONG_POLL_SECONDS
 
 T = TypeVar("T")
 
@@ -81,10 +84,12 @@ class StoreService(Actor):
         """See `Store.revoke`."""
         await self._store.revoke(lease)
 
-    @method(concurrent=True, idempotent=True)
-    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`."""
-        return await self._store.poll(prefix, from_revision)
+    @method(concurrent=True, idempotent=True, retry=LONG_POLL)
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch | None:
+        """See `Store.poll`; None if nothing has happened for `LONG_POLL_SECONDS`: ask again."""
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            return await self._store.poll(prefix, from_revision)
+        return None
 
 
 class RemoteStore(Store):
@@ -141,7 +146,10 @@ class RemoteStore(Store):
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`."""
         check_revision(from_revision)
-        return await _asked(self._watching.poll(prefix, from_revision))
+        while True:
+            batch = await _asked(self._watching.poll(prefix, from_revision))
+            if batch is not None:
+                return batch
 
 
 async def _asked(call: Awaitable[T], *, writes: bool = False) -> T:

@@ -670,37 +670,60 @@ async def test_a_call_is_given_up_after_the_retries_that_its_policy_allows(worke
         assert await worker.fail_times(3) == 4
 
 
-async def test_an_attempt_that_takes_too_long_is_repeated_if_the_method_is_idempotent(pair: Pair, where: str) -> None:
-    slow = await pair.here.options(on=where).spawn(SlowAtFirst)
+async def test_a_repeat_of_a_call_that_still_runs_is_attached_to_that_run(pair: Pair, where: str) -> None:
+    slow = await pair.here.options(on=where).spawn(Slow)
+    policy = RetryPolicy(max_retries=1_000, initial_delay=0.001, max_delay=0.001, attempt_timeout=0.01)
+    answers: list[int] = []
+
+    async def read() -> None:
+        answers.append(await slow.read.options(retry=policy)())
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            # Each attempt given up as too slow costs a token: several were made.
+            budget = pair.here._station.caller.budget(slow.name)
+            while budget.tokens > 6:
+                await trio.lowlevel.checkpoint()
+            await slow.open_gate()
+        assert answers == [1]
+
+
+async def test_a_call_that_may_have_run_is_not_made_again_unless_it_is_idempotent(pair: Pair, where: str) -> None:
+    slow = await pair.here.options(on=where).spawn(Slow)
     policy = RetryPolicy(max_retries=3, initial_delay=0.001, attempt_timeout=0.05)
     with trio.fail_after(5):
-        assert await slow.read.options(retry=policy)() == 2
-        with pytest.raises(CallTimeoutError):
+        with pytest.raises(CallTimeoutError, match="attempt_timeout of 0.05 s") as caught:
             await slow.write.options(retry=policy)()
-        assert await slow.count() == 3
+        assert caught.value.attempts == 1
+        assert await slow.count() == 1
 
 
-class SlowAtFirst(Actor):
-    """Its first call of a kind hangs."""
+class Slow(Actor):
+    """Counts the runs of its methods, which wait until the gate is opened."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.runs = 0
+        self.gate = trio.Event()
 
     @method(idempotent=True)
     async def read(self) -> int:
-        self.calls += 1
-        if self.calls == 1:
-            await trio.sleep_forever()
-        return self.calls
+        self.runs += 1
+        await self.gate.wait()
+        return self.runs
 
     @method
     async def write(self) -> None:
-        self.calls += 1
-        await trio.sleep_forever()
+        self.runs += 1
+        await self.gate.wait()
 
-    @method
+    @method(concurrent=True)
+    async def open_gate(self) -> None:
+        self.gate.set()
+
+    @method(concurrent=True)
     async def count(self) -> int:
-        return self.calls
+        return self.runs
 
 
 async def test_calls_beyond_the_mailboxs_limit_are_refused_at_once(pair: Pair, where: str) -> None:

@@ -1,0 +1,67 @@
+"""The timeouts of calls: one heap and one task for all of a node's, where a cancel scope each would cost more than the call."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import trio
+
+from runtime.calls.outgoing import PendingCall
+from runtime.environment import Environment
+
+Waiting = PendingCall[trio.lowlevel.Task]
+
+FEWEST_TO_CLEAR = 256
+"""Obsolete entries that are worth a pass over the heap."""
+
+
+class Deadlines:
+    """Wakes calls that are still waiting at their time, marked as expired. Its task is started by the first of them, in `nursery`."""
+
+    def __init__(self, nursery: trio.Nursery, environment: Environment) -> None:
+        self._nursery = nursery
+        self._environment = environment
+        self._heap: list[tuple[float, int, Waiting]] = []
+        self._entered = 0
+        self._obsolete = 0
+        self._scope: trio.CancelScope | None = None
+        self._started = False
+
+    def add(self, when: float, call: Waiting) -> None:
+        """Wake `call` at `when` (seconds on the node's clock) unless it has finished. Whoever adds also says `done`, however it ends."""
+        self._entered += 1
+        heapq.heappush(self._heap, (when, self._entered, call))
+        if not self._started:
+            self._started = True
+            self._nursery.start_soon(self._run, name="timeouts of calls")
+        elif self._scope is not None and when < self._scope.deadline:
+            self._scope.deadline = when
+
+    def done(self) -> None:
+        """A call that was added has ended, so that its entry is obsolete."""
+        self._obsolete += 1
+        if self._obsolete >= FEWEST_TO_CLEAR and self._obsolete * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if not (entry[2].finished or entry[2].expired)]
+            heapq.heapify(self._heap)
+            self._obsolete = 0
+
+    async def _run(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._heap[0][0] if self._heap else math.inf) as self._scope:
+                await trio.sleep_forever()
+            now = self._environment.now()
+            while self._heap and self._heap[0][0] <= now:
+                _, _, call = heapq.heappop(self._heap)
+                self._obsolete = max(0, self._obsolete - 1)
+                if not call.finished:
+                    call.expired = True
+                    wake(call)
+
+
+def wake(call: Waiting) -> None:
+    """Let whoever is parked on the call go on."""
+    waiter = call.waiter
+    if waiter is not None:
+        call.waiter = None
+        trio.lowlevel.reschedule(waiter)

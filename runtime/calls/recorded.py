@@ -1,0 +1,171 @@
+"""Recorded calls: those that their caller may send again. The shell around `records`.
+
+A call goes on when the link that brought it is lost, for its repeat may come over the next one; it is given up when its client says so,
+is known to be dead, or has not been heard of for `ORPHAN_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import trio
+
+from actors.errors import CallError
+from runtime.calls.format import KEEP_RESULT, REPEAT, Request, confirmation
+from runtime.calls.records import CallRecords, Record
+from runtime.calls.replies import Replies, Reply
+from runtime.environment import Environment
+from runtime.faults import Faults
+from runtime.hosting.cell import Job
+from runtime.hosting.host import Host
+from runtime.links.link import Link
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Frame
+
+ORPHAN_SECONDS = 10.0
+"""How long the calls of a client without a link go on, and their answers are kept."""
+
+
+class _Client:
+    """The calls of one client incarnation, and the links that it has now."""
+
+    __slots__ = ("links", "records")
+
+    def __init__(self) -> None:
+        self.records: CallRecords[Job] = CallRecords()
+        self.links: set[Link] = set()
+
+
+class _Asked:
+    """What a recorded job carries: its record, and over which link it was asked for last."""
+
+    __slots__ = ("client", "link", "record")
+
+    def __init__(self, client: _Client, record: Record[Job], link: Link) -> None:
+        self.client = client
+        self.record = record
+        self.link = link
+
+
+class RecordedCalls:
+    """Takes repeatable calls of all clients of a node. The `Sink` of their jobs."""
+
+    def __init__(
+        self, host: Host, codec: Codec, replies: Replies, environment: Environment, nursery: trio.Nursery, faults: Faults | None
+    ) -> None:
+        self._host = host
+        self._codec = codec
+        self._replies = replies
+        self._environment = environment
+        self._nursery = nursery
+        self._faults = faults
+        self._clients: dict[tuple[str, int], _Client] = {}
+
+    def on_call(self, link: Link, flags: int, call: Request) -> None:
+        """A repeatable call has arrived."""
+        client = self._client(link)
+        record = client.records.arrive(call.number, (call.actor, call.epoch), repeat=bool(flags & REPEAT))
+        if isinstance(record, CallError):
+            self._send(link, call.method, self._replies.of_error(call.number, record))
+        elif record.state == "answered":
+            head, *segments = record.answer
+            self._send(link, call.method, (cast("bytes", head), tuple(segments)))
+        elif record.state == "running":
+            assert record.job is not None
+            cast("_Asked", record.job.link).link = link
+        else:
+            self._run(link, client, record, flags, call)
+
+    def on_forget(self, link: Link, frame: Frame) -> None:
+        """Handle a FORGET frame: `[watermark, numbers beyond it]`."""
+        watermark, beyond = confirmation(self._codec.decode(frame.control, frame.segments))
+        for job in self._client(link).records.confirm(watermark, beyond):
+            job.cancel()
+
+    def cancel(self, link: Link, number: int) -> None:
+        """The caller of a call gave up, if it is a recorded one."""
+        client = self._clients.get((link.peer.name, link.peer.incarnation))
+        job = client.records.give_up(number) if client is not None else None
+        if job is not None:
+            job.cancel()
+
+    def link_ended(self, link: Link) -> None:
+        """A link is over, its calls are not; yet."""
+        identity = (link.peer.name, link.peer.incarnation)
+        client = self._clients.get(identity)
+        if client is not None:
+            client.links.discard(link)
+            if not client.links:
+                self._nursery.start_soon(self._give_up_orphans, identity, client)
+
+    def ended(self, identity: tuple[str, int]) -> None:
+        """That client is no more: nobody waits for its calls."""
+        client = self._clients.pop(identity, None)
+        if client is not None:
+            for job in client.records.end():
+                job.cancel()
+
+    def value(self, job: Job, value: object) -> None:
+        """See `Sink.value`."""
+        asked = cast("_Asked", job.link)
+        if asked.record.given_up:
+            return
+        peer = asked.link.peer
+        self._answer(job, asked, self._replies.of_value(asked.record.number, job, value, (peer.name, peer.incarnation)))
+
+    def raised(self, job: Job, error: BaseException) -> None:
+        """See `Sink.raised`."""
+        asked = cast("_Asked", job.link)
+        if not asked.record.given_up:
+            self._answer(job, asked, self._replies.of_raised(asked.record.number, error))
+
+    def refused(self, job: Job, error: CallError) -> None:
+        """See `Sink.refused`."""
+        asked = cast("_Asked", job.link)
+        if asked.record.given_up:
+            return
+        reply = self._replies.of_error(asked.record.number, error)
+        if error.outcome == "not executed":
+            asked.client.records.not_executed(asked.record)
+            self._send(asked.link, job.definition.name, reply)
+        else:
+            self._answer(job, asked, reply, unknown=True)
+
+    def _run(self, link: Link, client: _Client, record: Record[Job], flags: int, call: Request) -> None:
+        found = self._host.find(call.actor, call.epoch, call.method)
+        refusal: CallError | None
+        if isinstance(found, CallError):
+            refusal = found
+        else:
+            cell, definition = found
+            deadline = call.remaining if call.remaining == math.inf else self._environment.now() + call.remaining
+            job = Job(cell, definition, call.args, call.kwargs, self, _Asked(client, record, link), call.number, deadline)
+            job.keeps_result = bool(flags & KEEP_RESULT)
+            client.records.started(record, job)
+            refusal = self._host.deliver(job)
+        if refusal is not None:
+            client.records.not_executed(record)
+            self._send(link, call.method, self._replies.of_error(call.number, refusal))
+
+    def _answer(self, job: Job, asked: _Asked, reply: Reply, *, unknown: bool = False) -> None:
+        head, segments = reply
+        asked.client.records.answered(asked.record, (head, *segments), unknown=unknown)
+        self._send(asked.link, job.definition.name, reply)
+
+    def _send(self, link: Link, method: str, reply: Reply) -> None:
+        if link.ended is None and (self._faults is None or not self._faults.strike("reply-lost", method)):
+            link.post(*reply, at_once=link.batch == 1)
+
+    def _client(self, link: Link) -> _Client:
+        identity = (link.peer.name, link.peer.incarnation)
+        client = self._clients.get(identity)
+        if client is None:
+            client = self._clients[identity] = _Client()
+        client.links.add(link)
+        return client
+
+    async def _give_up_orphans(self, identity: tuple[str, int], client: _Client) -> None:
+        await trio.sleep(ORPHAN_SECONDS)
+        if not client.links and self._clients.get(identity) is client:
+            self.ended(identity)

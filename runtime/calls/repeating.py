@@ -1,0 +1,252 @@
+"""The long way of a call: finding its actor, waiting while it is being restarted, and making the call again where that is allowed.
+
+All attempts at one incarnation of a node carry the same number, so that there the call runs once however often it is sent. One deadline
+spans everything. Decisions are `RetrySchedule`'s; here they are carried out.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    CallTimeoutError,
+    NodeDrainingError,
+    NodeUnreachableError,
+    OutcomeUnknownError,
+    RemoteError,
+    StaleEpochError,
+)
+from actors.method import BoundMethod
+from actors.retry import WAIT_FOR_ACTOR, GiveUp, Retry, RetryPolicy, RetrySchedule
+from runtime.calls.deadlines import Waiting
+from runtime.calls.format import REPEAT, REPEATABLE
+from runtime.calls.outgoing import PendingCall
+from runtime.calls.routes import Route
+
+if TYPE_CHECKING:
+    from runtime.calls.caller import Caller
+
+MISSED_SECONDS = 5.0
+"""How long a name whose owner denies having the actor is looked up again, where the caller set no deadline."""
+
+MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
+"""Refusals of a call that perhaps only came to where its actor no longer is."""
+
+NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
+
+
+class LongCall:
+    """One call that may take several attempts. `expires`: when its own timeout passes, on the node's clock."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        flags: int,
+        expires: float,
+    ) -> None:
+        policy = bound.options_.retry or NO_RETRIES
+        self._caller = caller
+        self._bound = bound
+        self._args = args
+        self._kwargs = kwargs
+        self._flags = flags
+        self._expires = expires
+        # The runtime's own calls wait for as long as it takes: they keep the peace by their back-off alone.
+        throttled = policy.max_retries > 0 and not bound.address.name.startswith("@")
+        self._budget = caller.budget(bound.address.name) if throttled else None
+        self._repeats = policy.max_retries > 0 and (bound.definition.idempotent or policy.repeat_unknown)
+        self._call: Waiting | None = None
+        self._route: Route | None = None
+        self._sent = False
+        deadline = min(trio.current_effective_deadline(), expires)
+        self._schedule = RetrySchedule(policy, idempotent=bound.definition.idempotent, deadline=deadline, now=caller.environment.now())
+        self._patience = caller.environment.now() + MISSED_SECONDS
+
+    async def run(self, route: Route | None, missed: CallError | None) -> object:
+        """Make the call until it succeeds or must be given up. `missed`: the error of an attempt over `route` that was made already."""
+        try:
+            if self._expires == math.inf:
+                return await self._run(route, missed)
+            with trio.move_on_at(self._expires):
+                return await self._run(route, missed)
+            raise self._timed_out()
+        finally:
+            self._let_go()
+
+    async def _run(self, route: Route | None, error: CallError | None) -> object:
+        if error is None:
+            route, error = await self._try()
+        while error is not None:
+            await self._before_the_next(route, error)
+            if self._answered():
+                break
+            route, error = await self._try()
+        call = self._call
+        assert call is not None
+        if self._budget is not None:
+            self._budget.succeeded()
+        return self._caller.result(call, self._route, self._flags)
+
+    def _answered(self) -> bool:
+        """True if the answer to an attempt given up as too slow has come after all."""
+        return self._call is not None and self._call.finished and self._call.error is None
+
+    async def _try(self) -> tuple[Route | None, CallError | None]:
+        """One attempt: where it was made, if it came to that, and how it failed, if it did."""
+        route: Route | None = None
+        try:
+            route = self._caller.routes.known(self._bound) or await self._caller.routes.find(self._bound)
+            self._caller.refuse_self_call(trio.lowlevel.current_task(), self._bound)
+            limit = self._schedule.policy.attempt_timeout
+            if limit is None:
+                return route, await self._attempt(route)
+            with trio.move_on_at(self._schedule.attempt_deadline):
+                return route, await self._attempt(route)
+        except CallError as error:
+            return route, error
+        # Where the whole call's deadline came first, it is that which ends it.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return route, CallTimeoutError(
+            f"{self._name} gave no answer within its attempt_timeout of {limit:g} s",
+            actor=self._bound.address.name,
+            method=self._bound.definition.name,
+            node=route.address.node,
+            epoch=route.address.epoch,
+        )
+
+    async def _attempt(self, route: Route) -> CallError | None:
+        if route.link is not None and not route.link.has_room:
+            await route.link.room()
+        if self._caller.faults is not None:
+            await self._caller.faults.slow_down(self._bound.definition.name)
+        call = self._enter(route)
+        flags = self._flags
+        if self._repeats and route.link is not None:
+            flags |= REPEATABLE | REPEAT if self._sent else REPEATABLE
+        if not (route.link is None and self._sent):
+            self._sent = True
+            self._caller.post(call, route, self._bound, self._args, self._kwargs, flags, self._schedule.deadline)
+        await _finished(call)
+        return call.error
+
+    def _enter(self, route: Route) -> Waiting:
+        """The call as it is to be sent to `route`: the same as before while that leads to the same incarnation."""
+        before = self._route
+        call = self._call
+        if call is not None and before is not None:
+            same = (before.address.node, before.address.incarnation) == (route.address.node, route.address.incarnation)
+            local_again = route.link is None and call.finished
+            if same and not local_again and not (call.error is not None and call.error.outcome == "raised"):
+                call.place = route.place
+                call.finished = False
+                call.error = None
+                self._route = route
+                return call
+            self._let_go()
+        number = self._caller.repeatable_number(route.link) if self._repeats and route.link is not None else self._caller.numbers()
+        self._call = PendingCall(number, route.place, None)
+        self._route = route
+        self._sent = False
+        return self._call
+
+    async def _before_the_next(self, route: Route | None, error: CallError) -> None:
+        """Wait until the next attempt is due. Raises the error of the whole call if there is to be none."""
+        environment = self._caller.environment
+        bound = self._bound
+        now = environment.now()
+        if error.outcome == "not executed":
+            # Refused, so not on record: the next attempt is as good as the first.
+            self._sent = False
+        # The name's owner denies it, or its node is going or gone: it is being moved, unless that goes on for long. That nobody
+        # has the name, though, is final: looking it up waited while there was hope.
+        denied = isinstance(error, MOVED) and (route is not None or isinstance(error, NodeUnreachableError))
+        moving = denied and bound.address.registered and now < self._patience
+        if moving and bound.route is route:
+            # Otherwise another call has found the actor meanwhile.
+            bound.moved = True
+            bound.route = None
+        decision = self._schedule.failed(error.outcome, error, now, environment.random(), self._budget, uncounted=moving)
+        if not isinstance(decision, Retry):
+            raise self._final(error, decision)
+        call = self._call
+        if call is None or call.finished:
+            await trio.sleep_until(decision.at)
+        else:
+            # Its last attempt was only too slow: the answer may still come.
+            with trio.move_on_at(decision.at):
+                await _finished(call)
+        if not self._schedule.begin(environment.now()):
+            raise self._final(error, GiveUp("deadline"))
+
+    def _final(self, last: CallError, decision: GiveUp) -> CallError:
+        """The error of the whole call: that its last attempt was not executed says nothing about those before it."""
+        schedule = self._schedule
+        last.attempts = schedule.total
+        unsure = schedule.outcome == "unknown" and last.outcome != "unknown"
+        if schedule.total == 1 and not unsure:
+            return last
+        if isinstance(last, RemoteError):
+            # It is what the method raised, down to its type, and stays that.
+            last.add_note(f"{schedule.total} attempts, then given up ({decision.why}):\n{schedule.history()}")
+            return last
+        what = "may have run in one of its" if schedule.outcome == "unknown" else "was not executed in any of its"
+        error = (OutcomeUnknownError if unsure else type(last))(
+            f"{self._name} {what} {schedule.total} attempts ({decision.why}); the last: {last}\n{schedule.history()}",
+            actor=self._bound.address.name,
+            method=self._bound.definition.name,
+            node=last.node,
+            epoch=last.epoch,
+            attempts=schedule.total,
+        )
+        error.__cause__ = last
+        return error
+
+    def _timed_out(self) -> CallError:
+        timeout = self._bound.options_.timeout
+        error = CallTimeoutError(
+            f"{self._name} gave no answer within its timeout of {timeout:g} s; it was told to stop, but may have taken effect",
+            actor=self._bound.address.name,
+            method=self._bound.definition.name,
+            node=self._bound.address.node,
+            epoch=self._bound.address.epoch,
+            attempts=self._schedule.total + 1,
+        )
+        if self._schedule.total:
+            error.add_note(self._schedule.history())
+        return error
+
+    def _let_go(self) -> None:
+        """The call will not be made again under its number."""
+        call, route = self._call, self._route
+        if call is None or route is None:
+            return
+        self._call = None
+        self._caller.withdraw(call, route)
+        if self._repeats and route.link is not None:
+            self._caller.confirm(call, route.link)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._bound.address.name}.{self._bound.definition.name}"
+
+
+async def _finished(call: Waiting) -> None:
+    """Wait until the call is finished; a cancellation leaves it as it is."""
+    if call.finished:
+        await trio.lowlevel.checkpoint()
+        return
+    call.waiter = trio.lowlevel.current_task()
+
+    def unpark(raise_cancel: object) -> trio.lowlevel.Abort:
+        call.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(unpark)

@@ -1,0 +1,99 @@
+"""Routes: where the actor of a handle is, kept beside the handle until it turns out to be wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import trio
+
+from actors.errors import ActorNotFoundError, NodeUnreachableError
+from actors.method import Address, BoundMethod
+from runtime.calls.failures import Place
+from runtime.calls.outgoing import OutgoingCalls
+from runtime.links.link import Link
+from runtime.links.session import Buffer
+from runtime.wire.codec import Codec
+
+
+class Directory(Protocol):
+    """Where actors and nodes are."""
+
+    async def locate(self, name: str) -> Address:
+        """The address of a registered actor, waiting while its supervisor restarts it. Raises `ActorNotFoundError`."""
+        ...
+
+    async def link_to(self, node: str, incarnation: int) -> Link | None:
+        """The link to that start of that node; None if it is known to have ended."""
+        ...
+
+
+class Route:
+    """Where one method of one actor was found, and the part of its calls that never changes."""
+
+    __slots__ = ("address", "calls", "link", "place", "prefix")
+
+    def __init__(
+        self, address: Address, place: Place, prefix: bytes, link: Link | None, calls: OutgoingCalls[trio.lowlevel.Task] | None
+    ) -> None:
+        self.address = address
+        self.place = place
+        self.prefix = prefix
+        self.link = link
+        """None: the actor is on this node."""
+        self.calls = calls
+
+
+class Routes:
+    """Finds routes for one identity, and keeps the table of calls of each link that they lead over."""
+
+    def __init__(self, identity: tuple[str, int], codec: Codec, directory: Directory) -> None:
+        self._identity = identity
+        self._codec = codec
+        self._directory = directory
+        self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
+
+    def known(self, bound: BoundMethod[..., Any]) -> Route | None:
+        """The route found before, if nothing speaks against it."""
+        route = bound.route
+        if isinstance(route, Route) and (route.link is None or route.link.ended is None):
+            return route
+        return None
+
+    async def find(self, bound: BoundMethod[..., Any]) -> Route:
+        """The route, looked up if need be. Raises `ActorNotFoundError` or `NodeUnreachableError`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        address = bound.address
+        # The first call goes where the handle says; later ones come here because that was no longer true.
+        route = None if bound.moved else await self._make(bound, address)
+        if route is None:
+            bound.moved = True
+            if not address.registered:
+                raise ActorNotFoundError(
+                    f"{address.name} ended with node {address.node}", actor=address.name, method=bound.definition.name, node=address.node
+                )
+            address = await self._directory.locate(address.name)
+            route = await self._make(bound, address)
+        if route is None:
+            raise NodeUnreachableError(
+                f"node {address.node}, which has {address.name}, has just ended", actor=address.name, node=address.node
+            )
+        bound.route = route
+        return route
+
+    def table(self, link: Link) -> OutgoingCalls[trio.lowlevel.Task]:
+        """The calls that wait on `link`."""
+        table = self.tables.get(link)
+        if table is None:
+            table = self.tables[link] = OutgoingCalls()
+        return table
+
+    async def _make(self, bound: BoundMethod[..., Any], address: Address) -> Route | None:
+        place = Place(address.name, bound.definition.name, address.node, address.epoch)
+        if (address.node, address.incarnation) == self._identity:
+            return Route(address, place, b"", None, None)
+        link = await self._directory.link_to(address.node, address.incarnation)
+        if link is None:
+            return None
+        nothing: list[Buffer] = []
+        prefix = b"".join(self._codec.encode(part, nothing) for part in (address.name, address.epoch, bound.definition.name))
+        return Route(address, place, prefix, link, self.table(link))

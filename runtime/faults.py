@@ -1,0 +1,114 @@
+"""Failpoints: faults at named points between nodes, switched on by tests.
+
+Off, each point costs one attribute test. The points are those of Ray's RPC fault injection (request lost, response lost, in flight) and of
+FoundationDB's BUGGIFY, which users of a system may turn on as well: see `runtime.testing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, get_args
+
+import attrs
+import trio
+
+Point = Literal["request-lost", "request-repeated", "reply-lost", "in-flight", "slow", "cut"]
+
+POINTS: Final[tuple[str, ...]] = get_args(Point)
+
+SLOW_SECONDS = 0.1
+
+
+@attrs.define
+class Fault:
+    """One fault that is switched on. `struck` counts how often it has happened.
+
+    `probability`: of each opportunity. `times`: how often at most; None for ever. `seconds`: how long, where the point is "slow".
+    `method`: only calls of methods of this name; None for all, the runtime's own among them.
+    """
+
+    point: Point
+    probability: float = 1.0
+    times: int | None = None
+    seconds: float = SLOW_SECONDS
+    method: str | None = None
+    struck: int = 0
+
+
+class Faults:
+    """The faults of one node, or of several that share them. Hand it to `open_node(faults=...)`.
+
+    - "request-lost": the request of a call is never sent; the caller hears nothing.
+    - "request-repeated": the request of a call that may be repeated is sent twice.
+    - "reply-lost": the method has run, and its answer is never sent.
+    - "in-flight": the caller is told at once that the connection was lost, while the method runs.
+    - "slow": the request waits before it is sent.
+    - "cut": the connection is dropped right after the request was given to it.
+
+    All but "cut" are invisible to links: what they lose stays lost until the call is made again, which takes a `RetryPolicy` with an
+    `attempt_timeout`. Calls within one node never suffer.
+    """
+
+    def __init__(self) -> None:
+        self.active: list[Fault] = []
+        self._draw: Callable[[], float] = lambda: 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Faults:
+        """Faults from a text like `reply-lost=0.1,slow=0.5@0.2`: point, probability, and seconds for "slow".
+
+        Raises ValueError, naming what is wrong.
+        """
+        faults = cls()
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            point, equals, figures = part.partition("=")
+            probability, at, seconds = figures.partition("@")
+            try:
+                faults.add(point, float(probability) if equals else 1.0, seconds=float(seconds) if at else SLOW_SECONDS)  # type: ignore[arg-type]
+            except ValueError as error:
+                raise ValueError(f"{part!r} is no fault: {error}; expected for example reply-lost=0.1 or slow=0.5@0.2") from None
+        return faults
+
+    def use(self, draw: Callable[[], float]) -> None:
+        """Take chance from `draw`, which returns numbers in [0, 1): the node's environment. Until then every fault strikes."""
+        self._draw = draw
+
+    def add(
+        self,
+        point: Point,
+        probability: float = 1.0,
+        *,
+        times: int | None = None,
+        seconds: float = SLOW_SECONDS,
+        method: str | None = None,
+    ) -> Fault:
+        """Switch a fault on; see `Fault`. Raises ValueError for an unknown point, or a probability outside [0, 1]."""
+        if point not in POINTS:
+            raise ValueError(f"there is no point {point!r}; the points are {', '.join(POINTS)}")
+        if not 0 <= probability <= 1:
+            raise ValueError(f"a probability is from 0 to 1, not {probability!r}")
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"seconds must be at least 0 and finite, not {seconds!r}")
+        fault = Fault(point, probability, times, seconds, method)
+        self.active.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Switch all faults off."""
+        self.active.clear()
+
+    def strike(self, point: Point, method: str) -> Fault | None:
+        """The fault that happens to a call of `method` at `point` now, if one does."""
+        for fault in self.active:
+            if fault.point != point or (fault.method is not None and fault.method != method):
+                continue
+            if (fault.times is None or fault.struck < fault.times) and (fault.probability == 1.0 or self._draw() < fault.probability):
+                fault.struck += 1
+                return fault
+        return None
+
+    async def slow_down(self, method: str) -> None:
+        """Wait, if a call of `method` is to be slow."""
+        fault = self.strike("slow", method)
+        if fault is not None:
+            await trio.sleep(fault.seconds)

@@ -1,0 +1,32 @@
+"""How the runtime's own services are called: again until they answer, or their node is known to be gone.
+
+Their calls are recorded like any repeatable call, so a repeat runs nothing twice, also where the method itself is not idempotent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.options import CallOptions
+from actors.retry import RetryPolicy
+
+WITHOUT_END: Final = 1_000_000_000
+"""Retries: a deadline or the death of the node ends them."""
+
+SYSTEM_CALLS: Final = CallOptions(
+    retry=RetryPolicy(max_retries=WITHOUT_END, initial_delay=0.02, backoff=2.0, max_delay=1.0, attempt_timeout=2.0, repeat_unknown=True)
+)
+"""For calls that are answered soon. One that takes longer loses nothing: its repeat is attached to it."""
+
+LONG_POLL_SECONDS: Final = 20.0
+"""How long a service holds back the answer to a question about something that has not happened yet, before it says so."""
+
+LONG_POLL: Final = RetryPolicy(
+    max_retries=WITHOUT_END,
+    initial_delay=0.02,
+    backoff=2.0,
+    max_delay=1.0,
+    attempt_timeout=LONG_POLL_SECONDS + 10.0,
+    repeat_unknown=True,
+)
+"""For such questions."""
