@@ -60,7 +60,6 @@ class Answers:
         table = self._routes.tables.pop(link, None)
         if table is not None:
             for call in table.end(lambda call: self.lost(link, call)):
-                call.finished = True
                 wake(call)
 
     def lost(self, link: Link, call: Waiting) -> CallError:
@@ -85,8 +84,7 @@ class Answers:
             )
 
     def _fail(self, call: Waiting, error: CallError) -> None:
-        call.error = error
-        call.finished = True
+        call.fail(error)
         wake(call)
 
 

@@ -188,8 +188,7 @@ class Caller:
             self._post_faultily(call, route, control, segments, flags)
         if link.ended is not None:
             calls.take(call.number)
-            call.finished = True
-            raise self._answers.lost(link, call)
+            raise call.fail(self._answers.lost(link, call))
 
     def _post_faultily(self, call: Waiting, route: Route, control: bytes, segments: list[Buffer], flags: int) -> None:
         """Like the end of `post`, with what tests have asked for."""
@@ -205,8 +204,8 @@ class Caller:
             link.drop_connection()
         if faults.strike("in-flight", method):
             calls.take(call.number)
-            call.finished = True
-            raise ConnectionLostError(f"the connection was lost while {call.place.actor}.{method} was in flight", **facts(call.place))
+            text = f"the connection was lost while {call.place.actor}.{method} was in flight"
+            raise call.fail(ConnectionLostError(text, **facts(call.place)))
 
     def withdraw(self, call: Waiting, route: Route) -> None:
         """Nobody waits for the call any more: tell whoever runs it, and drop its answer should one come."""

@@ -58,8 +58,7 @@ class LocalCalls:
             call.ticket = job
             refusal = self._host.deliver(job)
         if refusal is not None:
-            call.error = _placed(refusal, call.place)
-            call.finished = True
+            call.fail(_placed(refusal, call.place))
 
     def withdraw(self, call: Waiting) -> None:
         """Nobody waits for the call any more."""

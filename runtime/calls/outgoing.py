@@ -35,6 +35,12 @@ class PendingCall(Generic[T]):
         self.finished = False
         self.expired = False
 
+    def fail(self, error: CallError) -> CallError:
+        """The call is finished, with `error`, which is returned."""
+        self.error = error
+        self.finished = True
+        return error
+
 
 class OutgoingCalls(Generic[T]):
     """The table of one link."""
@@ -57,7 +63,7 @@ class OutgoingCalls(Generic[T]):
         ended = list(self.pending.values())
         self.pending.clear()
         for call in ended:
-            call.error = outcome(call)
+            call.fail(outcome(call))
         return ended
 
 
