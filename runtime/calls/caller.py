@@ -8,7 +8,8 @@ again where that is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import trio
@@ -20,13 +21,14 @@ from actors.reference import Reference, ReferenceAddress
 from actors.retry import RetryBudget
 from runtime.calls.answers import Answers, facts
 from runtime.calls.deadlines import Deadlines, Waiting
-from runtime.calls.format import KEEP_RESULT, REPEAT, REPEATABLE, array_head, kept
+from runtime.calls.format import KEEP_RESULT, NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
 from runtime.calls.local import LocalCalls
 from runtime.calls.outgoing import Confirmations, PendingCall
 from runtime.calls.repeating import MOVED, LongCall
 from runtime.calls.routes import Route, Routes
 from runtime.environment import Environment
 from runtime.faults import Faults
+from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.links.link import Link
 from runtime.links.session import Buffer
@@ -64,20 +66,20 @@ class Caller:
         self._make_reference = make_reference
         self.faults = faults
         self._local: LocalCalls | None = None
-        self._host: Host | None = None
+        self._running: Mapping[trio.lowlevel.Task, Job] = {}
 
     def attach(self, host: Host, local: LocalCalls) -> None:
         """Say where actors of this node itself live."""
-        self._host = host
+        self._running = host.workers.running
         self._local = local
 
-    async def call(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:
+    def call(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, R]:
         """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
-        return cast("R", await self._call(bound, args, kwargs, 0))
+        return cast("Coroutine[Any, Any, R]", self._call(bound, args, kwargs, 0))
 
-    async def remote(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Reference[R]:
+    def remote(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, Reference[R]]:
         """Make the call and keep the result with its owner. See `BoundMethod.remote`."""
-        return cast("Reference[R]", await self._call(bound, args, kwargs, KEEP_RESULT))
+        return cast("Coroutine[Any, Any, Reference[R]]", self._call(bound, args, kwargs, KEEP_RESULT))
 
     async def send(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Hand a one-way call to the connection. See `BoundMethod.send`."""
@@ -90,38 +92,25 @@ class Caller:
             return
         segments: list[Buffer] = []
         control = array_head(5, 0) + route.prefix + self._codec.encode_arguments(args, kwargs, segments)
+        frame = encode_frame(Kind.SEND, control, segments)
         await route.link.room()
-        route.link.post(encode_frame(Kind.SEND, control, segments), kept(segments))
+        route.link.post(frame, kept(segments))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int) -> object:
         options = bound.options_
         route = self.routes.known(bound)
-        missed: CallError | None = None
         expires = math.inf
         if options is not NO_CALL_OPTIONS and options.timeout is not None:
             expires = self.environment.now() + options.timeout
-        if route is not None and options.retry is None:
-            try:
-                return await self._call_once(route, bound, args, kwargs, flags, expires)
-            except MOVED as error:
-                # Certainly not run, and perhaps only because the actor has moved.
-                if not bound.address.registered:
-                    raise
-                missed = error
-        return await LongCall(self, bound, args, kwargs, flags, expires).run(route, missed)
-
-    async def _call_once(
-        self, route: Route, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int, expires: float
-    ) -> object:
-        """The short way."""
+        if route is None or options.retry is not None:
+            return await LongCall(self, bound, args, kwargs, flags, expires).run(None, None)
         task = trio.lowlevel.current_task()
-        self.refuse_self_call(task, bound)
+        if self._running:
+            self.refuse_self_call(task, bound)
         deadline = trio.current_effective_deadline()
         if deadline != math.inf and deadline <= self.environment.now():
             await trio.lowlevel.checkpoint()
-        if expires < deadline:
-            deadline = expires
         link = route.link
         if link is not None and not link.has_room:
             with trio.move_on_at(expires):
@@ -129,28 +118,35 @@ class Caller:
         if self.faults is not None:
             await self.faults.slow_down(bound.definition.name)
         call: Waiting = PendingCall(self.numbers(), route.place, task)
-        self.post(call, route, bound, args, kwargs, flags, deadline)
+        try:
+            self.post(call, route, bound, args, kwargs, flags, expires if expires < deadline else deadline)
+        except CallError as error:
+            call.error = error
         if call.finished:
             await trio.lowlevel.checkpoint()
+        elif expires == math.inf:
+            await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
         else:
-            if expires != math.inf:
-                self._deadlines.add(expires, call)
-
-            def give_up(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
-                call.waiter = None
-                self.withdraw(call, route)
-                return trio.lowlevel.Abort.SUCCEEDED
-
+            self._deadlines.add(expires, call)
             try:
-                await trio.lowlevel.wait_task_rescheduled(give_up)
+                await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
             finally:
-                if expires != math.inf:
-                    self._deadlines.done()
+                self._deadlines.done()
             if call.expired:
                 raise self._expired(call, route, bound)
-        if call.error is not None:
-            raise call.error
-        return self.result(call, route, flags)
+        error = call.error
+        if error is None:
+            return self.result(call, route, flags) if flags else call.value
+        if isinstance(error, MOVED) and bound.address.registered:
+            # Certainly not run, and perhaps only because the actor has moved.
+            return await LongCall(self, bound, args, kwargs, flags, expires).run(route, error)
+        raise error
+
+    def _give_up(self, call: Waiting, route: Route, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+        """The waiting task was cancelled, and so is the call."""
+        call.waiter = None
+        self.withdraw(call, route)
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def post(
         self,
@@ -171,35 +167,32 @@ class Caller:
             assert self._local is not None
             self._local.begin(call, route.address, bound.definition, args, kwargs, deadline)
             return
-        segments: list[Buffer] = []
-        if deadline == math.inf:
-            control = array_head(5, call.number) + route.prefix + self._codec.encode_arguments(args, kwargs, segments)
-        else:
-            remaining = self._codec.encode(deadline - self.environment.now(), segments)
-            control = array_head(6, call.number) + route.prefix + self._codec.encode_arguments(args, kwargs, segments) + remaining
-        frame = encode_frame(Kind.CALL, control, segments, flags)
         calls = route.calls
         assert calls is not None
+        segments: list[Buffer] = []
+        arguments = self._codec.encode_arguments(args, kwargs, segments) if args or kwargs else NO_ARGUMENTS
+        remaining = None if deadline == math.inf else deadline - self.environment.now()
+        frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining)
         alone = not calls.pending
-        calls.begin(call)
+        calls.pending[call.number] = call
         if self.faults is None:
-            call.ticket = link.post(frame, kept(segments), at_once=alone)
+            call.ticket = link.post(frame, kept(segments) if segments else (), at_once=alone)
         else:
-            self._post_faultily(call, route, control, segments, flags)
+            self._post_faultily(call, route, frame, kept(segments), flags)
         if link.ended is not None:
             calls.take(call.number)
             raise call.fail(self._answers.lost(link, call))
 
-    def _post_faultily(self, call: Waiting, route: Route, control: bytes, segments: list[Buffer], flags: int) -> None:
+    def _post_faultily(self, call: Waiting, route: Route, frame: bytes, segments: tuple[Buffer, ...], flags: int) -> None:
         """Like the end of `post`, with what tests have asked for."""
         faults, link, calls, method = self.faults, route.link, route.calls, route.place.method
         assert faults is not None
         assert link is not None
         assert calls is not None
         if not faults.strike("request-lost", method):
-            call.ticket = link.post(encode_frame(Kind.CALL, control, segments, flags), kept(segments))
+            call.ticket = link.post(frame, segments)
             if flags & REPEATABLE and faults.strike("request-repeated", method):
-                link.post(encode_frame(Kind.CALL, control, segments, flags | REPEAT), kept(segments))
+                link.post(as_repeat(frame), segments)
         if faults.strike("cut", method):
             link.drop_connection()
         if faults.strike("in-flight", method):
@@ -262,8 +255,7 @@ class Caller:
 
     def refuse_self_call(self, task: trio.lowlevel.Task, bound: BoundMethod[..., Any]) -> None:
         """Raises `SelfCallError` if the method that runs in `task` would wait for itself."""
-        host = self._host
-        job = host.workers.running_in(task) if host is not None else None
+        job = self._running.get(task)
         if (
             job is not None
             and job.cell.address.name == bound.address.name

@@ -14,11 +14,13 @@ send them.
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from actors.errors import ProtocolError
 from runtime.wire.codec import Codec
-from runtime.wire.frames import Buffer
+from runtime.wire.frames import Buffer, Kind, encode_frame
 
 KEEP_RESULT = 1
 """Flag of a CALL: the result stays with its owner, the answer is a reference to it."""
@@ -28,6 +30,15 @@ REPEATABLE = 2
 
 REPEAT = 4
 """Flag of a CALL: it was sent before."""
+
+NO_ARGUMENTS = b"\x80"
+"""What no arguments are encoded as."""
+
+CALL_HEAD = struct.Struct("!BBHIBBI")
+"""The header of a frame without segments, and the head of an array whose first item is a number of 32 bits."""
+
+FLOAT = struct.Struct("!Bd")
+SHORT_NUMBERS = 1 << 32
 
 MAX_NUMBER = 1 << 64
 """The numbers of calls are below this."""
@@ -47,9 +58,34 @@ class Request(NamedTuple):
 
 def array_head(length: int, number: int) -> bytes:
     """The beginning of a CBOR array of `length` (< 24) items whose first is `number`."""
-    if number < 0x1_0000_0000:
+    if number < SHORT_NUMBERS:
         return b"%c\x1a%b" % (0x80 + length, number.to_bytes(4, "big"))
     return b"%c\x1b%b" % (0x80 + length, number.to_bytes(8, "big"))
+
+
+def call_frame(number: int, flags: int, prefix: bytes, arguments: bytes, segments: Sequence[Buffer], remaining: float | None) -> bytes:
+    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until the deadline.
+
+    Raises EncodeError if the frame is larger than any peer would accept.
+    """
+    if remaining is None:
+        if number < SHORT_NUMBERS and not segments:
+            # The hot path: arguments that are not beside the control part are small.
+            return CALL_HEAD.pack(Kind.CALL, flags, 0, 6 + len(prefix) + len(arguments), 0x85, 0x1A, number) + prefix + arguments
+        return encode_frame(Kind.CALL, array_head(5, number) + prefix + arguments, segments, flags)
+    return encode_frame(Kind.CALL, array_head(6, number) + prefix + arguments + FLOAT.pack(0xFB, remaining), segments, flags)
+
+
+def as_repeat(frame: bytes) -> bytes:
+    """The head of a CALL frame with the flag of a repeat."""
+    return bytes((frame[0], frame[1] | REPEAT)) + frame[2:]
+
+
+def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
+    """The head of a REPLY; `value` is encoded. Raises EncodeError if the frame is larger than any peer would accept."""
+    if number < SHORT_NUMBERS and not segments:
+        return CALL_HEAD.pack(Kind.REPLY, 0, 0, 6 + len(value), 0x82, 0x1A, number) + value
+    return encode_frame(Kind.REPLY, array_head(2, number) + value, segments)
 
 
 def request(parts: object, codec: Codec) -> Request:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from actors.errors import CallError, EncodeError, ReplyEncodeError
 from actors.reference import ReferenceAddress
 from runtime.calls.failures import Plain, describe, raised_by_method
-from runtime.calls.format import array_head, kept
+from runtime.calls.format import array_head, kept, reply_frame
 from runtime.hosting.cell import Job
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Kind, encode_frame
@@ -31,7 +31,7 @@ class Replies:
                 # Copied, or the actor's later changes would show through the reference.
                 value = self._keep(self._codec.copy(value, "result"), holder)
             encoded = self._codec.encode(value, segments, "result")
-            return encode_frame(Kind.REPLY, array_head(2, number) + encoded, segments), kept(segments)
+            return reply_frame(number, encoded, segments), kept(segments) if segments else ()
         except EncodeError as error:
             name = f"{job.cell.address.name}.{job.definition.name}"
             return self.of_error(number, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}"))

@@ -64,17 +64,14 @@ class Workers:
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
         """Workers that run or are about to, and are not suspended inside a method."""
-        self._by_task: dict[trio.lowlevel.Task, Job] = {}
+        self.running: dict[trio.lowlevel.Task, Job] = {}
+        """The job whose method runs directly in a task; for looking only."""
 
     def submit(self, item: Cell | Job) -> None:
         """Queue a cell that has mail, or a job of a concurrent method."""
         self._queue.append(item)
         if not self._ready:
             self._add_worker()
-
-    def running_in(self, task: trio.lowlevel.Task) -> Job | None:
-        """The job whose method runs directly in `task`."""
-        return self._by_task.get(task)
 
     def _add_worker(self) -> None:
         self._ready += 1
@@ -94,7 +91,7 @@ class Workers:
                 worker.scope = trio.CancelScope()
                 await trio.lowlevel.checkpoint_if_cancelled()
         finally:
-            self._by_task.pop(task, None)
+            self.running.pop(task, None)
 
     async def _serve(self, worker: _Worker, task: trio.lowlevel.Task) -> None:
         queue = self._queue
@@ -125,7 +122,7 @@ class Workers:
                     count = 0
                     await trio.lowlevel.checkpoint()
             self._ready -= 1
-            self._by_task.pop(task, None)
+            self.running.pop(task, None)
             self._parked.append(task)
             await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
 
@@ -155,7 +152,7 @@ class Workers:
             job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
             return
         job.runner = worker
-        self._by_task[task] = job
+        self.running[task] = job
         cell.running.add(job)
         cell.served += 1
         if timed:
