@@ -31,9 +31,8 @@ from runtime.faults import Faults
 from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.links.link import Link
-from runtime.links.session import Buffer
 from runtime.wire.codec import Codec
-from runtime.wire.frames import Kind, encode_frame
+from runtime.wire.frames import Buffer, Kind, encode_frame
 
 R = TypeVar("R")
 
@@ -118,10 +117,7 @@ class Caller:
         if self.faults is not None:
             await self.faults.slow_down(bound.definition.name)
         call: Waiting = PendingCall(self.numbers(), route.place, task)
-        try:
-            self.post(call, route, bound, args, kwargs, flags, expires if expires < deadline else deadline)
-        except CallError as error:
-            call.error = error
+        self.post(call, route, bound, args, kwargs, flags, expires if expires < deadline else deadline)
         if call.finished:
             await trio.lowlevel.checkpoint()
         elif expires == math.inf:
@@ -160,7 +156,7 @@ class Caller:
     ) -> None:
         """Hand the request to the actor's node, or to this one's own host. Its answer finishes `call`, perhaps at once.
 
-        Raises EncodeError for arguments that cannot be sent, and a `CallError` if the link is over.
+        Raises EncodeError for arguments that cannot be sent.
         """
         link = route.link
         if link is None:
@@ -181,7 +177,7 @@ class Caller:
             self._post_faultily(call, route, frame, kept(segments), flags)
         if link.ended is not None:
             calls.take(call.number)
-            raise call.fail(self._answers.lost(link, call))
+            call.fail(self._answers.lost(link, call))
 
     def _post_faultily(self, call: Waiting, route: Route, frame: bytes, segments: tuple[Buffer, ...], flags: int) -> None:
         """Like the end of `post`, with what tests have asked for."""
@@ -198,7 +194,7 @@ class Caller:
         if faults.strike("in-flight", method):
             calls.take(call.number)
             text = f"the connection was lost while {call.place.actor}.{method} was in flight"
-            raise call.fail(ConnectionLostError(text, **facts(call.place)))
+            call.fail(ConnectionLostError(text, **facts(call.place)))
 
     def withdraw(self, call: Waiting, route: Route) -> None:
         """Nobody waits for the call any more: tell whoever runs it, and drop its answer should one come."""

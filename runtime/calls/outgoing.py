@@ -35,11 +35,10 @@ class PendingCall(Generic[T]):
         self.finished = False
         self.expired = False
 
-    def fail(self, error: CallError) -> CallError:
-        """The call is finished, with `error`, which is returned."""
+    def fail(self, error: CallError) -> None:
+        """The call is finished, with `error`."""
         self.error = error
         self.finished = True
-        return error
 
 
 class OutgoingCalls(Generic[T]):

@@ -11,8 +11,8 @@ from actors.method import Address, BoundMethod
 from runtime.calls.failures import Place
 from runtime.calls.outgoing import OutgoingCalls
 from runtime.links.link import Link
-from runtime.links.session import Buffer
 from runtime.wire.codec import Codec
+from runtime.wire.frames import Buffer
 
 
 class Directory(Protocol):
