@@ -5,6 +5,7 @@ No background task outlives the block: all of a node's tasks live in the one nur
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from runtime.store.embedded import EmbeddedStore
 from runtime.wire.handshake import Introduction, Peer
 
 FAULTS_VARIABLE = "UNDERSTUDY_FAULTS"
+
+logger = logging.getLogger("understudy.node")
 
 
 @attrs.define
@@ -71,8 +74,7 @@ async def open_node(
     """
     environment = environment or SystemEnvironment()
     network = network or SocketNetwork()
-    if faults is None and FAULTS_VARIABLE in os.environ:
-        faults = Faults.parse(os.environ[FAULTS_VARIABLE])
+    faults = faults or _faults_asked_for()
     where = ":".join(split_address(listen))
     proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
     try:
@@ -86,6 +88,18 @@ async def open_node(
     except BaseExceptionGroup as group:
         # That there is a nursery in here is no business of those who catch a JoinError, or an error of their own.
         raise unwrap(group) from None
+
+
+def _faults_asked_for() -> Faults | None:
+    text = os.environ.get(FAULTS_VARIABLE, "")
+    if not text.strip():
+        return None
+    try:
+        faults = Faults.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{FAULTS_VARIABLE}: {error}") from None
+    logger.warning("%s is set: calls to and from this node will fail on purpose: %s", FAULTS_VARIABLE, text)
+    return faults
 
 
 async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
