@@ -36,7 +36,7 @@ class MethodDefinition:
     """
 
     name: str
-    function: Callable[..., object]
+    function: Callable[..., Any]
     idempotent: bool = False
     concurrent: bool = False
     in_thread: bool = False
@@ -47,7 +47,8 @@ class MethodDefinition:
         if self.in_thread:
             inspect.signature(self.function).bind(instance, *args, **kwargs)
             return _run_in_thread(self.function, instance, args, kwargs)
-        return cast("Coroutine[Any, Any, object]", self.function(instance, *args, **kwargs))
+        coroutine: Coroutine[Any, Any, object] = self.function(instance, *args, **kwargs)
+        return coroutine
 
 
 async def _run_in_thread(function: Callable[..., object], instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

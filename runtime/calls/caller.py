@@ -74,11 +74,11 @@ class Caller:
 
     def call(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, R]:
         """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
-        return cast("Coroutine[Any, Any, R]", self._call(bound, args, kwargs, 0))
+        return self._call(bound, args, kwargs, 0)
 
     def remote(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, Reference[R]]:
         """Make the call and keep the result with its owner. See `BoundMethod.remote`."""
-        return cast("Coroutine[Any, Any, Reference[R]]", self._call(bound, args, kwargs, KEEP_RESULT))
+        return self._call(bound, args, kwargs, KEEP_RESULT)
 
     async def send(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Hand a one-way call to the connection. See `BoundMethod.send`."""
@@ -96,7 +96,7 @@ class Caller:
         route.link.post(frame, kept(segments))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int) -> object:
+    async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int) -> Any:
         options = bound.options_
         route = self.routes.known(bound)
         expires = math.inf

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import cast
 
 from actors.errors import CallError, DecodeError, NotExecutedError
 from runtime.calls.answers import Answers
@@ -125,14 +124,14 @@ class Dispatch:
 
     def value(self, job: Job, value: object) -> None:
         """See `Sink.value`."""
-        link = cast("Link | None", job.link)
+        link: Link | None = job.link
         if link is not None and self._finish(link, job.number):
             peer = link.peer
             self._post(link, job.definition.name, self._replies.of_value(job.number, job, value, (peer.name, peer.incarnation)))
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
-        link = cast("Link | None", job.link)
+        link: Link | None = job.link
         if link is None:
             logger.error("%s.%s raised in a one-way call", job.cell.address.name, job.definition.name, exc_info=error)
         elif self._finish(link, job.number):
@@ -140,7 +139,7 @@ class Dispatch:
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
-        link = cast("Link | None", job.link)
+        link: Link | None = job.link
         if link is None:
             logger.warning("a one-way call was not run: %s", error)
         elif self._finish(link, job.number):

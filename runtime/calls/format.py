@@ -88,11 +88,11 @@ def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
     return encode_frame(Kind.REPLY, array_head(2, number) + value, segments)
 
 
-def request(parts: object, codec: Codec) -> Request:
+def request(parts: Any, codec: Codec) -> Request:
     """The items of a CALL or SEND, checked. Raises ProtocolError."""
     if type(parts) is not list or len(parts) < 5:
         raise ProtocolError("a call is an array of at least five items")
-    items = cast("list[object]", parts)
+    items: list[object] = parts
     number, name, epoch, method = items[:4]
     if not (type(number) is int and isinstance(name, str) and type(epoch) is int and isinstance(method, str)):
         raise ProtocolError("a call begins with number, name, epoch and method")

@@ -7,7 +7,7 @@ it. No I/O here: the workers take jobs from the mailbox and run them.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -62,7 +62,7 @@ class Job:
         self.args = args
         self.kwargs = kwargs
         self.sink = sink
-        self.link = link
+        self.link: Any = link
         self.number = number
         self.deadline = deadline
         self.runner: Cancellable | None = None
