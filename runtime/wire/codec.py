@@ -23,6 +23,7 @@ from cbor2 import CBORTag, dumps, loads
 from actors.errors import DecodeError, EncodeError, ProtocolError
 from runtime.wire.frames import Buffer
 from runtime.wire.readers import ContentReader, content_readers, segment_readers
+from runtime.wire.segments import Segment
 from runtime.wire.values import ARGUMENTS, OWN_TAGS, SCALARS, SPILLED, Extension, PlainWriter, UnsendableError, steps_for
 
 __all__ = ["Codec", "Extension"]
@@ -114,11 +115,12 @@ class Codec:
         head = b"\xd9" + ARGUMENTS.to_bytes(2, "big") + b"\x82"
         return self._bounded(head + positional + keywords, segments, "args")
 
-    def decode(self, control: bytes, segments: Sequence[Buffer] = ()) -> object:
+    def decode(self, control: bytes, segments: Sequence[Segment] = ()) -> object:
         """The value of a control part.
 
-        Arrays lie over the segments given, uncopied and writable where those are. Raises ProtocolError for bytes that no peer of ours
-        sends, DecodeError for values that this process cannot build (a class that cannot be imported, or is not marked).
+        Arrays lie over the segments given, uncopied and writable where those are; bytes are those of a `ReceivedSegment`, uncopied, too.
+        Raises ProtocolError for bytes that no peer of ours sends, DecodeError for values that this process cannot build (a class that
+        cannot be imported, or is not marked).
         """
         decoders = self._decoders(segments) if segments else self._without_segments
         return self._load(control, decoders)
@@ -213,11 +215,11 @@ class Codec:
             raise ProtocolError("the control part of a frame holds more, or less, than one item")
         return value
 
-    def _decoders(self, segments: Sequence[Buffer]) -> dict[int, _Callback]:
+    def _decoders(self, segments: Sequence[Segment]) -> dict[int, _Callback]:
         """Callbacks for one decoding: each segment may be used once, so that a short message cannot stand for much memory."""
-        left: list[Buffer | None] = list(segments)
+        left: list[Segment | None] = list(segments)
 
-        def take(index: object) -> Buffer:
+        def take(index: object) -> Segment:
             if type(index) is not int or not 0 <= index < len(left):
                 raise ProtocolError(f"a reference to segment {index!r}, where there are {len(left)}")
             segment = left[index]

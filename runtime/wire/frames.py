@@ -7,18 +7,22 @@ is sent from where it lies and received straight into the buffer in which it wil
 Promises: nothing is allocated for a frame whose header breaks the limits; a frame is handed out complete or not at all; the cost of
 reading is linear in the bytes received, however they are cut. No I/O: sending the segments after the encoded head, and receiving into
 `FrameReader.receive_buffer`, is the link's work. What kinds mean is left to the rooms above.
+
+Large frames travel in parts, between which others find their way (`runtime.links.transfers`). A part is an ordinary frame of one segment;
+the reader knows no more of it than that its bytes belong where `FrameReader.place` says.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, NoReturn
 
 import attrs
 
 from actors.errors import EncodeError, ProtocolError
+from runtime.wire.segments import ReceivedSegment, Segment
 
 Buffer = bytes | bytearray | memoryview
 """What may travel as a segment."""
@@ -31,13 +35,24 @@ DIRECT_SIZE = 64 * 1024
 
 
 class Kind(IntEnum):
-    """What a frame is for. Those below 32 are numbered, acknowledged and sent again by the link's session."""
+    """What a frame is for. Those below 32 are numbered, acknowledged and sent again by the link's session.
+
+    Calls: CALL and SEND (one way) ask for one, REPLY and ERROR answer, CANCEL takes a CALL back; FORGET tells which repeatable calls have
+    ended, so that what was recorded of them may go; ITEM carries one item of a stream, CREDIT asks for more of them. BEGIN, PART and
+    ABANDON carry one large frame of another kind in pieces. The rest is the link's own.
+    """
 
     CALL = 1
     REPLY = 2
     ERROR = 3
     CANCEL = 4
     SEND = 5
+    FORGET = 6
+    ITEM = 7
+    CREDIT = 8
+    BEGIN = 9
+    PART = 10
+    ABANDON = 11
     PING = 32
     PONG = 33
     ACK = 34
@@ -67,12 +82,12 @@ UNPROVEN = Limits(control=4096, frame=8192, segments=0)
 
 
 class Frame(NamedTuple):
-    """One complete frame. Segments received into a buffer of their own are bytearrays, the others bytes."""
+    """One complete frame. The segments of a frame that was read are bytes, or `ReceivedSegment`s if they are large."""
 
     kind: int
     flags: int
     control: bytes
-    segments: tuple[Buffer, ...]
+    segments: tuple[Segment, ...]
 
 
 def encode_frame(kind: int, control: bytes, segments: Sequence[Buffer] = (), flags: int = 0) -> bytes:
@@ -104,20 +119,44 @@ class FrameReader:
 
     `limits` may be replaced between two frames, once the peer has proven itself. After a ProtocolError the reader refuses all input:
     nothing that follows a broken header can be trusted to be a header.
+
+    `place(control, size)`, if set, says where the segment of a PART goes: views of `size` bytes together. It is asked after the frames
+    handed out before were acted upon, so that it knows them; the frame then has these very views, released, as its segments. It may raise
+    ProtocolError.
     """
 
-    __slots__ = ("_broken", "_filled", "_head", "_needed", "_rest", "_segments", "_sizes", "_target", "limits")
+    __slots__ = (
+        "_begun",
+        "_broken",
+        "_filled_rooms",
+        "_head",
+        "_needed",
+        "_rest",
+        "_room",
+        "_rooms",
+        "_segments",
+        "_sizes",
+        "_target",
+        "limits",
+        "place",
+    )
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.limits = limits
+        self.place: Callable[[bytes, int], tuple[memoryview, ...]] | None = None
         self._broken = False
         self._rest = bytearray()
         self._needed = 0
         self._head: tuple[int, int, bytes] | None = None
         self._sizes: tuple[int, ...] = ()
-        self._segments: list[Buffer] = []
-        self._target: bytearray | None = None
-        self._filled = 0
+        self._segments: list[Segment] = []
+        self._begun: memoryview | None = None
+        """The first bytes of a large segment that has no place yet."""
+        self._target: ReceivedSegment | None = None
+        self._rooms: tuple[memoryview, ...] = ()
+        self._filled_rooms = 0
+        self._room: memoryview | None = None
+        """What is still to be filled of the first of `_rooms` that is not full; there while a large segment is received."""
 
     def feed(self, data: bytes) -> list[Frame]:
         """All frames that `data` completes. Raises ProtocolError as soon as a header breaks the limits."""
@@ -142,18 +181,16 @@ class FrameReader:
 
     def receive_buffer(self) -> memoryview | None:
         """Where the next bytes belong, if they are part of a large segment: receive into it, then call `filled`. None: use `feed`."""
-        if self._target is None:
-            return None
-        return memoryview(self._target)[self._filled :]
+        if self._begun is not None:
+            self._find_place()
+        return self._room
 
     def filled(self, count: int) -> list[Frame]:
-        """`count` bytes were received into `receive_buffer()`; the frame that they complete, if they do."""
-        target = self._target
-        if target is None or not 0 <= count <= len(target) - self._filled:
+        """`count` bytes were received into `receive_buffer()`, which is released by this; the frame that they complete, if they do."""
+        if self._room is None or not 0 <= count <= len(self._room):
             raise ValueError(f"{count} bytes were not asked for; receive into receive_buffer(), or use feed()")
-        self._filled += count
         frames: list[Frame] = []
-        if self._filled == len(target):
+        if self._advance(count):
             self._take(b"", 0, frames)
         return frames
 
@@ -199,40 +236,92 @@ class FrameReader:
     def _take(self, data: bytes, position: int, frames: list[Frame]) -> int:
         """Read segments of the frame begun, and finish it if all are there; the position after what was read."""
         end = len(data)
-        segments = self._segments
-        target = self._target
-        if target is not None:
-            stop = min(end, position + len(target) - self._filled)
-            target[self._filled : self._filled + stop - position] = data[position:stop]
-            self._filled += stop - position
-            if self._filled < len(target):
-                return stop
-            position = stop
-            segments.append(target)
+        if self._begun is not None:
+            self._find_place()
+        if self._room is not None:
+            count, full = self._fill(memoryview(data)[position:])
+            position += count
+            if not full:
+                return position
+        if self._rooms:
+            if self._target is None:
+                self._finish(frames, self._rooms)
+                return position
+            self._segments.append(self._target)
             self._target = None
-        for size in self._sizes[len(segments) :]:
+            self._rooms = ()
+        for size in self._sizes[len(self._segments) :]:
             stop = position + size
             if stop <= end:
-                segments.append(data[position:stop])
+                self._segments.append(data[position:stop])
                 position = stop
             elif size >= DIRECT_SIZE:
-                self._target = target = bytearray(size)
-                self._filled = end - position
-                target[: self._filled] = data[position:]
+                self._begun = memoryview(data)[position:]
                 return end
             else:
                 self._needed = size
                 return position
+        self._finish(frames, tuple(self._segments))
+        return position
+
+    def _find_place(self) -> None:
+        """Decide where a large segment goes, and put its first bytes there."""
+        assert self._begun is not None
         assert self._head is not None
-        frames.append(Frame(*self._head, tuple(segments)))
+        begun, self._begun = self._begun, None
+        size = self._sizes[len(self._segments)]
+        if self._head[0] == Kind.PART and self.place is not None and len(self._sizes) == 1:
+            self._rooms = self.place(self._head[2], size)
+        else:
+            self._target = ReceivedSegment(size)
+            self._rooms = (self._target.view(0, size),)
+        self._filled_rooms = 0
+        self._room = self._rooms[0]
+        self._fill(begun)
+
+    def _fill(self, data: memoryview) -> tuple[int, bool]:
+        """Copy what of `data` belongs to the large segment; how much that is, and whether the segment is full."""
+        position = 0
+        while position < len(data):
+            room = self._room
+            assert room is not None
+            count = min(len(room), len(data) - position)
+            room[:count] = data[position : position + count]
+            position += count
+            if self._advance(count):
+                return position, True
+        return position, False
+
+    def _advance(self, count: int) -> bool:
+        """`count` more bytes of `_room` are filled; True if that was the last of the segment.
+
+        Views that are full are released: their memory can then be taken out uncopied.
+        """
+        room = self._room
+        assert room is not None
+        left = room[count:]
+        room.release()
+        if len(left):
+            self._room = left
+            return False
+        left.release()
+        self._filled_rooms += 1
+        full = self._filled_rooms == len(self._rooms)
+        self._room = None if full else self._rooms[self._filled_rooms]
+        return full
+
+    def _finish(self, frames: list[Frame], segments: tuple[Segment, ...]) -> None:
+        assert self._head is not None
+        frames.append(Frame(*self._head, segments))
         self._head = None
         self._sizes = ()
         self._segments = []
-        return position
+        self._rooms = ()
 
     def _refuse(self, what: str) -> NoReturn:
         self._broken = True
         self._rest = bytearray()
         self._segments = []
-        self._target = None
+        self._begun = self._target = self._room = None
+        self._rooms = ()
         raise ProtocolError(f"the peer sent {what}; the connection must be closed")

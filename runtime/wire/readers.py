@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from actors.errors import DecodeError, ProtocolError
 from actors.messages import MessageType, message_type
 from runtime.wire.frames import Buffer
+from runtime.wire.segments import Segment, writable
 from runtime.wire.values import (
     ARRAY,
     DATE,
@@ -46,8 +47,8 @@ collide would make building the dict take the square of their number."""
 _DTYPE = re.compile(r"[<>|=][biufcSUMmV]\d{1,9}(\[\d{0,9}[A-Za-zμ]{1,2}\])?")
 
 
-def segment_readers(take: Callable[[object], Buffer]) -> dict[int, ContentReader]:
-    """A reader for each tag that may refer to a segment; `take` hands out a segment by its index."""
+def segment_readers(take: Callable[[object], Segment]) -> dict[int, ContentReader]:
+    """A reader for each tag that may refer to a segment; `take` hands out a segment by its index. What was received large is not copied."""
     return {SEGMENT: lambda content: bytes(take(content)), ARRAY: lambda content: _array(content, take)}
 
 
@@ -197,11 +198,10 @@ def _numpy_scalar(content: Any) -> object:
     return _ndarray(dtype, [], bytearray(data))[()]
 
 
-def _array(content: Any, take: Callable[[object], Buffer]) -> object:
+def _array(content: Any, take: Callable[[object], Segment]) -> object:
     dtype, shape, data = _list(content)
-    buffer = data if type(data) is bytes else take(data)
     # Users write into arrays: whether they can must not depend on how the bytes happened to arrive.
-    return _ndarray(dtype, _list(shape), bytearray(buffer) if memoryview(buffer).readonly else buffer)
+    return _ndarray(dtype, _list(shape), writable(data if type(data) is bytes else take(data)))
 
 
 def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import struct
 import time
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from actors.errors import EncodeError, ProtocolError
 from runtime.wire.frames import DIRECT_SIZE, HEADER, LIMITS, UNPROVEN, Buffer, Frame, FrameReader, Kind, Limits, encode_frame
+from runtime.wire.segments import ReceivedSegment
 
 LARGE = bytes(range(256)) * (DIRECT_SIZE // 256 + 3)
 
@@ -41,6 +43,10 @@ def received(reader: FrameReader, data: bytes, piece: int) -> list[Frame]:
             buffer[:size] = chunk
             frames += reader.filled(size)
     return frames
+
+
+def address_of(data: bytes) -> int | None:
+    return ctypes.cast(data, ctypes.c_void_p).value
 
 
 def test_a_stream_gives_the_same_frames_wherever_it_is_cut() -> None:
@@ -98,8 +104,13 @@ def test_a_large_segment_is_received_into_the_buffer_that_is_handed_out() -> Non
     assert buffer is not None
     assert len(buffer) == len(LARGE)
     buffer[:] = LARGE
+    where = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     (frame,) = reader.filled(len(LARGE))
-    assert frame.segments[0] is buffer.obj
+    (segment,) = frame.segments
+    assert isinstance(segment, ReceivedSegment)
+    assert bytes(segment) is bytes(segment)
+    assert bytes(segment) == LARGE
+    assert address_of(bytes(segment)) == where
     assert reader.receive_buffer() is None
 
 
