@@ -15,13 +15,14 @@ from collections.abc import Sequence
 import attrs
 
 from actors.errors import ProtocolError
-
-Buffer = bytes | bytearray | memoryview
+from runtime.wire.frames import Buffer
 
 ACKNOWLEDGE_FRAMES = 64
 ACKNOWLEDGE_BYTES = 1024 * 1024
 WINDOW_FRAMES = 65_536
 WINDOW_BYTES = 16 * 1024 * 1024
+PARTS_BYTES = 8 * 1024 * 1024
+"""The window of the parts of transfers, apart from that of all other frames: large frames never use up the room of small ones."""
 
 
 @attrs.frozen
@@ -35,7 +36,19 @@ class Offer:
 class Session:
     """One side's half of the state. `identity` is drawn by whoever dialled first."""
 
-    __slots__ = ("_kept", "_kept_bytes", "_unsaid_bytes", "_unsaid_frames", "acknowledged", "identity", "received", "sent", "written")
+    __slots__ = (
+        "_kept",
+        "_kept_bytes",
+        "_parts",
+        "_parts_bytes",
+        "_unsaid_bytes",
+        "_unsaid_frames",
+        "acknowledged",
+        "identity",
+        "received",
+        "sent",
+        "written",
+    )
 
     def __init__(self, identity: bytes) -> None:
         self.identity = identity
@@ -47,6 +60,8 @@ class Session:
         self.received = 0
         self._kept: deque[tuple[Buffer, ...]] = deque()
         self._kept_bytes = 0
+        self._parts: deque[tuple[int, int]] = deque()
+        self._parts_bytes = 0
         self._unsaid_frames = 0
         self._unsaid_bytes = 0
 
@@ -55,6 +70,11 @@ class Session:
         """False while the window is full: callers wait until the peer has acknowledged more."""
         return len(self._kept) < WINDOW_FRAMES and self._kept_bytes < WINDOW_BYTES
 
+    @property
+    def has_room_for_part(self) -> bool:
+        """False while as much of transfers is on its way as may be at once."""
+        return self._parts_bytes < PARTS_BYTES and len(self._kept) < WINDOW_FRAMES
+
     def keep(self, buffers: tuple[Buffer, ...]) -> int:
         """Number a frame and keep it until it is acknowledged; returns its number."""
         self.sent += 1
@@ -62,6 +82,21 @@ class Session:
         for buffer in buffers:
             self._kept_bytes += len(buffer)
         return self.sent
+
+    def keep_part(self, buffers: tuple[Buffer, ...]) -> int:
+        """Like `keep`, for a part of a transfer."""
+        before = self._kept_bytes
+        number = self.keep(buffers)
+        size, self._kept_bytes = self._kept_bytes - before, before
+        self._parts.append((number, size))
+        self._parts_bytes += size
+        return number
+
+    def own(self, number: int) -> None:
+        """The memory of frame `number` is about to change: copy what of it is still kept."""
+        if number > self.acknowledged:
+            index = number - self.acknowledged - 1
+            self._kept[index] = tuple(unchanging(buffer) for buffer in self._kept[index])
 
     def arrived(self, frames: int, size: int) -> bool:
         """Note that `frames` more numbered frames, counted in `received` already, came in `size` bytes; True if an acknowledgement is due
@@ -90,6 +125,11 @@ class Session:
             for buffer in self._kept.popleft():
                 self._kept_bytes -= len(buffer)
         self.acknowledged = number
+        while self._parts and self._parts[0][0] <= number:
+            size = self._parts.popleft()[1]
+            # Counted among the others by what was popped, though they never were.
+            self._kept_bytes += size
+            self._parts_bytes -= size
 
     def resume(self, peer_received: int) -> Sequence[tuple[Buffer, ...]]:
         """A new connection stands and the peer has `peer_received` frames: what must be sent again, in order."""
@@ -99,3 +139,13 @@ class Session:
     def offer(self) -> Offer:
         """What to tell the peer on a new connection."""
         return Offer(self.identity, self.acknowledgement())
+
+
+def may_change(buffer: Buffer) -> bool:
+    """Whether anybody can change the content of `buffer`."""
+    return type(buffer) is not bytes and not (type(buffer) is memoryview and type(buffer.obj) is bytes)
+
+
+def unchanging(buffer: Buffer) -> Buffer:
+    """`buffer` itself if nobody can change it, else a copy."""
+    return bytes(buffer) if may_change(buffer) else buffer
