@@ -9,6 +9,7 @@ from actors.method import method
 from actors.options import CallOptions, SpawnOptions
 from actors.reference import Reference
 from actors.retry import RetryPolicy
+from actors.stream import Stream
 from actors.supervision import ExitReason
 from actors.supervisor import ChildSpec, ChildStatus, Supervisor
 
@@ -25,6 +26,7 @@ __all__ = [
     "RemoteError",
     "RetryPolicy",
     "SpawnOptions",
+    "Stream",
     "Supervisor",
     "UnderstudyError",
     "errors",

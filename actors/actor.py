@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Protocol, Self, TypeVarTuple, Unpack
 
-from actors.method import Address, Method, MethodDefinition
+from actors.method import Address, Marked, MethodDefinition
 from actors.node import NodeInterface
 from actors.options import CallChanges
 from actors.supervision import ExitReason
@@ -76,14 +76,14 @@ class Actor:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
-            if isinstance(vars(cls)[name], Method) and (name in _RESERVED or name.startswith("_")):
+            if isinstance(vars(cls)[name], Marked) and (name in _RESERVED or name.startswith("_")):
                 raise TypeError(
                     f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a @method; call it something else"
                 )
         collected = dict(cls.__methods__)
         for base in reversed(cls.__mro__):
             for name, member in vars(base).items():
-                if isinstance(member, Method):
+                if isinstance(member, Marked):
                     collected[name] = member.definition
                 else:
                     # A subclass that overrides a method without the mark takes it out of reach, as it reads.

@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Unpack
 
-from actors.method import Address, BoundMethod, Caller, MethodDefinition
+from actors.method import Address, BoundMethod, BoundStream, Caller, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 
 
@@ -49,11 +49,12 @@ class Handle:
         """A handle of the same actor whose calls have these options where the method and the call do not say otherwise."""
         return Handle(self._caller, self._address, self._methods, CallOptions(**changes).over(self._options))
 
-    def __getattr__(self, attribute: str) -> BoundMethod[..., object]:
+    def __getattr__(self, attribute: str) -> BoundMethod[..., object] | BoundStream[..., object]:
         if attribute.startswith("_"):
             raise AttributeError(attribute)
         definition = self._definition(attribute)
-        bound = BoundMethod[..., object](self._caller, self._address, definition, definition.options.over(self._options))
+        kind = BoundStream[..., object] if definition.stream else BoundMethod[..., object]
+        bound = kind(self._caller, self._address, definition, definition.options.over(self._options))
         # The next access finds it without coming here.
         self.__dict__[attribute] = bound
         return bound

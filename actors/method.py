@@ -1,9 +1,9 @@
 """What may be called from outside: the `@method` decorator and the typed call that it makes possible.
 
 Only decorated methods can be called on a handle. On a handle, `handle.add` is a `BoundMethod`: calling it makes a remote call,
-`.options(...)` gives a changed copy, `.send(...)` a one-way call, `.remote(...)` a call whose result stays where it was made. Inside the
-actor, `self.add(1)` is an
-ordinary call that runs within the current turn.
+`.options(...)` gives a changed copy, `.send(...)` a one-way call, `.remote(...)` a call whose result stays where it was made. Where the
+method is an async generator, it is a `BoundStream`, and calling it gives a `Stream`. Inside the actor, `self.add(1)` is an ordinary call
+that runs within the current turn.
 
 The typing (a descriptor over ParamSpec) was checked to accept right and refuse wrong arguments under mypy --strict and basedpyright.
 """
@@ -11,8 +11,8 @@ The typing (a descriptor over ParamSpec) was checked to accept right and refuse 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import attrs
 import trio
@@ -20,9 +20,11 @@ import trio
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.reference import Reference
+from actors.stream import Stream, StreamChanges
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -32,6 +34,7 @@ class MethodDefinition:
     `idempotent`: running it twice does no harm, so the runtime may repeat a call whose outcome is unknown.
     `concurrent`: runs beside other calls of the same actor instead of in turn.
     `in_thread`: a plain `def`; runs in a worker thread, so that it may block.
+    `stream`: an async generator; its items travel one by one.
     `options`: how it is called where the call does not say otherwise.
     """
 
@@ -40,6 +43,7 @@ class MethodDefinition:
     idempotent: bool = False
     concurrent: bool = False
     in_thread: bool = False
+    stream: bool = False
     options: CallOptions = NO_CALL_OPTIONS
 
     def run(self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, object]:
@@ -49,6 +53,11 @@ class MethodDefinition:
             return _run_in_thread(self.function, instance, args, kwargs)
         coroutine: Coroutine[Any, Any, object] = self.function(instance, *args, **kwargs)
         return coroutine
+
+    def items(self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> AsyncGenerator[object, None]:
+        """The generator of one run of a stream on `instance`. Raises TypeError if the arguments do not fit."""
+        generator: AsyncGenerator[object, None] = self.function(instance, *args, **kwargs)
+        return generator
 
 
 async def _run_in_thread(function: Callable[..., object], instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -71,6 +80,10 @@ class Caller(Protocol):
         """Make the call and keep its result with its owner."""
         ...
 
+    def stream(self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> Stream[T]:
+        """The items of a generator method; nothing happens before the first is asked for."""
+        ...
+
 
 @message
 @attrs.frozen
@@ -89,8 +102,8 @@ class Address:
     registered: bool = False
 
 
-class BoundMethod(Generic[P, R]):
-    """A method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
+class Bound:
+    """What every method bound to one actor has, whatever calling it gives."""
 
     __slots__ = ("_caller", "address", "definition", "moved", "options_", "route")
 
@@ -103,6 +116,15 @@ class BoundMethod(Generic[P, R]):
         """Where the caller found the actor last: its own cache, nobody else's business."""
         self.moved = False
         """True once the actor was not where `address` says."""
+
+    def __repr__(self) -> str:
+        return f"<method {self.address.name}.{self.definition.name} on {self.address.node}>"
+
+
+class BoundMethod(Bound, Generic[P, R]):
+    """A method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
+
+    __slots__ = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`."""
@@ -125,8 +147,37 @@ class BoundMethod(Generic[P, R]):
         """Call and leave the result with its owner; returns a `Reference` to fetch it by, or to hand on."""
         return self._caller.remote(self, args, kwargs)
 
-    def __repr__(self) -> str:
-        return f"<method {self.address.name}.{self.definition.name} on {self.address.node}>"
+
+_NOT_REPEATED = (
+    "is a stream, and a stream is never repeated: by the time it breaks, its reader has acted upon its first items. "
+    "Let it take the place to go on from as an argument, and call it again from there"
+)
+
+
+class BoundStream(Bound, Generic[P, T]):
+    """A generator method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
+        """The items: `async for item in handle.scan(1)`, or `async with handle.scan(1) as items`."""
+        return self._caller.stream(self, args, kwargs)
+
+    def options(self, **changes: Unpack[StreamChanges]) -> BoundStream[P, T]:
+        """The same method with other options, for example `options(timeout=60.0)`, which covers the whole stream."""
+        if "retry" in changes:
+            raise TypeError(f"{self.definition.name} {_NOT_REPEATED}")
+        changed = BoundStream[P, T](self._caller, self.address, self.definition, CallOptions(**changes).over(self.options_))
+        changed.route, changed.moved = self.route, self.moved
+        return changed
+
+    def send(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refused: nobody would read the items. Raises TypeError."""
+        raise TypeError(f"{self.definition.name} is a stream and cannot be sent one way: nobody would read it; use `async for`")
+
+    def remote(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refused: a stream has no one result. Raises TypeError."""
+        raise TypeError(f"{self.definition.name} is a stream and has no one result that could stay with its owner; use `async for`")
 
 
 class OwnMethod(Generic[P, R]):
@@ -148,13 +199,17 @@ class OwnMethod(Generic[P, R]):
         return getattr(getattr(handle, self._definition.name), attribute)
 
 
-class Method(Generic[P, R]):
-    """The descriptor that `@method` leaves in the class."""
+class Marked:
+    """What `@method` leaves in a class, whatever kind of method it is."""
 
     def __init__(self, definition: MethodDefinition) -> None:
         self.definition = definition
         self.__doc__ = definition.function.__doc__
         self.__wrapped__ = definition.function
+
+
+class Method(Marked, Generic[P, R]):
+    """The descriptor of an ordinary method."""
 
     @overload
     def __get__(self, instance: None, owner: type) -> Method[P, R]: ...
@@ -167,15 +222,34 @@ class Method(Generic[P, R]):
         return cast("BoundMethod[P, R]", OwnMethod[P, R](instance, self.definition))
 
 
+class StreamMethod(Marked, Generic[P, T]):
+    """The descriptor of a generator method."""
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> StreamMethod[P, T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundStream[P, T]: ...
+    def __get__(self, instance: object | None, owner: type) -> StreamMethod[P, T] | BoundStream[P, T]:
+        if instance is None:
+            return self
+        # Inside its actor a stream is the ordinary async generator; see `Method`.
+        return cast("BoundStream[P, T]", OwnMethod[P, object](instance, self.definition))
+
+
 class MethodDecorator(Protocol):
     """`@method(...)` with flags."""
 
+    # The overlap is meant: what the last overload takes includes generators, and the first that fits is chosen.
+    @overload
+    def __call__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]], /) -> StreamMethod[P, T]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Method[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> Method[P, R]: ...
 
 
+@overload
+def method(function: Callable[Concatenate[Any, P], AsyncIterator[T]], /) -> StreamMethod[P, T]: ...  # type: ignore[overload-overlap]
 @overload
 def method(function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Method[P, R]: ...
 @overload
@@ -187,23 +261,32 @@ def method(
 ) -> Any:
     """Mark a method of an `Actor` as callable from outside.
 
-    `async def` runs on the node's event loop; plain `def` runs in a worker thread, so it may block. Either way one call at a time per
-    actor, in order, unless `concurrent=True`. `idempotent=True` allows the runtime to repeat a call of unknown outcome. `timeout` (seconds)
-    and `retry` are defaults for every call of it.
+    `async def` runs on the node's event loop; plain `def` runs in a worker thread, so it may block. An `async def` that yields, annotated
+    as `AsyncIterator[...]` or `AsyncGenerator[...]`, is a stream. One call, or stream, at a time per actor, in order, unless
+    `concurrent=True`. `idempotent=True` allows the runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are
+    defaults for every call of it. Raises TypeError for what cannot be a method, and for a stream that is to be repeated.
     """
 
-    def decorate(function: Callable[..., Any]) -> Method[..., Any]:
+    def decorate(function: Callable[..., Any]) -> Marked:
         if not inspect.isfunction(function):
             raise TypeError(f"@method goes onto a function, not onto {function!r}; put it outermost")
-        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-            raise TypeError(f"@method: {function.__qualname__} is a generator; return a list, or make it an ordinary method")
-        return Method(
+        if inspect.isgeneratorfunction(function):
+            raise TypeError(
+                f"@method: {function.__qualname__} is a plain generator, which would hold up its node while it makes an item; "
+                "make it an `async def` to stream its items, or return a list"
+            )
+        stream = inspect.isasyncgenfunction(function)
+        if stream and (idempotent or options.get("retry") is not None):
+            raise TypeError(f"@method: {function.__qualname__} {_NOT_REPEATED}")
+        kind: type[Marked] = StreamMethod[..., Any] if stream else Method[..., Any]
+        return kind(
             MethodDefinition(
                 name=function.__name__,
                 function=function,
                 idempotent=idempotent,
                 concurrent=concurrent,
-                in_thread=not inspect.iscoroutinefunction(function),
+                in_thread=not (stream or inspect.iscoroutinefunction(function)),
+                stream=stream,
                 # The shared object where nothing was said: callers tell the short way by it.
                 options=CallOptions(**options) if options else NO_CALL_OPTIONS,
             )
