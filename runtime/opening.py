@@ -26,6 +26,7 @@ from runtime.store.embedded import EmbeddedStore
 from runtime.wire.handshake import Introduction, Peer
 
 FAULTS_VARIABLE = "UNDERSTUDY_FAULTS"
+SPIN_VARIABLE = "UNDERSTUDY_SPIN"
 
 logger = logging.getLogger("understudy.node")
 
@@ -73,7 +74,7 @@ async def open_node(
     Raises `JoinError`, `NodeNameTakenError`, `ListenError` or a `HandshakeError`, each saying what to do next.
     """
     environment = environment or SystemEnvironment()
-    network = network or SocketNetwork()
+    network = network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto")
     faults = faults or _faults_asked_for()
     where = ":".join(split_address(listen))
     proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))

@@ -43,6 +43,7 @@ SANS_IO = (
     "runtime/calls/records.py",
     "runtime/links/reassembly.py",
     "runtime/links/session.py",
+    "runtime/links/spin.py",
     "runtime/links/transfers.py",
     "runtime/processes/output.py",
     "runtime/processes/protocol.py",

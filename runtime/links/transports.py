@@ -15,11 +15,14 @@ from typing import Protocol
 import trio
 
 from actors.errors import ListenError
+from runtime.links.cores import run_delay, usable_cores
+from runtime.links.spin import MOST_ROUNDS, Spin
 
 RECEIVE_SIZE = 64 * 1024
 SOCKET_BUFFER = 1024 * 1024
 USER_TIMEOUT_MILLISECONDS = 5_000
 GATHER_LIMIT = 512
+SPIN_CHOICES = ("auto", "on", "off")
 
 
 class Connection(Protocol):
@@ -64,14 +67,24 @@ class Network(Protocol):
         ...
 
 
-class SocketConnection:
-    """A `Connection` over a connected stream socket, which it owns from now on."""
+class Spinner:
+    """What the connections that may spin share: one of them does at a time. `run_delay` is that of `runtime.links.cores`."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, run_delay: Callable[[], float]) -> None:
+        self.run_delay = run_delay
+        self.taken = False
+
+
+class SocketConnection:
+    """A `Connection` over a connected stream socket, which it owns from now on. With a `spinner`, `receive` may spin before it sleeps."""
+
+    def __init__(self, connected: socket.socket, spinner: Spinner | None = None) -> None:
         connected.setblocking(False)
         self._socket = connected
         self._send = connected.send
         self._receive = connected.recv
+        self._spinner = spinner
+        self._spin = Spin()
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """See `Connection.send_some`."""
@@ -88,12 +101,57 @@ class SocketConnection:
 
     async def receive(self) -> bytes:
         """See `Connection.receive`."""
+        spinner = self._spinner
+        if spinner is not None:
+            if self._spin.resting:
+                self._spin.resting -= 1
+            elif not spinner.taken:
+                return await self._receive_watched(spinner)
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
                 return self._receive(RECEIVE_SIZE)
             except BlockingIOError:
                 continue
+
+    async def _receive_watched(self, spinner: Spinner) -> bytes:
+        """Spin if that is on, then sleep; tell the machine what happened."""
+        spin = self._spin
+        began = trio.current_time()
+        data = None
+        if spin.seconds:
+            spinner.taken = True
+            try:
+                data = await self._receive_awake(began + spin.seconds)
+            finally:
+                spinner.taken = False
+        hit = data is not None
+        while data is None:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                data = self._receive(RECEIVE_SIZE)
+            except BlockingIOError:
+                continue
+        now = trio.current_time()
+        (spin.hit if hit else spin.slept)(now, now - began, len(data))
+        if spin.seconds and now >= spin.due:
+            spin.delayed(now, spinner.run_delay())
+        return data
+
+    async def _receive_awake(self, end: float) -> bytes | None:
+        """Look again and again, each time after everybody else had a turn; None if nothing has come by `end`."""
+        for _ in range(MOST_ROUNDS):
+            await trio.lowlevel.checkpoint()
+            try:
+                return self._receive(RECEIVE_SIZE)
+            except BlockingIOError:
+                if trio.current_time() >= end:
+                    break
+            except OSError:
+                if self._socket.fileno() < 0:
+                    raise trio.ClosedResourceError("the connection was closed while it was being read") from None
+                raise
+        return None
 
     async def receive_into(self, buffer: memoryview) -> int:
         """See `Connection.receive_into`."""
@@ -112,7 +170,20 @@ class SocketConnection:
 
 
 class SocketNetwork:
-    """TCP and Unix sockets of the operating system."""
+    """TCP and Unix sockets of the operating system.
+
+    `spin`: whether receives look again for a while before they sleep, where that pays (see `runtime.links.spin`). "auto": if this process
+    may use two cores or more; "on": however many it may use; "off": never. Raises ValueError for anything else.
+    """
+
+    _spinner: Spinner | None = None
+
+    def __init__(self, spin: str = "off") -> None:
+        if spin not in SPIN_CHOICES:
+            raise ValueError(f"{spin!r} is no way to spin; choose one of {', '.join(SPIN_CHOICES)}")
+        delay = run_delay() if spin == "on" or (spin == "auto" and usable_cores() >= 2.0) else None
+        if delay is not None:
+            self._spinner = Spinner(delay)
 
     async def connect(self, address: str) -> Connection:
         """See `Network.connect`."""
@@ -124,10 +195,10 @@ class SocketNetwork:
             except BaseException:
                 raw.close()
                 raise
-            return SocketConnection(_taken(raw, socket.AF_UNIX))
+            return SocketConnection(_taken(raw, socket.AF_UNIX), self._spinner)
         host, port = split_host_port(where)
         stream = await trio.open_tcp_stream(host, port)
-        return SocketConnection(_taken(stream.socket, stream.socket.family))
+        return SocketConnection(_taken(stream.socket, stream.socket.family), self._spinner)
 
     async def listen(
         self,
@@ -151,7 +222,7 @@ class SocketNetwork:
                         # Out of descriptors, or the peer has gone already: neither ends a listener, but the former needs a breath.
                         await trio.sleep(0.1)
                         continue
-                    nursery.start_soon(handler, SocketConnection(_taken(accepted, family)))
+                    nursery.start_soon(handler, SocketConnection(_taken(accepted, family), self._spinner))
 
 
 _ACCEPT_AGAIN = frozenset(

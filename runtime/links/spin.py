@@ -1,0 +1,124 @@
+"""Spin: whether a receive should look again for a while before it sleeps, and for how long. A machine without I/O or clock.
+
+Of a call that follows another, most of the time is the kernel waking a core that sleeps. Two processes that each have a core to themselves
+are twice as fast if they look again a few times instead. How long: for a small multiple of what the recent waits took, as in the
+competitive spinning of Karlin, Li, Manasse and Owicki (SOSP 1991); a spin that fails costs little more than the sleep it did not avoid.
+
+On a busy machine a spin takes the core from the very process that it waits for. That shows in one number, the time this thread was ready
+to run and had to wait for a core: two that spin on cores of their own never wait for one. So the machine begins with a trial, and stops as
+soon as the thread waits for more than a small part of the time. Each trial that fails lengthens the pause before the next.
+"""
+
+from __future__ import annotations
+
+SHORT_WAIT = 200e-6
+"""Seconds: traffic whose waits are longer than this gains little, and would cost much."""
+
+SMALL_RECEIVE = 1024
+"""Bytes: more than this is no single small call, so there is more to do than to wait."""
+
+STREAK = 32
+"""Short waits for small receives, one after the other, before a trial begins."""
+
+REST = 8 * STREAK
+"""Receives that are not looked at after one that was no part of a streak, so that the machine costs next to nothing while it is off."""
+
+LEAST_SECONDS = 30e-6
+MOST_SECONDS = SHORT_WAIT
+MOST_ROUNDS = 64
+"""Bounds of one spin."""
+
+CREDIT = 40
+MISS = 4
+"""A spin that finds data earns 1 up to `CREDIT`, one that does not costs `MISS`: most of them must succeed."""
+
+SETTLING_SECONDS = 0.01
+"""At the beginning of a trial, while the kernel moves two processes that used to share a core apart."""
+
+WINDOW_SECONDS = 0.005
+MOST_DELAY = 0.2
+"""The part of a window that the thread may wait for a core."""
+
+FIRST_PAUSE = 0.2
+PAUSE_GROWTH = 4
+MOST_PAUSE = 10.0
+PROVEN_SECONDS = 1.0
+"""A spin that was good for so long has earned a short pause when it ends."""
+
+
+class Spin:
+    """The state of one connection. Feed it the end of every receive that it does not rest for; `seconds` is the answer. Off at first."""
+
+    __slots__ = ("_began", "_credit", "_delay", "_measured", "_not_before", "_pause", "_streak", "_wait", "due", "resting", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """How long the next receive may look again before it sleeps; 0.0 while the spin is off."""
+        self.due = 0.0
+        """While it is on: the time from which on `delayed` is to be called."""
+        self.resting = 0
+        """How many receives need not be told of; whoever leaves one out counts it down."""
+        self._streak = 0
+        self._wait = 0.0
+        self._credit = 0
+        self._began = 0.0
+        self._not_before = -float("inf")
+        self._pause = 0.0
+        self._delay = -1.0
+        self._measured = 0.0
+
+    def slept(self, now: float, waited: float, size: int) -> None:
+        """A receive of `size` bytes had to sleep, and took `waited` seconds in all. If the spin is on, it has missed."""
+        if self.seconds:
+            self._credit -= MISS
+            if self._credit < 0:
+                self._stop(now)
+            elif waited < SHORT_WAIT:
+                self._learn(waited)
+        elif waited > SHORT_WAIT or size > SMALL_RECEIVE or now < self._not_before:
+            self._streak = 0
+            self.resting = REST
+        else:
+            self._streak += 1
+            self._wait += (waited - self._wait) / 8
+            if self._streak >= STREAK:
+                self._start(now)
+
+    def hit(self, now: float, waited: float, size: int) -> None:
+        """A spin has found `size` bytes after `waited` seconds."""
+        if size > SMALL_RECEIVE:
+            self._credit -= MISS
+            if self._credit < 0:
+                self._stop(now)
+            return
+        if self._credit < CREDIT:
+            self._credit += 1
+        self._learn(waited)
+
+    def delayed(self, now: float, total: float) -> None:
+        """This thread has waited for a core for `total` seconds in its life. To be called once `due` has come, while the spin is on."""
+        if self._delay >= 0.0 and total - self._delay > MOST_DELAY * (now - self._measured):
+            self._stop(now)
+            return
+        self._delay = total
+        self._measured = now
+        self.due = now + WINDOW_SECONDS
+
+    def _learn(self, waited: float) -> None:
+        self._wait += (waited - self._wait) / 8
+        self.seconds = min(MOST_SECONDS, max(LEAST_SECONDS, 3 * self._wait))
+
+    def _start(self, now: float) -> None:
+        self._began = now
+        self._credit = CREDIT
+        self._delay = -1.0
+        self.due = now + SETTLING_SECONDS
+        self._learn(self._wait)
+
+    def _stop(self, now: float) -> None:
+        self.seconds = 0.0
+        self._streak = 0
+        self.resting = REST
+        proven = now - self._began >= PROVEN_SECONDS
+        self._pause = FIRST_PAUSE if proven or not self._pause else min(MOST_PAUSE, PAUSE_GROWTH * self._pause)
+        self._not_before = now + self._pause
