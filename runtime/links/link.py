@@ -215,7 +215,7 @@ class Link(Outbound):
                 raise ProtocolError(f"an acknowledgement of {len(frame.control)} bytes; 8 are expected")
             self.session.acknowledge(int.from_bytes(frame.control, "big"))
             self._tell_progress()
-            if self._transfers:
+            if self._transfers.unfinished:
                 self._wake_writer()
         elif frame.kind == Kind.PING:
             self.send_control(Kind.PONG)

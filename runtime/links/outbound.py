@@ -38,7 +38,7 @@ class Outbound:
     @property
     def has_room(self) -> bool:
         """False while the window is full, or too much waits for its turn or for a first connection."""
-        if self._transfers and not self._transfers.has_room:
+        if self._transfers.unfinished and not self._transfers.has_room:
             return False
         return self.session.has_room if self.session is not None else len(self._waiting_for_session) < 1024
 
@@ -122,7 +122,7 @@ class Outbound:
     def send_control(self, kind: Kind, control: bytes = b"") -> None:
         """Send an unnumbered frame if a connection stands; otherwise it is pointless and dropped. A GOODBYE waits for all transfers."""
         if self._connection is not None:
-            if kind == Kind.GOODBYE and self._transfers:
+            if kind == Kind.GOODBYE and self._transfers.unfinished:
                 self._farewell = encode_frame(kind, control)
                 return
             self._out.append(encode_frame(kind, control))
@@ -130,7 +130,7 @@ class Outbound:
 
     async def flushed(self) -> None:
         """Wait until all that was posted was handed to the kernel, or there is no connection to hand it to."""
-        while (self._out or self._transfers) and self._connection is not None:
+        while (self._out or self._transfers.unfinished) and self._connection is not None:
             await self._progress_made()
 
     async def _progress_made(self) -> None:
@@ -198,13 +198,13 @@ class Outbound:
             if self._connection is not None:
                 self._out.extend(buffers)
                 self._large = self._large or len(buffers) > 1
-        if self._farewell and not self._transfers and self._connection is not None:
+        if self._farewell and not self._transfers.unfinished and self._connection is not None:
             self._out.append(self._farewell)
             self._farewell = b""
 
     def _next_part(self) -> bool:
         """Queue the next part of a transfer for writing, if there is one and it may be sent."""
-        if not self._transfers or self.session is None or not self.session.has_room_for_part:
+        if not self._transfers.unfinished or self.session is None or not self.session.has_room_for_part:
             return False
         self._ship(self._transfers.next())
         return True
@@ -225,7 +225,7 @@ class Outbound:
                 return
             if self._progress is not None:
                 self._tell_progress()
-            if self._transfers:
+            if self._transfers.unfinished:
                 # Between two parts everybody else has a turn.
                 await trio.lowlevel.checkpoint()
 

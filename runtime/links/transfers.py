@@ -77,13 +77,15 @@ class Parcel(NamedTuple):
 
 
 class Transfers:
-    """All frames of one link that are not with the session yet. True while there are any."""
+    """All frames of one link that are not with the session yet."""
 
-    __slots__ = ("_frames", "_latest", "_open", "_open_bytes", "_small_bytes", "_unopened", "_unsent", "lanes")
+    __slots__ = ("_frames", "_latest", "_open", "_open_bytes", "_small_bytes", "_unopened", "_unsent", "lanes", "unfinished")
 
     def __init__(self) -> None:
         self.lanes: dict[Hashable, deque[QueuedFrame]] = {}
         """What waits behind the unfinished transfer of each lane that has one."""
+        self.unfinished = 0
+        """How many transfers there are; without any, nothing else waits either."""
         self._unopened: deque[QueuedFrame] = deque()
         self._open: deque[QueuedFrame] = deque()
         self._open_bytes = 0
@@ -91,9 +93,6 @@ class Transfers:
         self._unsent = 0
         self._frames = 0
         self._small_bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._open or self._unopened)
 
     @property
     def has_room(self) -> bool:
@@ -108,6 +107,7 @@ class Transfers:
         """Take a frame that is too large to be sent whole, or whose lane is in `lanes`."""
         queued = QueuedFrame(buffers, size, lane)
         if queued.is_transfer:
+            self.unfinished += 1
             self._unsent += size
         else:
             self._frames += 1
@@ -135,6 +135,7 @@ class Transfers:
             self._open.append(queued)
             parcels.append(Parcel(buffers, None, queued))
         else:
+            self.unfinished -= 1
             self._open_bytes -= queued.size
             parcels.append(Parcel(buffers, queued, queued))
             parcels += self._free_lane(queued.lane)
@@ -153,6 +154,7 @@ class Transfers:
             self._small_bytes -= queued.size
             self.lanes[queued.lane].remove(queued)
             return []
+        self.unfinished -= 1
         self._unsent -= queued.unsent
         waiting = self.lanes.get(queued.lane)
         if waiting is not None and queued in waiting:
@@ -173,7 +175,7 @@ class Transfers:
         self.lanes.clear()
         self._unopened.clear()
         self._open.clear()
-        self._open_bytes = self._unsent = self._frames = self._small_bytes = 0
+        self.unfinished = self._open_bytes = self._unsent = self._frames = self._small_bytes = 0
 
     def _begin(self, queued: QueuedFrame) -> Buffer:
         """The BEGIN of a transfer, whose unsent bytes are from now on those of its control part and its segments."""

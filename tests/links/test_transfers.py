@@ -214,7 +214,7 @@ def test_frames_arrive_whole_once_and_in_the_order_of_their_lane_whatever_happen
     check(posted[0], sides[1].seen)
     check(posted[1], sides[0].seen)
     for side in sides:
-        assert not side.link._transfers
+        assert not side.link._transfers.unfinished
         assert not side.link._lanes
         assert side.link._transfers._unsent == side.link._transfers._small_bytes == side.link._transfers._frames == 0
         assert side.link._reassembly._bytes == 0
@@ -392,7 +392,7 @@ def test_the_end_of_a_link_frees_everything_and_says_of_each_frame_whether_it_ma
     for frame in (*unfinished, behind):
         assert link.certainly_not_received(frame.ticket)
         assert link.abandon(frame.ticket)
-    assert not link._transfers
+    assert not link._transfers.unfinished
     assert sides[1].link._reassembly._bytes == 0
     assert link.certainly_not_received(post(sides[0], 5, [10_000], 0, "lane", changing=False).ticket)
 
