@@ -1,8 +1,9 @@
 """The floor: the same frames through trio and cbor2 between two processes, with no actor machinery.
 
 No names, epochs, errors, deadlines, acknowledgements, limits or proof of identity: what is left is what any such runtime pays at least. One
-receive loop parses all frames of a receive; the writer gathers what one pass of the scheduler queued into one send; the server's mailbox is
-drained by one task.
+receive loop parses all frames of a receive; the writer gathers what one pass of the scheduler queued into one send, and what comes alone is
+sent at once; the server's mailbox is drained by one task. It can spin, too: so many rounds of looking and letting others have a turn before
+it sleeps, always and without a thought.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ CALL, REPLY, ECHO = 1, 2, 3
 PREFIX = cbor2.dumps("counter") + cbor2.dumps(7) + cbor2.dumps("read")
 BUFFER = 1024 * 1024
 LARGE = 64 * 1024
+LEAST = HEADER.size + 6 + len(PREFIX)
+"""Bytes of the smallest request: a receive of less than two of these was one call alone."""
 
 
 class Pipe:
     """One end of a connection: a receive loop and a gathering writer."""
 
-    def __init__(self, connected: socket.socket, on_frame: Callable[[int, bytes], None]) -> None:
+    def __init__(self, connected: socket.socket, on_frame: Callable[[int, bytes], None], spin: int = 0) -> None:
         connected.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, BUFFER)
@@ -37,10 +40,21 @@ class Pipe:
         self.on_frame = on_frame
         self.out: list[bytes] = []
         self.writer: trio.lowlevel.Task | None = None
+        self.spin = spin
+        self.batch = 0
 
-    def post(self, kind: int, control: bytes) -> None:
-        """Queue a frame."""
+    def post(self, kind: int, control: bytes, *, at_once: bool = False) -> None:
+        """Queue a frame, or send it if nothing else is to be sent."""
         header = HEADER.pack(kind, 0, 0, len(control))
+        if at_once and not self.out and self.writer is not None:
+            data = header + control
+            sent = self.socket.send(data)
+            if sent == len(data):
+                return
+            self.out.append(data[sent:])
+            trio.lowlevel.reschedule(self.writer)
+            self.writer = None
+            return
         self.out += [header, control] if len(control) > LARGE else [header + control]
         if self.writer is not None:
             trio.lowlevel.reschedule(self.writer)
@@ -69,12 +83,12 @@ class Pipe:
         """Hand frames to `on_frame` until the other end closes."""
         rest = b""
         while True:  # noqa: ASYNC913  each turn waits for the socket
-            await trio.lowlevel.wait_readable(self.socket)
-            data = self.socket.recv(LARGE)
+            data = await self._receive()
             if not data:
                 return
             data = rest + data
             position, end = 0, len(data)
+            self.batch = end
             while end - position >= HEADER.size:
                 kind, _, _, length = HEADER.unpack_from(data, position)
                 start = position + HEADER.size
@@ -88,6 +102,16 @@ class Pipe:
                 self.on_frame(kind, data[start:after])
                 position = after
             rest = data[position:]
+
+    async def _receive(self) -> bytes:
+        for _ in range(self.spin):
+            await trio.lowlevel.checkpoint()
+            try:
+                return self.socket.recv(LARGE)
+            except BlockingIOError:
+                continue
+        await trio.lowlevel.wait_readable(self.socket)
+        return self.socket.recv(LARGE)
 
     async def _rest(self, begun: bytes, length: int) -> bytes:
         """A large frame, received straight into its buffer; the next one is not sent before it is answered."""
@@ -103,8 +127,8 @@ class Pipe:
 class Client:
     """The calling end."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self.pipe = Pipe(connected, self.on_frame)
+    def __init__(self, connected: socket.socket, spin: int) -> None:
+        self.pipe = Pipe(connected, self.on_frame, spin)
         self.waiting: dict[int, list[object]] = {}
         self.number = 0
 
@@ -112,8 +136,9 @@ class Client:
         """One request and its answer."""
         self.number += 1
         slot: list[object] = [trio.lowlevel.current_task(), None]
+        alone = not self.waiting
         self.waiting[self.number] = slot
-        self.pipe.post(CALL, b"\x85\x1a%b%b\x80" % (self.number.to_bytes(4, "big"), PREFIX))
+        self.pipe.post(CALL, b"\x85\x1a%b%b\x80" % (self.number.to_bytes(4, "big"), PREFIX), at_once=alone)
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
         return slot[1]
 
@@ -134,14 +159,14 @@ class Client:
 
 
 @asynccontextmanager
-async def open_floor() -> AsyncIterator[Client]:
-    """A client whose server is another process."""
+async def open_floor(spin: int = 0) -> AsyncIterator[Client]:
+    """A client whose server is another process; both spin for so many rounds before they sleep."""
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(  # noqa: ASYNC220  before anything is measured
-        [sys.executable, "-m", "tests.benchmarks.floor", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        [sys.executable, "-m", "tests.benchmarks.floor", str(theirs.fileno()), str(spin)], pass_fds=[theirs.fileno()]
     )
     theirs.close()
-    client = Client(ours)
+    client = Client(ours, spin)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.pipe.read)
@@ -153,7 +178,7 @@ async def open_floor() -> AsyncIterator[Client]:
         process.wait()
 
 
-async def serve(connected: socket.socket) -> None:
+async def serve(connected: socket.socket, spin: int) -> None:
     """The other process: one mailbox, one task that drains it."""
     mailbox: deque[bytes] = deque()
     parked: list[trio.lowlevel.Task] = []
@@ -171,14 +196,15 @@ async def serve(connected: socket.socket) -> None:
             while mailbox:
                 number, _target, _epoch, _method, args = cbor2.loads(mailbox.popleft())
                 value = await read(*args)
-                pipe.post(REPLY, b"\x82\x1a%b%b" % (number.to_bytes(4, "big"), cbor2.dumps(value)))
+                reply = b"\x82\x1a%b%b" % (number.to_bytes(4, "big"), cbor2.dumps(value))
+                pipe.post(REPLY, reply, at_once=pipe.batch < 2 * LEAST)
             parked.append(trio.lowlevel.current_task())
             await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
 
     async def read() -> int:
         return 16
 
-    pipe = Pipe(connected, on_frame)
+    pipe = Pipe(connected, on_frame, spin)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(actor)
         nursery.start_soon(pipe.write)
@@ -187,5 +213,5 @@ async def serve(connected: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(serve, socket.socket(fileno=int(sys.argv[1])))
+    trio.run(serve, socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
     os._exit(0)

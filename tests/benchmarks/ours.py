@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
 from actors import Actor, method
+from runtime import LocalCluster, open_local_cluster
+from tests.benchmarks.measuring import spinning
+from tests.benchmarks.memory import resident
 
 
 class Bench(Actor):
@@ -15,3 +25,49 @@ class Bench(Actor):
     @method
     async def echo(self, data: bytes) -> bytes:
         return data
+
+    @method
+    async def echo_array(self, data: Any) -> Any:
+        return data
+
+
+class Idle(Actor):
+    """Is there, and waits."""
+
+    @method
+    async def read(self) -> int:
+        return 16
+
+
+class Crowd(Actor):
+    """Starts actors on its own node, and weighs them."""
+
+    def __init__(self) -> None:
+        self.idle: list[Idle] = []
+
+    @method
+    async def grow(self, count: int) -> float:
+        """Start so many more; how many in a second."""
+        began = trio.current_time()
+        for _ in range(count):
+            self.idle.append(await self.node.spawn(Idle))
+        return count / (trio.current_time() - began)
+
+    @method
+    async def some(self, first: int, count: int) -> list[Idle]:
+        """The handles of a part of them."""
+        return self.idle[first : first + count]
+
+    @method
+    async def weight(self) -> int:
+        """Bytes of memory that the node's process occupies."""
+        gc.collect()
+        return resident()
+
+
+@asynccontextmanager
+async def open_bench(spin: str = "auto") -> AsyncIterator[tuple[Bench, LocalCluster]]:
+    """A cluster of this process and another one, `worker-1`, and an actor there."""
+    with spinning(spin):
+        async with open_local_cluster(nodes=1, cluster=f"bench-{spin}") as cluster:
+            yield await cluster.node.options(on="worker-1").spawn(Bench), cluster

@@ -6,25 +6,67 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.cluster
+from tests.benchmarks.measuring import LESS_IS_BETTER, Figure, Row, at_least, at_most
+from tests.benchmarks.rows import GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_rows_are_printed_and_written_as_data(tmp_path: Path) -> None:
-    target = tmp_path / "rows.json"
-    command = [sys.executable, "-m", "tests.benchmarks", "--seconds", "0.02", "--rounds", "1", "--json", str(target)]
+def run(target: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
+    command = [sys.executable, "-m", "tests.benchmarks", "--short", "--rounds", "1", "--json", str(target), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr
-    rows = json.loads(target.read_text())
-    assert [row["unit"] for row in rows] == ["calls/s", "calls/s", "MiB/s", "ms"]
+    return json.loads(target.read_text()), done.stdout
+
+
+@pytest.mark.cluster
+def test_the_rows_are_printed_and_written_as_data(tmp_path: Path) -> None:
+    rows, printed = run(tmp_path / "rows.json")
+    units = ["calls/s"] * 6 + ["MiB/s"] * 3 + ["ms"] * 3 + ["actors/s", "KiB", "calls/s", "KiB"]
+    assert [row["unit"] for row in rows] == units
     for row in rows:
-        assert set(row) == {"work", "unit", "ours", "floor", "ratio"}
+        assert {"work", "unit", "ours", "floor", "ratio"} <= set(row)
         assert row["ours"] > 0
         assert row["floor"] > 0
-        better = row["floor"] / row["ours"] if row["unit"] == "ms" else row["ours"] / row["floor"]
+        better = row["floor"] / row["ours"] if row["unit"] in LESS_IS_BETTER else row["ours"] / row["floor"]
         assert row["ratio"] == pytest.approx(better)
-        assert row["work"] in done.stdout
+        assert (row["met"] is None) == (row["goal"] == "")
+        assert row["work"] in printed
+
+
+@pytest.mark.cluster
+def test_a_word_selects_rows(tmp_path: Path) -> None:
+    rows, _ = run(tmp_path / "rows.json", "--only", "links")
+    assert len(rows) == 1
+    assert "idle links" in rows[0]["work"]
+
+
+def test_every_word_names_a_group_that_says_what_it_measures() -> None:
+    assert all(measure.__doc__ for measure in GROUPS.values())
+
+
+@pytest.mark.parametrize(
+    ("row", "met"),
+    [
+        (at_least(Row("w", "calls/s", Figure(60, 1, 1), Figure(100, 1, 1)), ratio=0.6), True),
+        (at_least(Row("w", "calls/s", Figure(59, 1, 1), Figure(100, 1, 1)), ratio=0.6), False),
+        (at_least(Row("w", "MiB/s", Figure(2000, 1, 1), Figure(1, 1, 1)), value=2000), True),
+        (at_least(Row("w", "MiB/s", Figure(1999, 1, 1), Figure(1, 1, 1)), value=2000), False),
+        (at_most(Row("w", "ms", Figure(10, 1, 1), Figure(1, 1, 1)), 10), True),
+        (at_most(Row("w", "ms", Figure(10.1, 1, 1), Figure(1, 1, 1)), 10), False),
+    ],
+)
+def test_goals_are_judged_by_the_median(row: Row, met: bool) -> None:
+    assert row.goal
+    assert row.met == met
+
+
+def test_a_ratio_says_that_more_is_better_whatever_the_unit() -> None:
+    ours, floor = Figure(2, 1, 3), Figure(4, 1, 5)
+    assert Row("w", "calls/s", ours, floor).ratio == 0.5
+    assert Row("w", "ms", ours, floor).ratio == 2.0
+    assert Row("w", "KiB", ours, floor).ratio == 2.0

@@ -1,0 +1,142 @@
+"""How the rows measure: works done in turn, several times, in one run; medians; and what a row says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import attrs
+import trio
+
+CALLERS = 1_000
+MEBIBYTE = 1024 * 1024
+LESS_IS_BETTER = ("ms", "KiB")
+"""Units of which less is better: the ratio is the other way round, so that more is better everywhere."""
+
+Call = Callable[[], Awaitable[object]]
+Work = Callable[[], Awaitable[float]]
+
+
+@attrs.frozen
+class Settings:
+    """How long to measure, and how much. `short`: sizes that only show that the rows work."""
+
+    seconds: float = 1.0
+    rounds: int = 5
+    short: bool = False
+
+    def size(self, whole: int) -> int:
+        """A count or a size in bytes, or what is left of it in a short run."""
+        return max(1, whole // 100) if self.short else whole
+
+
+@attrs.frozen
+class Figure:
+    """The median of the counted rounds, and their range."""
+
+    value: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Figure:
+        """From the values of the counted rounds."""
+        return cls(median(values), min(values), max(values))
+
+
+@attrs.frozen
+class Row:
+    """One line of the report. `floor` is what `against` says: by default the bare floor, measured in turn with ours."""
+
+    work: str
+    unit: str
+    ours: Figure
+    floor: Figure
+    against: str = "floor"
+    goal: str = ""
+    """In words, "" if there is none. `met` says whether it was reached."""
+    met: bool | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How near to the floor; more is better, whatever the unit."""
+        mine, floor = self.ours.value, self.floor.value
+        return floor / mine if self.unit in LESS_IS_BETTER else mine / floor
+
+
+def at_least(row: Row, *, ratio: float = 0.0, value: float = 0.0) -> Row:
+    """The row with a goal: so near to the floor, or so many of its unit."""
+    if ratio:
+        return attrs.evolve(row, goal=f"{ratio:.0%} of {row.against}", met=row.ratio >= ratio)
+    return attrs.evolve(row, goal=f"{value:,g} or more", met=row.ours.value >= value)
+
+
+def at_most(row: Row, value: float) -> Row:
+    """The row with a goal: so many of its unit, or less."""
+    return attrs.evolve(row, goal=f"{value:,g} or less", met=row.ours.value <= value)
+
+
+async def in_turn(rounds: int, *works: Work) -> list[Figure]:
+    """Each work once and again, so that a machine whose speed drifts drifts for all; the first round is not counted."""
+    values: list[list[float]] = [[] for _ in works]
+    for number in range(rounds + 1):
+        for work, found in zip(works, values, strict=True):
+            value = await work()
+            if number:
+                found.append(value)
+    return [Figure.of(found) for found in values]
+
+
+async def sequential(call: Call, seconds: float, step: int = 20) -> float:
+    """Calls per second, one after the other. The clock is looked at after `step` calls: one, if they are long."""
+    began, count = trio.current_time(), 0
+    while trio.current_time() - began < seconds:
+        for _ in range(step):
+            await call()
+        count += step
+    return count / (trio.current_time() - began)
+
+
+async def pipelined(call: Call, seconds: float) -> float:
+    """Calls per second of `CALLERS` tasks that each call again as soon as they are answered."""
+    began = trio.current_time()
+    counts: list[int] = []
+
+    async def caller() -> None:
+        count = 0
+        while trio.current_time() - began < seconds:
+            await call()
+            count += 1
+        counts.append(count)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(CALLERS):
+            nursery.start_soon(caller)
+    return sum(counts) / (trio.current_time() - began)
+
+
+async def times(call: Call, seconds: float) -> list[float]:
+    """How long each of the calls took that follow each other for `seconds`, sorted, in milliseconds."""
+    began = trio.current_time()
+    took: list[float] = []
+    while not took or trio.current_time() - began < seconds:
+        before = trio.current_time()
+        await call()
+        took.append(1000 * (trio.current_time() - before))
+    return sorted(took)
+
+
+@contextmanager
+def spinning(how: str) -> Iterator[None]:
+    """Nodes opened in the block, here or in processes that are started in it, spin as UNDERSTUDY_SPIN says: auto, on or off."""
+    before = os.environ.get("UNDERSTUDY_SPIN")
+    os.environ["UNDERSTUDY_SPIN"] = how
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["UNDERSTUDY_SPIN"]
+        else:
+            os.environ["UNDERSTUDY_SPIN"] = before

@@ -1,0 +1,25 @@
+"""What is measured: each module has one `measure(settings)`, which returns rows whose figures were taken in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+
+from tests.benchmarks.measuring import Row, Settings
+from tests.benchmarks.rows import crowd, links, pairs, payloads, pipelined, sequential, spawning
+
+Measure = Callable[[Settings], Awaitable[list[Row]]]
+
+GROUPS: Mapping[str, Measure] = MappingProxyType(
+    {
+        "sequential": sequential.measure,
+        "pipelined": pipelined.measure,
+        "pairs": pairs.measure,
+        "echo": payloads.measure,
+        "mixed": payloads.measure_mixed,
+        "spawn": spawning.measure,
+        "crowd": crowd.measure,
+        "links": links.measure,
+    }
+)
+"""By the word that selects it."""
