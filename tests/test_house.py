@@ -37,6 +37,7 @@ SANS_IO = (
     "actors/restarts.py",
     "actors/retry.py",
     "actors/supervision.py",
+    "runtime/calls/credit.py",
     "runtime/calls/format.py",
     "runtime/calls/incoming.py",
     "runtime/calls/outgoing.py",

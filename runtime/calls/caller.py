@@ -14,11 +14,12 @@ from typing import Any, TypeVar, cast
 
 import trio
 
-from actors.errors import CallError, CallTimeoutError, ConnectionLostError, SelfCallError
-from actors.method import BoundMethod
+from actors.errors import CallError, CallTimeoutError, ConnectionLostError, DeadlineExceededError, SelfCallError
+from actors.method import Bound, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS
 from actors.reference import Reference, ReferenceAddress
 from actors.retry import RetryBudget
+from actors.stream import Stream
 from runtime.calls.answers import Answers, facts
 from runtime.calls.deadlines import Deadlines, Waiting
 from runtime.calls.format import KEEP_RESULT, NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
@@ -26,6 +27,7 @@ from runtime.calls.local import LocalCalls
 from runtime.calls.outgoing import Confirmations, PendingCall
 from runtime.calls.repeating import MOVED, LongCall
 from runtime.calls.routes import Route, Routes
+from runtime.calls.streams import OpenStream
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import Job
@@ -35,6 +37,7 @@ from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Kind, encode_frame
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 MOST_BUDGETS = 10_000
 """Targets whose failures are remembered; with more, those that failed first are forgiven."""
@@ -79,6 +82,10 @@ class Caller:
     def remote(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, Reference[R]]:
         """Make the call and keep the result with its owner. See `BoundMethod.remote`."""
         return self._call(bound, args, kwargs, KEEP_RESULT)
+
+    def stream(self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> Stream[T]:
+        """The items of a generator method. See `BoundStream.__call__`."""
+        return OpenStream(self, bound, args, kwargs)
 
     async def send(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Hand a one-way call to the connection. See `BoundMethod.send`."""
@@ -148,7 +155,7 @@ class Caller:
         self,
         call: Waiting,
         route: Route,
-        bound: BoundMethod[..., Any],
+        bound: Bound,
         args: tuple[object, ...],
         kwargs: dict[str, object],
         flags: int,
@@ -249,7 +256,7 @@ class Caller:
                 del self.budgets[next(iter(self.budgets))]
         return budget
 
-    def refuse_self_call(self, task: trio.lowlevel.Task, bound: BoundMethod[..., Any]) -> None:
+    def refuse_self_call(self, task: trio.lowlevel.Task, bound: Bound) -> None:
         """Raises `SelfCallError` if the method that runs in `task` would wait for itself."""
         job = self._running.get(task)
         if (

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 
 from actors.errors import CallError, DecodeError, NotExecutedError
 from runtime.calls.answers import Answers
-from runtime.calls.format import KEEP_RESULT, REPEATABLE, request
+from runtime.calls.format import KEEP_RESULT, REPEATABLE, STREAM, request
 from runtime.calls.incoming import IncomingCalls
+from runtime.calls.production import ProducedStreams
+from runtime.calls.reading import ArrivingItems
 from runtime.calls.recorded import RecordedCalls
 from runtime.calls.replies import Replies, Reply
 from runtime.environment import Environment
@@ -38,6 +40,8 @@ class Dispatch:
         answers: Answers,
         replies: Replies,
         recorded: RecordedCalls,
+        produced: ProducedStreams,
+        arriving: ArrivingItems,
         faults: Faults | None,
     ) -> None:
         self._host = host
@@ -46,6 +50,7 @@ class Dispatch:
         self._answers = answers
         self._replies = replies
         self._recorded = recorded
+        self._produced = produced
         self._faults = faults
         self._tables: dict[Link, IncomingCalls[Job]] = {}
         self._handlers: dict[int, Callable[[Link, Frame], None]] = {
@@ -55,6 +60,8 @@ class Dispatch:
             Kind.FORGET: recorded.on_forget,
             Kind.REPLY: answers.on_reply,
             Kind.ERROR: answers.on_error,
+            Kind.ITEM: arriving.on_item,
+            Kind.CREDIT: produced.on_credit,
         }
 
     @property
@@ -68,6 +75,7 @@ class Dispatch:
         if table is not None:
             for job in table.end():
                 job.cancel()
+        self._produced.link_ended(link)
         self._recorded.link_ended(link)
         self._answers.link_ended(link)
 
@@ -79,6 +87,9 @@ class Dispatch:
             self._post(link, "", self._replies.of_error(self._codec.peek_number(frame.control), refused))
             return
         call = request(parts, self._codec)
+        if frame.flags & STREAM:
+            self._produced.on_call(link, call)
+            return
         if frame.flags & REPEATABLE:
             self._recorded.on_call(link, frame.flags, call)
             return
@@ -119,7 +130,7 @@ class Dispatch:
         job = table.cancel(number) if table is not None else None
         if job is not None:
             job.cancel()
-        else:
+        elif not self._produced.cancel(link, number):
             self._recorded.cancel(link, number)
 
     def value(self, job: Job, value: object) -> None:

@@ -5,6 +5,8 @@
     REPLY     [number, value]
     ERROR     [number, code, description]
     CANCEL    [number]
+    ITEM      [number, value]
+    CREDIT    [number, items consumed in all]
     FORGET    [watermark, [number, ...]]
 
 Arrays, not maps, and their heads written by hand: they are encoded for every call. More items than we know are ignored: a newer peer may
@@ -30,6 +32,12 @@ REPEATABLE = 2
 
 REPEAT = 4
 """Flag of a CALL: it was sent before."""
+
+STREAM = 8
+"""Flag of a CALL: it is answered item by item, and by a REPLY without a value at the end."""
+
+NOTHING = b"\xf6"
+"""What None is encoded as."""
 
 NO_ARGUMENTS = b"\x80"
 """What no arguments are encoded as."""
@@ -88,6 +96,20 @@ def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
     return encode_frame(Kind.REPLY, array_head(2, number) + value, segments)
 
 
+def item_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> tuple[bytes, int]:
+    """The head of an ITEM, and the size of it all as credit counts it; `value` is encoded. Raises EncodeError for too large a frame."""
+    if number < SHORT_NUMBERS and not segments:
+        size = 6 + len(value)
+        return CALL_HEAD.pack(Kind.ITEM, 0, 0, size, 0x82, 0x1A, number) + value, size
+    control = array_head(2, number) + value
+    return encode_frame(Kind.ITEM, control, segments), len(control) + sum(map(len, segments))
+
+
+def credit_frame(number: int, consumed: int) -> bytes:
+    """A CREDIT: so many items of a stream were consumed in all."""
+    return encode_frame(Kind.CREDIT, array_head(2, number) + b"\x1b" + consumed.to_bytes(8, "big"))
+
+
 def request(parts: Any, codec: Codec) -> Request:
     """The items of a CALL or SEND, checked. Raises ProtocolError."""
     if type(parts) is not list or len(parts) < 5:
@@ -125,6 +147,6 @@ def confirmation(parts: object) -> tuple[int, list[int]]:
     return watermark, cast("list[int]", beyond)
 
 
-def kept(segments: list[Buffer]) -> tuple[Buffer, ...]:
+def kept(segments: Sequence[Buffer]) -> tuple[Buffer, ...]:
     """Segments as a link may keep them until they are acknowledged: what their owner could change meanwhile is copied."""
     return tuple(segment if type(segment) is bytes else bytes(segment) for segment in segments)

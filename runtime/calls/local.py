@@ -16,6 +16,8 @@ from actors.method import Address, MethodDefinition
 from actors.reference import ReferenceAddress
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, raised_by_method, rebuild
+from runtime.calls.production import LocalOutflow
+from runtime.calls.reading import StreamCall
 from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.wire.codec import Codec
@@ -56,6 +58,8 @@ class LocalCalls:
             refusal = job
         else:
             call.ticket = job
+            if isinstance(call, StreamCall):
+                job.outflow = LocalOutflow(self._codec, call)
             refusal = self._host.deliver(job)
         if refusal is not None:
             call.fail(_placed(refusal, call.place))
@@ -119,7 +123,7 @@ class LocalCalls:
         call: Waiting | None,
         deadline: float,
     ) -> Job | CallError:
-        found = self._host.find(address.name, address.epoch, definition.name)
+        found = self._host.find(address.name, address.epoch, definition.name, stream=definition.stream)
         if isinstance(found, CallError):
             return found
         cell, hosted_definition = found

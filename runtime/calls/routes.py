@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
 from actors.errors import ActorNotFoundError, NodeUnreachableError
-from actors.method import Address, BoundMethod
+from actors.method import Address, Bound
 from runtime.calls.failures import Place
 from runtime.calls.outgoing import OutgoingCalls
 from runtime.links.link import Link
@@ -52,14 +52,14 @@ class Routes:
         self._directory = directory
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
 
-    def known(self, bound: BoundMethod[..., Any]) -> Route | None:
+    def known(self, bound: Bound) -> Route | None:
         """The route found before, if nothing speaks against it."""
         route = bound.route
         if isinstance(route, Route) and (route.link is None or route.link.ended is None):
             return route
         return None
 
-    async def find(self, bound: BoundMethod[..., Any]) -> Route:
+    async def find(self, bound: Bound) -> Route:
         """The route, looked up if need be. Raises `ActorNotFoundError` or `NodeUnreachableError`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         address = bound.address
@@ -87,7 +87,7 @@ class Routes:
             table = self.tables[link] = OutgoingCalls()
         return table
 
-    async def _make(self, bound: BoundMethod[..., Any], address: Address) -> Route | None:
+    async def _make(self, bound: Bound, address: Address) -> Route | None:
         place = Place(address.name, bound.definition.name, address.node, address.epoch)
         if (address.node, address.incarnation) == self._identity:
             return Route(address, place, b"", None, None)

@@ -23,6 +23,8 @@ from runtime.calls.caller import Caller
 from runtime.calls.deadlines import Deadlines
 from runtime.calls.dispatch import Dispatch
 from runtime.calls.local import LocalCalls
+from runtime.calls.production import ProducedStreams
+from runtime.calls.reading import ArrivingItems
 from runtime.calls.recorded import RecordedCalls
 from runtime.calls.replies import Replies
 from runtime.calls.routes import Directory, Routes
@@ -105,7 +107,9 @@ class Station:
         self.caller.attach(self.host, LocalCalls(self.host, self.codec, self.codec.find_class, self._keep, identity))
         replies = Replies(self.codec, self._keep)
         self._recorded = RecordedCalls(self.host, self.codec, replies, environment, nursery, faults)
-        dispatch = Dispatch(self.host, self.codec, environment, answers, replies, self._recorded, faults)
+        self.produced = ProducedStreams(self.host, self.codec, replies, environment)
+        arriving = ArrivingItems(self.codec, routes)
+        dispatch = Dispatch(self.host, self.codec, environment, answers, replies, self._recorded, self.produced, arriving, faults)
         self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken)
 
     def make_handle(self, address: Any, actor: Any = None) -> Any:

@@ -7,6 +7,7 @@ it. No I/O here: the workers take jobs from the mailbox and run them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, Protocol
 
 import trio
@@ -41,10 +42,35 @@ class Cancellable(Protocol):
         ...
 
 
+class Outflow(Protocol):
+    """Where the items of a stream go."""
+
+    def produce(self, job: Job, items: AsyncGenerator[object, None]) -> Coroutine[Any, Any, None]:
+        """Send all of them, and close their generator whatever happens."""
+        ...
+
+    def grant(self, consumed: object) -> None:
+        """Their reader has consumed so many in all. Raises ProtocolError."""
+        ...
+
+
 class Job:
     """One call on its way through an actor. `deadline` is on the node's clock, in seconds."""
 
-    __slots__ = ("args", "cancelled", "cell", "deadline", "definition", "keeps_result", "kwargs", "link", "number", "runner", "sink")
+    __slots__ = (
+        "args",
+        "cancelled",
+        "cell",
+        "deadline",
+        "definition",
+        "keeps_result",
+        "kwargs",
+        "link",
+        "number",
+        "outflow",
+        "runner",
+        "sink",
+    )
 
     def __init__(
         self,
@@ -69,6 +95,8 @@ class Job:
         self.cancelled = False
         self.keeps_result = False
         """True if the caller wants a reference to the result, which then stays here."""
+        self.outflow: Outflow | None = None
+        """There if the method is a stream."""
 
     def cancel(self) -> None:
         """The caller gave up: stop it if it runs, skip it if it waits. Nobody wants an answer."""

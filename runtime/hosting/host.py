@@ -22,6 +22,7 @@ from actors.errors import (
     LeaseLostError,
     MethodNotFoundError,
     NodeDrainingError,
+    NotExecutedError,
     SpawnError,
     StaleEpochError,
     SupervisorGaveUpError,
@@ -132,8 +133,8 @@ class Host:
         address = Address(name, self._node.name, self._node.incarnation)
         self.cells[name] = Cell(address, instance, 100_000, system=True)
 
-    def find(self, name: str, epoch: int, method: str) -> tuple[Cell, MethodDefinition] | CallError:
-        """The cell and method that a call is for, or why it is refused."""
+    def find(self, name: str, epoch: int, method: str, *, stream: bool = False) -> tuple[Cell, MethodDefinition] | CallError:
+        """The cell and method that a call is for, or why it is refused. `stream`: it is asked for items, not for one value."""
         cell = self.cells.get(name)
         if cell is None:
             return ActorNotFoundError(f"there is no actor {name!r} on node {self._node.name}")
@@ -143,6 +144,9 @@ class Host:
         if definition is None:
             offered = ", ".join(sorted(cell.methods)) or "none"
             return MethodNotFoundError(f"{cell.address.class_path or name} has no @method {method!r}; it offers: {offered}")
+        if definition.stream is not stream:
+            text = "is a stream, and was called for one value" if definition.stream else "returns one value, and was called as a stream"
+            return NotExecutedError(f"{name}.{method} {text}; use a handle that knows the class as node {self._node.name} has it")
         if self.draining and not cell.system:
             return NodeDrainingError(f"node {self._node.name} is leaving the cluster and takes no new calls for {name}")
         return cell, definition

@@ -147,7 +147,10 @@ class Workers:
             )
             return
         try:
-            coroutine = job.definition.run(cell.instance, job.args, job.kwargs)
+            if job.outflow is None:
+                coroutine = job.definition.run(cell.instance, job.args, job.kwargs)
+            else:
+                coroutine = job.outflow.produce(job, job.definition.items(cell.instance, job.args, job.kwargs))
         except TypeError as error:
             job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
             return

@@ -1,0 +1,211 @@
+"""Streams where they are read: the shell around a `StreamCall`.
+
+A stream finds its actor as a call does, and waits while that is being restarted; what certainly did not run is asked for again, until the
+first item has come.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import trio
+
+from actors.errors import CallError, CallTimeoutError, NodeUnreachableError, OutcomeUnknownError
+from actors.method import BoundStream
+from actors.retry import Retry, RetrySchedule
+from actors.stream import Stream
+from runtime.calls.answers import facts
+from runtime.calls.deadlines import wake
+from runtime.calls.format import STREAM, credit_frame
+from runtime.calls.reading import StreamCall
+from runtime.calls.repeating import MISSED_SECONDS, MOVED, NO_RETRIES
+from runtime.calls.routes import Route
+from runtime.hosting.cell import Job
+
+if TYPE_CHECKING:
+    from runtime.calls.caller import Caller
+
+T = TypeVar("T")
+
+
+class OpenStream(Stream[T]):
+    """See `Stream`. Nothing is sent before the first item is asked for."""
+
+    __slots__ = ("_args", "_bound", "_call", "_caller", "_expires", "_kwargs", "_over", "_reading", "_route", "_token")
+
+    def __init__(self, caller: Caller, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        self._caller = caller
+        self._bound = bound
+        self._args = args
+        self._kwargs = kwargs
+        self._expires = math.inf
+        self._call: StreamCall | None = None
+        """There while the stream is open."""
+        self._route: Route | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._over = False
+        self._reading = False
+
+    async def __anext__(self) -> T:
+        """See `Stream.__anext__`."""
+        if self._reading:
+            raise trio.BusyResourceError("another task waits for the next item of this stream; one task reads it at a time")
+        if self._over:
+            await trio.lowlevel.checkpoint()
+            raise StopAsyncIteration
+        self._reading = True
+        try:
+            call = self._call
+            if call is None:
+                call = await self._open()
+            elif call.items:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            elif not call.finished:
+                await self._wait(call)
+            if call.items:
+                return self._take(call)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if call.error is not None:
+                raise call.error
+            if call.value is not None:
+                text = f"{call.place.actor}.{call.place.method} answered with one value; it is no stream where it ran"
+                raise OutcomeUnknownError(text, **facts(call.place))
+            raise StopAsyncIteration
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._reading = False
+
+    async def aclose(self) -> None:
+        """See `Stream.aclose`."""
+        self._end()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def __del__(self) -> None:
+        call, token = self._call, self._token
+        if call is not None and token is not None and not call.finished:
+            # A collector may run this in the middle of anything, in any thread: what it does must wait until the loop comes round.
+            try:
+                token.run_sync_soon(_abandon, self._caller, call, self._route)
+            except trio.RunFinishedError:
+                pass
+
+    def _end(self) -> None:
+        """The stream is over; whoever waits for an item learns it, and its producer, if there still is one."""
+        self._over = True
+        call, self._call = self._call, None
+        if call is not None:
+            _abandon(self._caller, call, self._route)
+
+    def _take(self, call: StreamCall) -> T:
+        item = cast("T", call.items.popleft())
+        if call.window.consume() and not call.finished:
+            consumed = call.window.grant()
+            route = self._route
+            if route is not None and route.link is not None:
+                route.link.post(credit_frame(call.number, consumed))
+            elif isinstance(call.ticket, Job) and call.ticket.outflow is not None:
+                call.ticket.outflow.grant(consumed)
+        return item
+
+    async def _open(self) -> StreamCall:
+        """Have the generator started, and wait until it answers."""
+        self._token = trio.lowlevel.current_trio_token()
+        timeout = self._bound.options_.timeout
+        if timeout is None:
+            return await self._begin()
+        self._expires = self._caller.environment.now() + timeout
+        with trio.move_on_at(self._expires):
+            return await self._begin()
+        raise self._timed_out()
+
+    async def _begin(self) -> StreamCall:
+        caller, bound = self._caller, self._bound
+        began = caller.environment.now()
+        # Its retries are only those of an actor that is being moved, and these are not counted.
+        schedule = RetrySchedule(NO_RETRIES, idempotent=False, deadline=self._expires, now=began)
+        while True:
+            route: Route | None = None
+            try:
+                route = caller.routes.known(bound) or await caller.routes.find(bound)
+                call = await self._attempt(route)
+                if call.items or call.error is None:
+                    return call
+                error = call.error
+            except CallError as raised:
+                error = raised
+            now = caller.environment.now()
+            denied = isinstance(error, MOVED) and (route is not None or isinstance(error, NodeUnreachableError))
+            if self._over or not (denied and bound.address.registered and now < began + MISSED_SECONDS):
+                raise error
+            if bound.route is route:
+                # Otherwise another call has found the actor meanwhile.
+                bound.moved = True
+                bound.route = None
+            decision = schedule.failed(error.outcome, error, now, caller.environment.random(), uncounted=True)
+            if not isinstance(decision, Retry):
+                raise error
+            await trio.sleep_until(decision.at)
+
+    async def _attempt(self, route: Route) -> StreamCall:
+        """Ask for the stream; returns when its first item is there, or its end."""
+        caller = self._caller
+        caller.refuse_self_call(trio.lowlevel.current_task(), self._bound)
+        if route.link is not None and not route.link.has_room:
+            await route.link.room()
+        if caller.faults is not None:
+            await caller.faults.slow_down(self._bound.definition.name)
+        call = StreamCall(caller.numbers(), route.place)
+        if self._over:
+            # Closed by another task while this one looked for the actor.
+            call.finished = True
+            return call
+        self._call, self._route = call, route
+        caller.post(call, route, self._bound, self._args, self._kwargs, STREAM, self._expires)
+        await _arrival(call)
+        return call
+
+    async def _wait(self, call: StreamCall) -> None:
+        """Wait for the next item, or the end."""
+        if self._expires == math.inf:
+            await _arrival(call)
+            return
+        with trio.move_on_at(self._expires):
+            await _arrival(call)
+            return
+        raise self._timed_out()
+
+    def _timed_out(self) -> CallError:
+        address, method = self._bound.address, self._bound.definition.name
+        return CallTimeoutError(
+            f"{address.name}.{method} did not end within its timeout of {self._bound.options_.timeout:g} s; it was told to stop",
+            actor=address.name,
+            method=method,
+            node=address.node,
+            epoch=address.epoch,
+            attempts=1,
+        )
+
+
+async def _arrival(call: StreamCall) -> None:
+    """Wait until an item is there, or no more will come."""
+    if call.items or call.finished:
+        await trio.lowlevel.checkpoint()
+        return
+    call.waiter = trio.lowlevel.current_task()
+
+    def unpark(raise_cancel: Any) -> trio.lowlevel.Abort:
+        call.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(unpark)
+
+
+def _abandon(caller: Caller, call: StreamCall, route: Route | None) -> None:
+    """Nobody reads the stream any more."""
+    call.items.clear()
+    if route is not None:
+        caller.withdraw(call, route)
+    wake(call)
