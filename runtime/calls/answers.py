@@ -65,7 +65,7 @@ class Answers:
     def lost(self, link: Link, call: Waiting) -> CallError:
         """What to raise for a call whose link has ended before its answer came."""
         place = call.place
-        if isinstance(call.ticket, int) and link.certainly_not_received(call.ticket):
+        if link.certainly_not_received(call.ticket):
             return NodeUnreachableError(f"{place.actor}.{place.method} was never handed to node {place.node}: {link.ended}", **facts(place))
         return NodeDiedError(
             f"node {place.node} ended while {place.actor}.{place.method} was with it: {link.ended}; the call may have taken effect",

@@ -8,7 +8,7 @@ attempts finishes it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from actors.errors import CallError
 from runtime.calls.failures import Place
@@ -22,14 +22,18 @@ class PendingCall(Generic[T]):
     When it is `finished`, `error` is set or `value` is its result. `expired`: its own timeout passed first.
     """
 
-    __slots__ = ("error", "expired", "finished", "number", "place", "ticket", "value", "waiter")
+    __slots__ = ("error", "expired", "finished", "lends", "number", "place", "recalled", "ticket", "value", "waiter")
 
     def __init__(self, number: int, place: Place, waiter: T | None) -> None:
         self.number = number
         self.place = place
         self.waiter = waiter
-        self.ticket: object = 0
+        self.ticket: Any = 0
         """What the link said when it took the request; on this node itself, the job."""
+        self.lends = False
+        """True if the request is sent from memory that its caller may change once the call is over."""
+        self.recalled = False
+        """True if the request was taken back: it certainly was not received, and will not be."""
         self.value: object = None
         self.error: CallError | None = None
         self.finished = False

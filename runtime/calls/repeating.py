@@ -15,6 +15,7 @@ from actors.errors import (
     ActorNotFoundError,
     CallError,
     CallTimeoutError,
+    DeadlineExceededError,
     NodeDrainingError,
     NodeUnreachableError,
     OutcomeUnknownError,
@@ -77,7 +78,9 @@ class LongCall:
                 return await self._run(route, missed)
             with trio.move_on_at(self._expires):
                 return await self._run(route, missed)
-            raise self._timed_out()
+            posted, call = self._sent, self._call
+            self._let_go()
+            raise self._timed_out(ran=posted and call is not None and not call.recalled)
         finally:
             self._let_go()
 
@@ -209,18 +212,25 @@ class LongCall:
         error.__cause__ = last
         return error
 
-    def _timed_out(self) -> CallError:
-        timeout = self._bound.options_.timeout
-        error = CallTimeoutError(
-            f"{self._name} gave no answer within its timeout of {timeout:g} s; it was told to stop, but may have taken effect",
+    def _timed_out(self, *, ran: bool) -> CallError:
+        """The error of a call whose timeout has passed; `ran`: its last attempt may have run."""
+        schedule = self._schedule
+        what = f"{self._name} gave no answer within its timeout of {self._bound.options_.timeout:g} s"
+        cls: type[CallError]
+        if ran or schedule.outcome == "unknown":
+            cls, what = CallTimeoutError, f"{what}; it was told to stop, but may have taken effect"
+        else:
+            cls, what = DeadlineExceededError, f"{what}; it did not run and will not"
+        error = cls(
+            what,
             actor=self._bound.address.name,
             method=self._bound.definition.name,
             node=self._bound.address.node,
             epoch=self._bound.address.epoch,
-            attempts=self._schedule.total + 1,
+            attempts=schedule.total + self._sent,
         )
-        if self._schedule.total:
-            error.add_note(self._schedule.history())
+        if schedule.total:
+            error.add_note(schedule.history())
         return error
 
     def _let_go(self) -> None:
