@@ -1,7 +1,7 @@
 """What things weigh: resident memory of a process before and after.
 
-`python -m tests.benchmarks.memory objects|pipes COUNT` prints, for the bare floor, the bytes of one thing and how many are made in a second:
-an object in a dictionary, or one end of a connection with its reader and its writer.
+`python -m tests.benchmarks.memory objects|pipes COUNT` prints, for the bare floor, the bytes of one thing and how many are made in a
+second: an object in a dictionary, or one end of a connection with its reader and its writer.
 """
 
 from __future__ import annotations

@@ -40,23 +40,20 @@ class Idle(Actor):
 
 
 class Crowd(Actor):
-    """Starts actors on its own node, and weighs them."""
-
-    def __init__(self) -> None:
-        self.idle: list[Idle] = []
+    """Starts actors on its own node, and weighs the node."""
 
     @method
-    async def grow(self, count: int) -> float:
-        """Start so many more; how many in a second."""
+    async def rate(self, count: int) -> float:
+        """Start so many; how many in a second."""
         began = trio.current_time()
         for _ in range(count):
-            self.idle.append(await self.node.spawn(Idle))
+            await self.node.spawn(Idle)
         return count / (trio.current_time() - began)
 
     @method
-    async def some(self, first: int, count: int) -> list[Idle]:
-        """The handles of a part of them."""
-        return self.idle[first : first + count]
+    async def grow(self, count: int) -> list[Idle]:
+        """Start so many, and keep no handles of them here."""
+        return [await self.node.spawn(Idle) for _ in range(count)]
 
     @method
     async def weight(self) -> int:

@@ -23,13 +23,11 @@ async def measure(settings: Settings) -> list[Row]:
         crowd = await cluster.node.options(on="worker-1").spawn(Crowd)
         await crowd.grow(step)
         before = await crowd.weight()
-        for _ in range(step, count + step, step):
-            await crowd.grow(step)
+        idle: list[Idle] = []
+        for _ in range(0, count, step):
+            idle.extend(await crowd.grow(step))
         each = (await crowd.weight() - before) / count / KIBIBYTE
         bare, _ = await floor_weight("objects", count)
-        idle: list[Idle] = []
-        for first in range(0, count, step):
-            idle.extend(await crowd.some(first, step))
         calls = await in_turn(
             settings.rounds,
             lambda: pipelined(lambda: draw.choice(idle).read(), settings.seconds),

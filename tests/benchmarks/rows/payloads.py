@@ -71,7 +71,6 @@ async def _times_beside(call: Call, transfer: Call, settings: Settings) -> list[
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(carry)
-        nursery.start_soon(carry)
         took = await times(call, settings.seconds)
         nursery.cancel_scope.cancel()
     return took

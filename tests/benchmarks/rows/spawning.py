@@ -26,7 +26,7 @@ async def measure(settings: Settings) -> list[Row]:
         async def spawn_many() -> float:
             process = await cluster.start_node()
             await cluster.node.wait_for(3)
-            rate = await (await cluster.node.options(on=process.name).spawn(Crowd)).grow(count)
+            rate = await (await cluster.node.options(on=process.name).spawn(Crowd)).rate(count)
             process.kill()
             await cluster.node.wait_gone(process.name)
             return rate
