@@ -117,6 +117,14 @@ class LongCall:
             return route, error
         # Where the whole call's deadline came first, it is that which ends it.
         await trio.lowlevel.checkpoint_if_cancelled()
+        if self._taken_back(route):
+            return route, NodeUnreachableError(
+                f"there was no connection to node {route.address.node} within the attempt_timeout of {limit:g} s; {self._name} did not run",
+                actor=self._bound.address.name,
+                method=self._bound.definition.name,
+                node=route.address.node,
+                epoch=route.address.epoch,
+            )
         return route, CallTimeoutError(
             f"{self._name} gave no answer within its attempt_timeout of {limit:g} s",
             actor=self._bound.address.name,
@@ -124,6 +132,14 @@ class LongCall:
             node=route.address.node,
             epoch=route.address.epoch,
         )
+
+    def _taken_back(self, route: Route) -> bool:
+        """True if the request waited for a connection in vain, and is not sent any more. A large one that has begun goes on."""
+        call = self._call
+        if call is None or route.link is None or not isinstance(call.ticket, int) or not route.link.abandon(call.ticket):
+            return False
+        call.ticket = 0
+        return True
 
     async def _attempt(self, route: Route) -> CallError | None:
         if route.link is not None and not route.link.has_room:

@@ -200,7 +200,9 @@ class Link(Outbound):
         return False
 
     def _part(self, frame: Frame) -> None:
-        """Handle a frame of a transfer, and the one that it completes."""
+        """Handle a frame of a transfer, and the one that it completes; or one that was taken back."""
+        if frame.kind == Kind.EMPTY:
+            return
         whole = self._reassembly.take(frame)
         if whole is not None:
             handler = self._handlers.get(whole.kind)

@@ -86,7 +86,7 @@ class Outbound:
         True: it certainly will not be received, nothing needs to be taken back, and its segments may change. False: it is on its way.
         """
         if isinstance(ticket, int):
-            return False
+            return self._take_back(ticket)
         if self.ended is not None:
             return not ticket.number
         parcels = self._transfers.abandon(ticket)
@@ -95,6 +95,18 @@ class Outbound:
         self._ship(parcels)
         self._wake_writer()
         self._tell_progress()
+        return True
+
+    def _take_back(self, number: int) -> bool:
+        """Take back a small frame. While a connection stands it is gone with the next send: only without one there is something to win."""
+        if not number:
+            return True
+        if self._connection is not None or self.ended is not None:
+            return self.certainly_not_received(number) and self.ended is not None
+        empty = encode_frame(Kind.EMPTY, b"")
+        if self.session is not None:
+            return self.session.take_back(number, empty)
+        self._waiting_for_session[number - 1] = (empty,)
         return True
 
     def own(self, ticket: Ticket) -> None:

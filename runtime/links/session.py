@@ -98,6 +98,15 @@ class Session:
             index = number - self.acknowledged - 1
             self._kept[index] = tuple(unchanging(buffer) for buffer in self._kept[index])
 
+    def take_back(self, number: int, instead: Buffer) -> bool:
+        """Send `instead` in the place of frame `number`; False, and nothing done, if that was handed to a connection already."""
+        if number <= self.written:
+            return False
+        index = number - self.acknowledged - 1
+        self._kept_bytes += len(instead) - sum(map(len, self._kept[index]))
+        self._kept[index] = (instead,)
+        return True
+
     def arrived(self, frames: int, size: int) -> bool:
         """Note that `frames` more numbered frames, counted in `received` already, came in `size` bytes; True if an acknowledgement is due
         now.

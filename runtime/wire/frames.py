@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
     Calls: CALL and SEND (one way) ask for one, REPLY and ERROR answer, CANCEL takes a CALL back; FORGET tells which repeatable calls have
     ended, so that what was recorded of them may go; ITEM carries one item of a stream, CREDIT asks for more of them. BEGIN, PART and
-    ABANDON carry one large frame of another kind in pieces. The rest is the link's own.
+    ABANDON carry one large frame of another kind in pieces; EMPTY stands where a frame was taken back. The rest is the link's own.
     """
 
     CALL = 1
@@ -53,6 +53,7 @@ class Kind(IntEnum):
     BEGIN = 9
     PART = 10
     ABANDON = 11
+    EMPTY = 12
     PING = 32
     PONG = 33
     ACK = 34

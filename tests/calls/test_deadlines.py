@@ -1,0 +1,168 @@
+"""Timeouts of calls: what is known of a call whose time is over, and that none is forgotten, however many there are."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from actors import Actor, RetryPolicy, method
+from actors.errors import CallTimeoutError, DeadlineExceededError, NodeUnreachableError
+from runtime import Node, open_node
+from runtime.calls.deadlines import FEWEST_TO_CLEAR, Deadlines, Waiting
+from runtime.calls.failures import Place
+from runtime.calls.outgoing import PendingCall
+from runtime.environment import SystemEnvironment
+from runtime.links.transports import Connection, SocketNetwork
+
+SECRET = "a secret of the tests of timeouts"
+
+
+class Worker(Actor):
+    """Counts what it runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.gate = trio.Event()
+
+    @method
+    async def work(self) -> int:
+        self.runs += 1
+        return self.runs
+
+    @method
+    async def block(self) -> None:
+        self.runs += 1
+        await self.gate.wait()
+
+    @method(concurrent=True)
+    async def open_gate(self) -> None:
+        self.gate.set()
+
+    @method(concurrent=True)
+    async def count(self) -> int:
+        return self.runs
+
+
+class BreakableNetwork(SocketNetwork):
+    """A network that can be taken down: connections are refused, and those that stand are closed."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.connections: list[Connection] = []
+
+    async def connect(self, address: str) -> Connection:
+        if not self.up:
+            await trio.sleep(0.05)
+            raise ConnectionRefusedError("taken down by the test")
+        connection = await super().connect(address)
+        self.connections.append(connection)
+        return connection
+
+    def take_down(self) -> None:
+        self.up = False
+        for connection in self.connections:
+            connection.close()
+
+
+def call_of(task: trio.lowlevel.Task | None) -> Waiting:
+    return PendingCall(1, Place("actor", "method", "node", 1), task)
+
+
+def expire(delays: list[float], finished: set[int]) -> list[tuple[int, float]]:
+    """When each of many parked calls was woken; those in `finished` end at once."""
+    woken: list[tuple[int, float]] = []
+
+    async def wait(index: int, delay: float, deadlines: Deadlines) -> None:
+        call = call_of(trio.lowlevel.current_task())
+        deadlines.add(delay, call)
+        if index in finished:
+            call.finished = True
+            deadlines.done()
+            return
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+        deadlines.done()
+        assert call.expired
+        woken.append((index, trio.current_time()))
+
+    async def main() -> None:
+        async with trio.open_nursery() as outer:
+            deadlines = Deadlines(outer, SystemEnvironment())
+            async with trio.open_nursery() as nursery:
+                for index, delay in enumerate(delays):
+                    nursery.start_soon(wait, index, delay, deadlines)
+            assert len(deadlines._heap) <= 2 * FEWEST_TO_CLEAR + len(delays) - len(finished)
+            outer.cancel_scope.cancel()
+
+    clock = MockClock(autojump_threshold=0)
+    start = clock.current_time()
+    delays[:] = [start + delay for delay in delays]
+    trio.run(main, clock=clock)
+    return woken
+
+
+def test_each_call_is_woken_at_its_own_time_in_whatever_order_they_are_entered() -> None:
+    delays = [5.0, 1.0, 3.0, 3.0, 0.5, 4.0]
+    woken = expire(delays, set())
+    assert {index for index, _ in woken} == set(range(6))
+    assert all(time == pytest.approx(delays[index]) for index, time in woken)
+
+
+def test_thousands_of_calls_that_end_in_time_leave_no_entries_behind() -> None:
+    delays = [1000.0 + number for number in range(5_000)] + [1.0]
+    woken = expire(delays, set(range(5_000)))
+    assert [index for index, _ in woken] == [5_000]
+
+
+@pytest.mark.parametrize("how", ["timeout", "attempts"])
+async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will_not(how: str) -> None:
+    network = BreakableNetwork()
+    async with (
+        open_node("here", secret=SECRET, network=network) as here,
+        open_node("there", join=here.address, secret=SECRET, network=network) as there,
+    ):
+        await here.wait_for(2)
+        worker = await there.spawn(Worker)
+        from_here = here._station.make_handle(worker.address, Worker)  # type: ignore[attr-defined]
+        assert await from_here.work() == 1
+        network.take_down()
+        link = here._station.peers.links[("there", there.incarnation)]
+        await link.disconnected()
+        with trio.fail_after(5):
+            if how == "timeout":
+                with pytest.raises(DeadlineExceededError, match="did not run and will not"):
+                    await from_here.work.options(timeout=0.3)()
+            else:
+                policy = RetryPolicy(max_retries=2, attempt_timeout=0.05, initial_delay=0.01)
+                with pytest.raises(NodeUnreachableError, match="was not executed in any of its 3 attempts"):
+                    await from_here.work.options(retry=policy)()
+        network.up = True
+        await link.connected_again()
+        assert await from_here.work() == 2
+
+
+async def test_a_call_that_was_handed_over_may_have_run(two: tuple[Node, Worker]) -> None:
+    _, worker = two
+    with pytest.raises(CallTimeoutError, match="may have taken effect"):
+        await worker.block.options(timeout=0.05)()
+    assert await worker.count() == 1
+
+
+async def test_on_the_same_node_a_call_whose_turn_never_came_certainly_did_not_run(two: tuple[Node, Worker]) -> None:
+    node, _ = two
+    worker = await node.spawn(Worker)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.block)
+        while await worker.count() == 0:  # noqa: ASYNC110  asked until it runs
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(DeadlineExceededError, match="did not run and will not"):
+            await worker.work.options(timeout=0.05)()
+        await worker.open_gate()
+    assert await worker.count() == 1
+
+
+@pytest.fixture
+async def two() -> object:
+    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET):
+        await here.wait_for(2)
+        yield here, await here.options(on="there").spawn(Worker)
