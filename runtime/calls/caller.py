@@ -99,8 +99,8 @@ class Caller:
         segments: list[Buffer] = []
         control = array_head(5, 0) + route.prefix + self._codec.encode_arguments(args, kwargs, segments)
         frame = encode_frame(Kind.SEND, control, segments)
-        await route.link.room()
-        route.link.post(frame, kept(segments))
+        await route.link.room(sum(map(len, segments)))
+        route.link.post(frame, kept(segments), lane=route.place.actor)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int) -> Any:
@@ -179,9 +179,11 @@ class Caller:
         alone = not calls.pending
         calls.pending[call.number] = call
         if self.faults is None:
-            call.ticket = link.post(frame, kept(segments) if segments else (), at_once=alone)
+            call.ticket = link.post(frame, tuple(segments), lane=route.place.actor, at_once=alone)
         else:
-            self._post_faultily(call, route, frame, kept(segments), flags)
+            self._post_faultily(call, route, frame, tuple(segments), flags)
+        if segments:
+            call.lends = any(type(segment) is not bytes for segment in segments)
         if link.ended is not None:
             calls.take(call.number)
             call.fail(self._answers.lost(link, call))
@@ -193,9 +195,9 @@ class Caller:
         assert link is not None
         assert calls is not None
         if not faults.strike("request-lost", method):
-            call.ticket = link.post(frame, segments)
+            call.ticket = link.post(frame, segments, lane=call.place.actor)
             if flags & REPEATABLE and faults.strike("request-repeated", method):
-                link.post(as_repeat(frame), segments)
+                link.post(as_repeat(frame), kept(segments), lane=call.place.actor)
         if faults.strike("cut", method):
             link.drop_connection()
         if faults.strike("in-flight", method):
@@ -211,13 +213,23 @@ class Caller:
         link = route.link
         if link is None:
             assert self._local is not None
-            self._local.withdraw(call)
+            call.recalled = self._local.withdraw(call)
         elif route.calls is not None and route.calls.take(call.number) is not None:
-            link.post(encode_frame(Kind.CANCEL, array_head(1, call.number)))
+            call.recalled = link.abandon(call.ticket)
+            if not call.recalled:
+                link.post(encode_frame(Kind.CANCEL, array_head(1, call.number)), lane=call.place.actor)
+                if call.lends:
+                    link.own(call.ticket)
 
     def _expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
         """What to raise for a call whose timeout has passed; it is withdrawn."""
         self.withdraw(call, route)
+        if call.recalled:
+            return DeadlineExceededError(
+                f"{call.place.actor}.{call.place.method} could not be handed to node {call.place.node} within its timeout of "
+                f"{bound.options_.timeout:g} s; it did not run and will not",
+                **facts(call.place),
+            )
         return CallTimeoutError(
             f"{call.place.actor}.{call.place.method} gave no answer within its timeout of {bound.options_.timeout:g} s; it was told to "
             "stop, but may have taken effect",

@@ -64,10 +64,13 @@ class LocalCalls:
         if refusal is not None:
             call.fail(_placed(refusal, call.place))
 
-    def withdraw(self, call: Waiting) -> None:
-        """Nobody waits for the call any more."""
-        if isinstance(call.ticket, Job):
-            call.ticket.cancel()
+    def withdraw(self, call: Waiting) -> bool:
+        """Nobody waits for the call any more; True if it has not begun, and so will not run."""
+        if not isinstance(call.ticket, Job):
+            return True
+        waited = call.ticket.runner is None
+        call.ticket.cancel()
+        return waited
 
     def keep(self, value: object) -> ReferenceAddress:
         """Keep a result on behalf of this node itself."""
