@@ -194,7 +194,10 @@ class Caller:
         assert faults is not None
         assert link is not None
         assert calls is not None
-        if not faults.strike("request-lost", method):
+        if faults.strike("request-lost", method):
+            # Sent, as far as anyone here can tell.
+            call.ticket = link.post(encode_frame(Kind.EMPTY, b""))
+        else:
             call.ticket = link.post(frame, segments, lane=call.place.actor)
             if flags & REPEATABLE and faults.strike("request-repeated", method):
                 link.post(as_repeat(frame), kept(segments), lane=call.place.actor)
