@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import trio
 
-from actors.errors import CallError, CallTimeoutError, NodeUnreachableError, OutcomeUnknownError
+from actors.errors import CallError, CallTimeoutError, DeadlineExceededError, NodeUnreachableError, OutcomeUnknownError
 from actors.method import BoundStream
 from actors.retry import Retry, RetrySchedule
 from actors.stream import Stream
@@ -179,8 +179,13 @@ class OpenStream(Stream[T]):
 
     def _timed_out(self) -> CallError:
         address, method = self._bound.address, self._bound.definition.name
+        call, timeout = self._call, self._bound.options_.timeout
+        self._end()
+        if call is not None and call.recalled:
+            text = f"{address.name}.{method} did not begin within its timeout of {timeout:g} s, and will not"
+            return DeadlineExceededError(text, **facts(call.place))
         return CallTimeoutError(
-            f"{address.name}.{method} did not end within its timeout of {self._bound.options_.timeout:g} s; it was told to stop",
+            f"{address.name}.{method} did not end within its timeout of {timeout:g} s; it was told to stop",
             actor=address.name,
             method=method,
             node=address.node,
