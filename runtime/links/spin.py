@@ -6,7 +6,7 @@ competitive spinning of Karlin, Li, Manasse and Owicki (SOSP 1991); a spin that 
 
 On a busy machine a spin takes the core from the very process that it waits for. That shows in one number, the time this thread was ready
 to run and had to wait for a core: two that spin on cores of their own never wait for one. So the machine begins with a trial, and stops as
-soon as the thread waits for more than a small part of the time. Each trial that fails lengthens the pause before the next.
+soon as the thread has waited for more than a small part of the time. Each trial that fails lengthens the pause before the next.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ SETTLING_SECONDS = 0.01
 """At the beginning of a trial, while the kernel moves two processes that used to share a core apart."""
 
 WINDOW_SECONDS = 0.005
-MOST_DELAY = 0.2
-"""The part of a window that the thread may wait for a core."""
+USUAL_DELAY = 0.1
+MOST_DEBT = 0.005
+"""Every `WINDOW_SECONDS` the time that the thread has waited for a core beyond this part of all time is added up, as in a leaky bucket, and
+must not reach so many seconds: one process that comes and goes is nothing, one that stays ends the spin within two or three windows.
+"""
 
 FIRST_PAUSE = 0.2
 PAUSE_GROWTH = 4
@@ -49,7 +52,20 @@ PROVEN_SECONDS = 1.0
 class Spin:
     """The state of one connection. Feed it the end of every receive that it does not rest for; `seconds` is the answer. Off at first."""
 
-    __slots__ = ("_began", "_credit", "_delay", "_measured", "_not_before", "_pause", "_streak", "_wait", "due", "resting", "seconds")
+    __slots__ = (
+        "_began",
+        "_credit",
+        "_debt",
+        "_delay",
+        "_measured",
+        "_not_before",
+        "_pause",
+        "_streak",
+        "_wait",
+        "due",
+        "resting",
+        "seconds",
+    )
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -65,6 +81,7 @@ class Spin:
         self._not_before = -float("inf")
         self._pause = 0.0
         self._delay = -1.0
+        self._debt = 0.0
         self._measured = 0.0
 
     def slept(self, now: float, waited: float, size: int) -> None:
@@ -97,9 +114,11 @@ class Spin:
 
     def delayed(self, now: float, total: float) -> None:
         """This thread has waited for a core for `total` seconds in its life. To be called once `due` has come, while the spin is on."""
-        if self._delay >= 0.0 and total - self._delay > MOST_DELAY * (now - self._measured):
-            self._stop(now)
-            return
+        if self._delay >= 0.0:
+            self._debt = max(0.0, self._debt + total - self._delay - USUAL_DELAY * (now - self._measured))
+            if self._debt >= MOST_DEBT:
+                self._stop(now)
+                return
         self._delay = total
         self._measured = now
         self.due = now + WINDOW_SECONDS
@@ -112,6 +131,7 @@ class Spin:
         self._began = now
         self._credit = CREDIT
         self._delay = -1.0
+        self._debt = 0.0
         self.due = now + SETTLING_SECONDS
         self._learn(self._wait)
 
