@@ -7,7 +7,7 @@ first item has come.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -100,7 +100,7 @@ class OpenStream(Stream[T]):
             _abandon(self._caller, call, self._route)
 
     def _take(self, call: StreamCall) -> T:
-        item = cast("T", call.items.popleft())
+        item: T = call.items.popleft()
         if call.window.consume() and not call.finished:
             consumed = call.window.grant()
             route = self._route
