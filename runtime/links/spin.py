@@ -33,7 +33,7 @@ MISS = 4
 """A spin that finds data earns 1 up to `CREDIT`, one that does not costs `MISS`: most of them must succeed."""
 
 SETTLING_SECONDS = 0.01
-"""At the beginning of a trial, while the kernel moves two processes that used to share a core apart."""
+"""At the beginning of a trial and after a time without traffic, while the kernel moves two processes that share a core apart."""
 
 WINDOW_SECONDS = 0.005
 USUAL_DELAY = 0.1
@@ -115,7 +115,12 @@ class Spin:
     def delayed(self, now: float, total: float) -> None:
         """This thread has waited for a core for `total` seconds in its life. To be called once `due` has come, while the spin is on."""
         if self._delay >= 0.0:
-            self._debt = max(0.0, self._debt + total - self._delay - USUAL_DELAY * (now - self._measured))
+            passed, delay = now - self._measured, total - self._delay
+            if passed > SETTLING_SECONDS + WINDOW_SECONDS and delay < USUAL_DELAY * passed:
+                # Nothing was to be done for a while: the two may share a core again.
+                self._settle(now)
+                return
+            self._debt = max(0.0, self._debt + delay - USUAL_DELAY * passed)
             if self._debt >= MOST_DEBT:
                 self._stop(now)
                 return
@@ -130,10 +135,13 @@ class Spin:
     def _start(self, now: float) -> None:
         self._began = now
         self._credit = CREDIT
+        self._learn(self._wait)
+        self._settle(now)
+
+    def _settle(self, now: float) -> None:
         self._delay = -1.0
         self._debt = 0.0
         self.due = now + SETTLING_SECONDS
-        self._learn(self._wait)
 
     def _stop(self, now: float) -> None:
         self.seconds = 0.0

@@ -172,6 +172,28 @@ def test_the_waits_of_the_first_moments_are_no_evidence_because_the_kernel_moves
     assert driver.spin.seconds
 
 
+def test_the_kernel_moves_the_two_apart_again_after_a_time_without_traffic() -> None:
+    driver = Driver()
+    driver.until_on()
+    for _ in range(5):
+        for _ in range(1000):
+            driver.receive()
+        driver.receive(1.0, hit=False)
+        end = driver.now + SETTLING_SECONDS - 2 * SHORT
+        while driver.now < end:
+            driver.receive(delayed=0.9)
+        assert driver.spin.seconds
+
+
+@pytest.mark.parametrize("slice_", [0.002, 0.02, 0.2])
+def test_a_machine_so_busy_that_the_measurements_come_late_ends_it_all_the_same(slice_: float) -> None:
+    driver = Driver()
+    driver.until_on()
+    for _ in range(20):
+        driver.receive(slice_, delayed=0.9)
+    assert not driver.spin.seconds
+
+
 def test_it_goes_off_after_misses() -> None:
     driver = Driver()
     driver.until_on()
