@@ -16,6 +16,7 @@ README = (ROOT / "README.md").read_text()
 
 OUTPUTS = {
     "counter.py": "15\n16\n16\n17 kept by worker-1\n17\n",
+    "stream.py": "9\n16\n25\n36\ngenerators closed: 1\n",
     "recovery.py": "added: 100\nkilled its process; added: 101\nelsewhere now: True\n",
 }
 
