@@ -196,7 +196,7 @@ class Node:
                     "name": cell.address.name,
                     "class": cell.address.class_path,
                     "epoch": cell.address.epoch,
-                    "waiting": len(cell.mailbox),
+                    "waiting": cell.waiting,
                     "running": len(cell.running),
                     "served": cell.served,
                 }

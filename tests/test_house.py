@@ -43,6 +43,7 @@ SANS_IO = (
     "runtime/calls/outgoing.py",
     "runtime/calls/records.py",
     "runtime/links/reassembly.py",
+    "runtime/hosting/admission.py",
     "runtime/links/session.py",
     "runtime/links/spin.py",
     "runtime/links/transfers.py",

@@ -6,8 +6,9 @@ it. No I/O here: the workers take jobs from the mailbox and run them.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Protocol
 
 import trio
@@ -16,6 +17,7 @@ from actors.actor import Actor
 from actors.errors import ActorDiedError, ActorNotFoundError, CallError, MailboxFullError
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
+from runtime.hosting.admission import Pace
 
 
 class Sink(Protocol):
@@ -111,6 +113,9 @@ class Cell:
     """The actor `instance` at `address`."""
 
     __slots__ = (
+        "_beside",
+        "_pace",
+        "_turn",
         "address",
         "busy",
         "ended",
@@ -121,7 +126,6 @@ class Cell:
         "mailbox",
         "methods",
         "quiet",
-        "running",
         "served",
         "started",
         "system",
@@ -133,8 +137,11 @@ class Cell:
         self.methods = type(instance).__methods__
         self.limit = limit
         self.system = system
-        self.mailbox: deque[Job] = deque()
-        self.running: set[Job] = set()
+        self.mailbox: deque[Job] | None = None
+        """None while it is empty: most actors have no mail most of the time, and a deque takes more memory than all the rest."""
+        self._turn: Job | None = None
+        self._beside: set[Job] | None = None
+        self._pace: Pace | None = None
         self.busy = False
         """True from the moment a worker is told of mail until the mailbox is empty again."""
         self.started = system
@@ -146,35 +153,94 @@ class Cell:
         self.quiet: trio.Event | None = None
         """Set when nothing of it runs or waits any more, if somebody asked."""
 
-    def offer(self, job: Job) -> CallError | None:
+    @property
+    def waiting(self) -> int:
+        """How many calls wait, those included that were cancelled and take up room until somebody else needs it."""
+        return len(self.mailbox) if self.mailbox is not None else 0
+
+    @property
+    def running(self) -> tuple[Job, ...]:
+        """What runs now: the job whose turn it is, and those of concurrent methods."""
+        turn = () if self._turn is None else (self._turn,)
+        return (*turn, *self._beside) if self._beside else turn
+
+    def offer(self, job: Job, now: Callable[[], float]) -> CallError | None:
         """Put a job into the mailbox; an error if it must be refused. The caller then submits the cell, if it is not busy."""
         if self.ended is not None:
             return self.gone()
-        if len(self.mailbox) >= self.limit and not self._drop_cancelled():
+        mailbox = self.mailbox
+        if mailbox is None:
+            mailbox = self.mailbox = deque()
+        elif len(mailbox) >= self.limit and not self._drop_cancelled():
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its limit; slow down, or raise mailbox_limit"
             )
-        self.mailbox.append(job)
+        elif self._pace is not None and job.deadline != math.inf and self._pace.too_late_behind(len(mailbox), job.deadline - now()):
+            return MailboxFullError(
+                f"{self.address.name} on {self.address.node} has more calls waiting than it can answer in the time that this one has; "
+                "slow down, or allow more time"
+            )
+        mailbox.append(job)
         return None
 
     def take(self) -> Job | None:
         """The next job to run; None when there is none, and then the cell is no longer busy."""
-        while self.mailbox and self.ended is None:
-            job = self.mailbox.popleft()
+        mailbox = self.mailbox
+        while mailbox and self.ended is None:
+            job = mailbox.popleft()
             if not job.cancelled:
                 return job
+        self.mailbox = None
         self.busy = False
         if self.quiet is not None:
             # The last of the mail may have been cancelled, so that no run tells.
             self.tell_if_quiet()
         return None
 
+    def late(self, job: Job, now: float) -> bool:
+        """True if a job with a deadline is not worth running any more, now that its turn has come."""
+        left = job.deadline - now
+        return left <= 0 if self._pace is None else self._pace.too_late_now(self.waiting, left)
+
+    def begin(self, job: Job) -> CallError | None:
+        """A job is about to run; an error if too many run beside each other already."""
+        self.served += 1
+        if self._turn is None and not job.definition.concurrent:
+            self._turn = job
+            return None
+        if self._beside is None:
+            self._beside = set()
+        elif len(self._beside) >= self.limit:
+            return MailboxFullError(
+                f"{self.address.name} on {self.address.node} has {self.limit} concurrent calls running, its limit; "
+                "slow down, or raise mailbox_limit"
+            )
+        self._beside.add(job)
+        return None
+
+    def finish(self, job: Job, seconds: float | None) -> None:
+        """A job has ended. `seconds` that its run took, if that was measured."""
+        if self._turn is job:
+            self._turn = None
+            if seconds is not None:
+                if self._pace is None:
+                    self._pace = Pace()
+                self._pace.ran(seconds)
+        elif self._beside is not None:
+            self._beside.discard(job)
+            if not self._beside:
+                self._beside = None
+        if self.quiet is not None:
+            self.tell_if_quiet()
+
     def _drop_cancelled(self) -> bool:
         """Take out what nobody waits for any more; True if that made room."""
-        if self.given_up:
+        if self.given_up and self.mailbox is not None:
             self.given_up = False
-            self.mailbox = deque(job for job in self.mailbox if not job.cancelled)
-        return len(self.mailbox) < self.limit
+            kept = [job for job in self.mailbox if not job.cancelled]
+            self.mailbox.clear()
+            self.mailbox.extend(kept)
+        return self.waiting < self.limit
 
     def tell_if_quiet(self) -> None:
         """Wake whoever waits for `quiet`, if it is."""
@@ -192,8 +258,8 @@ class Cell:
     def end(self, reason: ExitReason) -> list[Job]:
         """Take no more mail; returns the jobs that waited and will not run."""
         self.ended = reason
-        waiting = [job for job in self.mailbox if not job.cancelled]
-        self.mailbox.clear()
+        waiting = [job for job in self.mailbox or () if not job.cancelled]
+        self.mailbox = None
         return waiting
 
     def gone(self) -> ActorNotFoundError:

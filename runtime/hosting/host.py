@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import attrs
 import trio
 
 from actors.actor import Actor
@@ -66,41 +65,47 @@ class NameClaims(Protocol):
         ...
 
 
-@attrs.define
 class _Hosted:
-    """What a hosted actor sees of its host; see `actors.actor.ActorContext`."""
+    """What a hosted actor sees of its host; see `actors.actor.ActorContext`. One for each actor, so it holds nothing of its own."""
 
-    node: NodeInterface
-    address: Address
-    nursery: Home
-    make_handle: Callable[[Address], Any]
-    claims: NameClaims
-    make_supervision: Callable[[Any, Any], Any]
+    __slots__ = ("_cell", "_host")
+
+    def __init__(self, host: Host, cell: Cell) -> None:
+        self._host = host
+        self._cell = cell
+
+    @property
+    def node(self) -> NodeInterface:
+        return self._host.node
 
     @property
     def name(self) -> str:
-        return self.address.name
+        return self._cell.address.name
 
     @property
     def epoch(self) -> int:
-        return self.address.epoch
+        return self._cell.address.epoch
+
+    @property
+    def nursery(self) -> Home:
+        return self._host.home(self._cell)
 
     @property
     def handle(self) -> Any:
-        return self.make_handle(self.address)
+        return self._host.make_handle(self._cell.address)
 
     async def save(self, state: object) -> None:
-        if not self.address.registered:
+        if not self._cell.address.registered:
             raise SpawnError(
                 f"{self.name} has no name of its own, so nobody could find its state again; spawn it with a name", actor=self.name
             )
-        await self.claims.save(self.name, self.epoch, state)
+        await self._host.claims.save(self.name, self.epoch, state)
 
     async def saved(self) -> Any:
-        return await self.claims.saved(self.name) if self.address.registered else None
+        return await self._host.claims.saved(self.name) if self._cell.address.registered else None
 
     def supervise(self, supervisor: Any) -> Any:
-        return self.make_supervision(supervisor, self.address)
+        return self._host.make_supervision(supervisor, self._cell.address)
 
 
 class Host:
@@ -115,11 +120,12 @@ class Host:
         make_handle: Callable[[Address], Any],
         make_supervision: Callable[[Any, Any], Any],
     ) -> None:
-        self._node = node
+        self.node = node
         self._nursery = nursery
-        self._claims = claims
-        self._make_handle = make_handle
-        self._make_supervision = make_supervision
+        self._environment = environment
+        self.claims = claims
+        self.make_handle = make_handle
+        self.make_supervision = make_supervision
         self.workers = Workers(nursery, environment, self._crash)
         self.cells: dict[str, Cell] = {}
         self.draining = False
@@ -128,27 +134,38 @@ class Host:
         self._watchers: dict[tuple[str, int], trio.Event] = {}
         self._next_number = 0
 
+    def home(self, cell: Cell) -> Home:
+        """Where the actor's own tasks live; made when it is first asked for."""
+        home = self._homes.get(cell)
+        if home is None:
+            home = Home(self._nursery, cell.address.name, lambda error: self._crash(cell, error))
+            if cell.ended is None:
+                self._homes[cell] = home
+            else:
+                home.cancel()
+        return home
+
     def add_system(self, name: str, instance: Actor) -> None:
         """Host one of the runtime's own services under a fixed name; it takes no part in names, draining or stopping."""
-        address = Address(name, self._node.name, self._node.incarnation)
+        address = Address(name, self.node.name, self.node.incarnation)
         self.cells[name] = Cell(address, instance, 100_000, system=True)
 
     def find(self, name: str, epoch: int, method: str, *, stream: bool = False) -> tuple[Cell, MethodDefinition] | CallError:
         """The cell and method that a call is for, or why it is refused. `stream`: it is asked for items, not for one value."""
         cell = self.cells.get(name)
         if cell is None:
-            return ActorNotFoundError(f"there is no actor {name!r} on node {self._node.name}")
+            return ActorNotFoundError(f"there is no actor {name!r} on node {self.node.name}")
         if epoch and cell.address.epoch != epoch:
-            return StaleEpochError(f"{name} on {self._node.name} has epoch {cell.address.epoch} now, not {epoch}; look it up again")
+            return StaleEpochError(f"{name} on {self.node.name} has epoch {cell.address.epoch} now, not {epoch}; look it up again")
         definition = cell.methods.get(method)
         if definition is None:
             offered = ", ".join(sorted(cell.methods)) or "none"
             return MethodNotFoundError(f"{cell.address.class_path or name} has no @method {method!r}; it offers: {offered}")
         if definition.stream is not stream:
             text = "is a stream, and was called for one value" if definition.stream else "returns one value, and was called as a stream"
-            return NotExecutedError(f"{name}.{method} {text}; use a handle that knows the class as node {self._node.name} has it")
+            return NotExecutedError(f"{name}.{method} {text}; use a handle that knows the class as node {self.node.name} has it")
         if self.draining and not cell.system:
-            return NodeDrainingError(f"node {self._node.name} is leaving the cluster and takes no new calls for {name}")
+            return NodeDrainingError(f"node {self.node.name} is leaving the cluster and takes no new calls for {name}")
         return cell, definition
 
     def deliver(self, job: Job) -> CallError | None:
@@ -157,7 +174,7 @@ class Host:
         if job.definition.concurrent and cell.started and cell.ended is None:
             self.workers.submit(job)
             return None
-        refusal = cell.offer(job)
+        refusal = cell.offer(job, self._environment.now)
         if refusal is None and not cell.busy and cell.started:
             cell.busy = True
             self.workers.submit(cell)
@@ -177,22 +194,22 @@ class Host:
         Raises `NameTakenError`, `ActorStartError` or `NodeDrainingError`.
         """
         if self.draining:
-            raise NodeDrainingError(f"node {self._node.name} is leaving the cluster and starts no actors", node=self._node.name)
+            raise NodeDrainingError(f"node {self.node.name} is leaving the cluster and starts no actors", node=self.node.name)
         if options.name is None:
             self._next_number += 1
-            name = f"{cls.__name__}-{self._next_number}@{self._node.name}.{self._node.incarnation}"
-            epoch = self._node.incarnation
+            name = f"{cls.__name__}-{self._next_number}@{self.node.name}.{self.node.incarnation}"
+            epoch = self.node.incarnation
         else:
             name = options.name
-            epoch = await self._claims.claim(name, class_path, on_behalf_of)
-        address = Address(name, self._node.name, self._node.incarnation, epoch, class_path, options.name is not None)
+            epoch = await self.claims.claim(name, class_path, on_behalf_of)
+        address = Address(name, self.node.name, self.node.incarnation, epoch, class_path, options.name is not None)
         try:
             await self._start(cls, args, kwargs, options, address)
         except Exception as error:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-            text = f"{name} did not start on {self._node.name}: {type(error).__name__}: {error}"
+            text = f"{name} did not start on {self.node.name}: {type(error).__name__}: {error}"
             trace = "".join(traceback.format_exception(error))
-            raise ActorStartError(text, actor=name, node=self._node.name, remote_traceback=trace) from error
+            raise ActorStartError(text, actor=name, node=self.node.name, remote_traceback=trace) from error
         except BaseException:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
             raise
@@ -202,17 +219,14 @@ class Host:
         self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, address: Address
     ) -> None:
         instance = cls.__new__(cls)
-        home = Home(self._nursery, address.name, lambda error: self._crash(cell, error))
-        instance._context = _Hosted(self._node, address, home, self._make_handle, self._claims, self._make_supervision)
         cell = Cell(address, instance, options.mailbox_limit)
+        instance._context = _Hosted(self, cell)
         self.cells[address.name] = cell
-        self._homes[cell] = home
         try:
             instance.__init__(*args, **kwargs)  # type: ignore[misc]
             await instance.on_start()
         except BaseException:
             self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
-            home.cancel()
             raise
         if cell.ended is not None:
             self._end(cell, cell.ended)
@@ -245,7 +259,8 @@ class Host:
                 except Exception:
                     logger.exception("%s: on_stop raised", name)
             with trio.move_on_after(STOP_SECONDS):
-                await self._homes[cell].close()
+                if cell in self._homes:
+                    await self._homes[cell].close()
             with trio.move_on_after(STOP_SECONDS):
                 await self._forget(cell.address)
         self._end(cell, reason)
@@ -259,7 +274,7 @@ class Host:
         cell = self.cells.get(name)
         if cell is None or (epoch and cell.address.epoch != epoch):
             await trio.lowlevel.checkpoint()
-            return ExitReason(kind="stopped", text=f"no such actor: {name} is not on node {self._node.name}")
+            return ExitReason(kind="stopped", text=f"no such actor: {name} is not on node {self.node.name}")
         key = (name, cell.address.epoch)
         await self._watchers.setdefault(key, trio.Event()).wait()
         return self._exits[key]
@@ -270,7 +285,7 @@ class Host:
         with trio.move_on_after(seconds):
             for cell in [cell for cell in self.cells.values() if not cell.system]:
                 await cell.wait_quiet()
-        await self.stop_all(ExitReason(kind="shutdown", text=f"node {self._node.name} leaves"))
+        await self.stop_all(ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"))
 
     def abandon_names(self, error: UnderstudyError) -> None:
         """End all actors that have a name of their own, at once: somebody else may own it now."""
@@ -298,7 +313,8 @@ class Host:
         for job in tuple(cell.running):
             if job.runner is not None:
                 job.runner.cancel()
-        self._homes[cell].cancel()
+        if cell in self._homes:
+            self._homes[cell].cancel()
         if cell.started:
             self._nursery.start_soon(self._finish_crash, cell, reason)
 
@@ -316,7 +332,7 @@ class Host:
 
     async def _forget(self, address: Address) -> None:
         if address.registered:
-            await self._claims.release(address.name, address.epoch)
+            await self.claims.release(address.name, address.epoch)
 
     def _end(self, cell: Cell, reason: ExitReason) -> None:
         if cell.ended is None:
@@ -324,7 +340,9 @@ class Host:
                 job.sink.refused(job, cell.gone())
         if self.cells.get(cell.address.name) is cell:
             del self.cells[cell.address.name]
-        self._homes.pop(cell, None)
+        home = self._homes.pop(cell, None)
+        if home is not None:
+            home.cancel()
         key = (cell.address.name, cell.address.epoch)
         self._exits[key] = reason
         while len(self._exits) > EXITS_KEPT:

@@ -24,6 +24,12 @@ from runtime.hosting.cell import Cell, Job
 CHECKPOINT_EVERY = 64
 """Jobs that a worker runs before it lets the rest of the loop have a turn."""
 
+CHECKPOINT_SECONDS = 0.005
+"""How long it may run jobs before it does so in any case: the heartbeats of the node, and all its other actors, wait for that."""
+
+LOOK_EVERY = 3
+"""A mask: the clock is looked at after every fourth job."""
+
 
 @types.coroutine
 def _resume(coroutine: Coroutine[Any, Any, object], trap: object) -> Generator[Any, Any, object]:
@@ -95,7 +101,7 @@ class Workers:
 
     async def _serve(self, worker: _Worker, task: trio.lowlevel.Task) -> None:
         queue = self._queue
-        count = 0
+        count, since = 0, math.inf
         while True:
             while queue:
                 item = queue.popleft()
@@ -112,6 +118,11 @@ class Workers:
                             self._requeue(item)
                             raise
                         count += 1
+                        if not count & LOOK_EVERY:
+                            now = self._environment.now()
+                            since = min(since, now)
+                            if now - since > CHECKPOINT_SECONDS:
+                                count = CHECKPOINT_EVERY
                         if worker.scope.cancel_called or count >= CHECKPOINT_EVERY:
                             # Others first: a busy actor takes its turn again at the end of the queue.
                             self._requeue(item)
@@ -119,8 +130,9 @@ class Workers:
                 if worker.scope.cancel_called:
                     return
                 if count >= CHECKPOINT_EVERY:
-                    count = 0
+                    count, since = 0, math.inf
                     await trio.lowlevel.checkpoint()
+            count, since = 0, math.inf
             self._ready -= 1
             self.running.pop(task, None)
             self._parked.append(task)
@@ -141,11 +153,13 @@ class Workers:
     async def _run(self, job: Job, worker: _Worker, task: trio.lowlevel.Task) -> None:
         cell = job.cell
         timed = job.deadline != math.inf
-        if timed and self._environment.now() >= job.deadline:
-            job.sink.refused(
-                job, DeadlineExceededError(f"the deadline of {cell.address.name}.{job.definition.name} passed before its turn came")
-            )
-            return
+        began = 0.0
+        if timed:
+            began = self._environment.now()
+            if cell.late(job, began):
+                late = f"the time of {cell.address.name}.{job.definition.name} was over, or too short for a run, before its turn came"
+                job.sink.refused(job, DeadlineExceededError(late))
+                return
         try:
             if job.outflow is None:
                 coroutine = job.definition.run(cell.instance, job.args, job.kwargs)
@@ -154,10 +168,13 @@ class Workers:
         except TypeError as error:
             job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
             return
+        refusal = cell.begin(job)
+        if refusal is not None:
+            coroutine.close()
+            job.sink.refused(job, refusal)
+            return
         job.runner = worker
         self.running[task] = job
-        cell.running.add(job)
-        cell.served += 1
         if timed:
             worker.scope.deadline = job.deadline
         try:
@@ -184,10 +201,8 @@ class Workers:
             self._cancelled(job)
             raise
         finally:
-            cell.running.discard(job)
             job.runner = None
-            if cell.quiet is not None:
-                cell.tell_if_quiet()
+            cell.finish(job, self._environment.now() - began if timed and job.outflow is None else None)
             if timed:
                 worker.scope.deadline = math.inf
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import attrs
+import numpy
 import pytest
 import trio
 
@@ -118,10 +119,10 @@ class Source(Diary):
             yield self.kept
 
     @method
-    async def refilled(self, items: int, size: int) -> AsyncIterator[bytearray]:
-        buffer = bytearray(size)
+    async def refilled(self, items: int, size: int, array: bool) -> AsyncIterator[object]:
+        buffer: Any = numpy.zeros(size, numpy.uint8) if array else bytearray(size)
         for number in range(items):
-            buffer[:] = bytes([number]) * size
+            buffer[:] = bytes([number]) * size if not array else number
             yield buffer
 
     @method
@@ -198,7 +199,9 @@ class Source(Diary):
         return [number async for number in self.handle.numbers(0, 3)]
 
     @method
-    async def crash(self) -> None:
+    async def exiting(self, items: int) -> AsyncIterator[int]:
+        for number in range(items):
+            yield number
         raise SystemExit(1)
 
     @method(concurrent=True)
@@ -232,7 +235,7 @@ def open_streams(nodes: list[Node]) -> int:
         count += station.produced.count
         for table in station.caller.routes.tables.values():
             count += sum(isinstance(call, StreamCall) for call in table.pending.values())
-        count += sum(job.definition.stream for cell in station.host.cells.values() for job in (*cell.running, *cell.mailbox))
+        count += sum(job.definition.stream for cell in station.host.cells.values() for job in (*cell.running, *(cell.mailbox or ())))
         count += sum(job.definition.stream for job in station.host.workers.running.values() if job.runner is not None)
     return count
 
@@ -284,6 +287,13 @@ async def test_items_of_all_sizes_keep_their_order(source: Source) -> None:
         assert number == 60
 
 
+async def test_the_end_never_overtakes_a_large_last_item(source: Source) -> None:
+    with trio.fail_after(20):
+        for size in (70_000, 2 * MIB, 5 * MIB):
+            assert [len(item) async for item in source.sized([size])] == [size]
+            assert [len(item) async for item in source.sized([1, size])] == [1, size]
+
+
 async def test_values_come_equal_and_of_their_own_type(source: Source) -> None:
     values: list[object] = [None, True, -(2**70), 1.5, "ä\0", b"raw", bytes(200_000), [1, [2]], (1, (2, "x")), {"a": {"b": 1}}, {1, 2}]
     with trio.fail_after(5):
@@ -297,7 +307,9 @@ async def test_an_item_changed_after_it_was_yielded_arrives_as_it_was(source: So
         lists = [item async for item in source.growing(40)]
         assert lists == [list(range(length)) for length in range(1, 41)]
         lists[0].append(99)
-        assert [bytes(item)[:2] async for item in source.refilled(20, 300_000)] == [bytes([number] * 2) for number in range(20)]
+        for array in (False, True):
+            items: list[Any] = [item async for item in source.refilled(20, 300_000, array)]
+            assert [(int(item[0]), int(item[-1])) for item in items] == [(number, number) for number in range(20)]
 
 
 async def test_a_handle_inside_an_item_can_be_read_where_it_arrives(source: Source) -> None:
@@ -431,11 +443,14 @@ async def test_a_cancelled_reader_learns_it_though_items_wait(source: Source) ->
     with trio.fail_after(5):
         async with source.endless() as items:
             await anext(items)
+            while await source.made_so_far() < MOST_ITEMS:
+                pass
+            seen: list[bytes] = []
             with trio.CancelScope() as scope:
                 scope.cancel()
-                async for _ in items:
-                    pass
+                await read_into(seen, items)
             assert scope.cancelled_caught
+            assert seen == []
         await source.seen("closed")
 
 
@@ -506,6 +521,19 @@ async def test_items_that_had_arrived_come_before_the_news_of_the_actors_death(s
         with pytest.raises(ActorDiedError):
             await read_into(seen, items)
         assert seen == list(range(5, 20))
+
+
+async def test_a_generator_that_asks_to_exit_ends_its_actor(pair: Pair, where: str) -> None:
+    source = await pair.here.options(on=where).spawn(Source)
+    seen: list[int] = []
+    with trio.fail_after(5):
+        with pytest.raises(RemoteError) as caught:
+            await read_into(seen, source.exiting(3))
+        assert caught.value.remote_type == "builtins:SystemExit"
+        assert seen == [0, 1, 2]
+        with pytest.raises(ActorNotFoundError):
+            await source.take_turn()
+    await nothing_left(pair.here, pair.there)
 
 
 @pytest.mark.slow
