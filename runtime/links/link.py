@@ -166,7 +166,8 @@ class Link(Outbound):
                     size = await connection.receive_into(buffer)
             except (OSError, trio.ClosedResourceError):
                 return
-            if not size:
+            if not size or self.ended is not None:
+                # What arrived in the very pass of the scheduler in which the link ended finds nothing here any more.
                 return
             self.last_heard = trio.current_time()
             # The frames are not kept in a variable here: the last of them may be large, and the next may be long in coming.

@@ -1,0 +1,99 @@
+"""The end of a link while something is just arriving on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.links.link import Link
+from runtime.links.transfers import WHOLE
+from runtime.links.transports import Connection
+from runtime.wire.frames import Buffer, Frame, FrameReader, Kind, encode_frame
+
+
+class Wire:
+    """A `Connection` whose bytes come when the test says so, however often its reader is cancelled: the kernel had them already."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.arrived = bytearray()
+        self.arrival = trio.Event()
+
+    def send_some(self, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(buffers)
+        self.sent += data
+        return len(data)
+
+    async def wait_writable(self) -> None:
+        raise AssertionError("it always takes everything")
+
+    async def receive(self) -> bytes:
+        buffer = bytearray(65_536)
+        return bytes(buffer[: await self.receive_into(memoryview(buffer))])
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        with trio.CancelScope(shield=True):
+            while not self.arrived:
+                await self.arrival.wait()
+                self.arrival = trio.Event()
+        size = min(len(buffer), len(self.arrived))
+        buffer[:size] = self.arrived[:size]
+        del self.arrived[:size]
+        return size
+
+    def arrive(self, data: bytes) -> None:
+        self.arrived += data
+        self.arrival.set()
+
+    def close(self) -> None:
+        pass
+
+
+class Side:
+    """Takes the frames of a link, and says when they came."""
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.link = Link(cast("Any", None), self)
+        self.wire = Wire()
+
+    @property
+    def handlers(self) -> dict[int, Any]:
+        return {Kind.CALL: self.on_frame}
+
+    def on_frame(self, link: Link, frame: Frame) -> None:
+        self.story.append("frame")
+
+    def link_ended(self, link: Link, reason: str) -> None:
+        self.story.append("ended")
+
+    async def run(self) -> None:
+        connection = cast("Connection", self.wire)
+        self.link.open(connection, b"session", 0)
+        await self.link.run(connection, FrameReader(), [])
+
+
+@pytest.mark.parametrize("size", [10, 3 * WHOLE], ids=["a small frame", "parts of a large one"])
+async def test_nothing_is_acted_upon_after_the_end_though_it_had_arrived_by_then(size: int) -> None:
+    sender, receiver = Side(), Side()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sender.run)
+        nursery.start_soon(receiver.run)
+        await trio.testing.wait_all_tasks_blocked()
+        data = bytes(size)
+        sender.link.post(encode_frame(Kind.CALL, b"", [data]), (data,))
+        await trio.testing.wait_all_tasks_blocked()
+        # A first piece, so that the receiver is in the middle of it; the rest comes in one pass with the end.
+        first = len(sender.wire.sent) // 2
+        receiver.wire.arrive(bytes(sender.wire.sent[:first]))
+        await trio.testing.wait_all_tasks_blocked()
+        receiver.wire.arrive(bytes(sender.wire.sent[first:]))
+        receiver.link.end("over")
+        await trio.testing.wait_all_tasks_blocked()
+        assert receiver.story == ["ended"]
+        sender.link.end("over")
+        sender.wire.arrive(b"anything")
