@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import trio
 
 from actors import Actor, method
 from runtime import LocalCluster, open_local_cluster
-from tests.benchmarks.measuring import spinning
+from tests.benchmarks.measuring import pipelined, spinning
 from tests.benchmarks.memory import resident
 
 
@@ -39,6 +40,22 @@ class Idle(Actor):
         return 16
 
 
+class Laborer(Actor):
+    """Takes its time over each call."""
+
+    @method
+    async def compute(self, seconds: float) -> None:
+        """Keep the core, and with it the whole node, busy."""
+        until = trio.current_time() + seconds
+        while trio.current_time() < until:
+            pass
+
+    @method
+    async def wait(self, seconds: float) -> None:
+        """Wait, as for another service."""
+        await trio.sleep(seconds)
+
+
 class Crowd(Actor):
     """Starts actors on its own node, and weighs the node."""
 
@@ -60,6 +77,24 @@ class Crowd(Actor):
         """Bytes of memory that the node's process occupies."""
         gc.collect()
         return resident()
+
+
+class Visitor(Actor):
+    """Calls others from a node of its own."""
+
+    def __init__(self) -> None:
+        self.known: list[Idle] = []
+
+    @method
+    async def meet(self, some: list[Idle]) -> None:
+        """Remember these handles."""
+        self.known.extend(some)
+
+    @method
+    async def visit(self, seconds: float) -> float:
+        """Calls per second to one of them or another, many at once."""
+        draw = random.Random(1)
+        return await pipelined(lambda: draw.choice(self.known).read(), seconds)
 
 
 @asynccontextmanager

@@ -1,13 +1,11 @@
-"""A hundred thousand idle actors in one node: what each weighs, and random calls to them from another process."""
+"""A hundred thousand idle actors in one node: what each weighs, and random calls to them from an actor of another node."""
 
 from __future__ import annotations
-
-import random
 
 from tests.benchmarks.floor import open_floor
 from tests.benchmarks.measuring import CALLERS, Figure, Row, Settings, at_least, at_most, in_turn, pipelined
 from tests.benchmarks.memory import floor_weight
-from tests.benchmarks.ours import Crowd, Idle, open_bench
+from tests.benchmarks.ours import Crowd, Visitor, open_bench
 
 COUNT = 100_000
 AT_ONCE = 1_000
@@ -18,19 +16,19 @@ async def measure(settings: Settings) -> list[Row]:
     """The weight is taken once: the difference of two readings of one process, by the number of actors."""
     count = settings.size(COUNT)
     step = min(count, AT_ONCE)
-    draw = random.Random(1)
     async with open_bench() as (_, cluster), open_floor() as floor:
         crowd = await cluster.node.options(on="worker-1").spawn(Crowd)
         await crowd.grow(step)
         before = await crowd.weight()
-        idle: list[Idle] = []
+        await cluster.start_node()
+        visitor = await cluster.node.options(on="worker-2").spawn(Visitor)
         for _ in range(0, count, step):
-            idle.extend(await crowd.grow(step))
+            await visitor.meet(await crowd.grow(step))
         each = (await crowd.weight() - before) / count / KIBIBYTE
         bare, _ = await floor_weight("objects", count)
         calls = await in_turn(
             settings.rounds,
-            lambda: pipelined(lambda: draw.choice(idle).read(), settings.seconds),
+            lambda: visitor.visit(settings.seconds),
             lambda: pipelined(floor.call, settings.seconds),
         )
     weight = Row(f"each of {count:,} idle actors", "KiB", _once(each), _once(bare / KIBIBYTE), against="floor, an object in a dict")
