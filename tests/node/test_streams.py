@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import threading
+import types
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy
 import pytest
 import trio
 
-from actors import ChildSpec, NotExecutedError, RemoteError, RetryPolicy, SpawnOptions, Stream, Supervisor, method
+from actors import ChildSpec, NotExecutedError, OutcomeUnknownError, RemoteError, RetryPolicy, SpawnOptions, Stream, Supervisor, method
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
@@ -197,6 +198,19 @@ class Source(Diary):
     @method
     async def read_through_handle(self) -> list[int]:
         return [number async for number in self.handle.numbers(0, 3)]
+
+    @method
+    async def unreadable(self, items: int) -> AsyncIterator[object]:
+        module = types.ModuleType("a_module_that_vanishes")
+        source = "import attrs\nfrom actors import message\n\n@message\n@attrs.frozen\nclass Known:\n    pass\n"
+        exec(compile(source, "a_module_that_vanishes.py", "exec"), module.__dict__)
+        try:
+            for number in range(items):
+                yield number
+            while True:
+                yield module.Known()
+        finally:
+            self.write("closed")
 
     @method
     async def exiting(self, items: int) -> AsyncIterator[int]:
@@ -508,6 +522,18 @@ async def test_an_item_that_cannot_be_sent_ends_the_stream_and_is_named(source: 
         assert seen == list(range(20))
         await source.seen("closed")
         assert "went on" not in await source.read()
+
+
+async def test_an_item_that_cannot_be_read_ends_the_stream_and_closes_the_generator(pair: Pair) -> None:
+    source = await pair.here.options(on="there").spawn(Source)
+    seen: list[object] = []
+    with trio.fail_after(5):
+        with pytest.raises(OutcomeUnknownError, match=r"unreadable yielded an item that cannot be read here: .*a_module_that_vanishes"):
+            await read_into(seen, source.unreadable(20))
+        assert seen == list(range(20))
+        await source.seen("closed")
+        assert await source.take_turn() == "turn"
+    await nothing_left(pair.here, pair.there)
 
 
 async def test_items_that_had_arrived_come_before_the_news_of_the_actors_death(source: Source) -> None:
