@@ -10,7 +10,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import ParamSpec, TypeVar, Unpack, cast, overload
 
 import attrs
 import trio
@@ -153,11 +153,18 @@ class Node:
         return cast("A", self._station.make_handle(await self._names.locate(name), actor))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
-        """Stop an actor and wait until it has ended. Stopping one that has ended already is no error."""
+        """Stop an actor and wait until it has ended. Stopping one that has ended already is no error.
+
+        A method may stop its own actor: that returns at once, and the actor ends when the method has returned.
+        """
         if not isinstance(handle, Handle):
             raise TypeError(f"stop takes a handle, not {handle!r}")
         address = await self._names.find(handle.name) if handle.address.registered else handle.address
-        if address is not None:
+        job = self._station.host.workers.running.get(trio.lowlevel.current_task())
+        if address is not None and job is not None and job.cell.address == address:
+            # An actor that stops itself cannot wait for its own end: it ends when this method has.
+            self._nursery.start_soon(self.stop_address, address, ExitReason("stopped", reason))
+        elif address is not None:
             await self.stop_address(address, ExitReason("stopped", reason))
 
     def members(self) -> tuple[Member, ...]:
@@ -379,7 +386,7 @@ class Node:
             self,
             self._nursery,
             self._environment,
-            _LateNames(self),
+            lambda: self._names,
             station.make_handle,
             lambda supervisor, address: SupervisionWork(supervisor, address.name, self, self._environment),
         )
@@ -428,22 +435,3 @@ class Node:
             except CallError:
                 # The owner is gone, and the value with it.
                 continue
-
-
-class _LateNames:
-    """The names of a node for its host, which is made before them."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    async def claim(self, name: str, class_path: str, on_behalf_of: str) -> int:
-        return await self._node._names.claim(name, class_path, on_behalf_of)
-
-    async def release(self, name: str, epoch: int) -> None:
-        await self._node._names.release(name, epoch)
-
-    async def save(self, name: str, epoch: int, state: object) -> None:
-        await self._node._names.save(name, epoch, state)
-
-    async def saved(self, name: str) -> Any:
-        return await self._node._names.saved(name)

@@ -15,6 +15,13 @@ WEIGHT = 0.2
 """Of the latest run in the estimate."""
 
 
+SHARE = 0.8
+"""Of the time that a call has, that waiting and running may take by the estimate; the rest is for the way back, and for surprises."""
+
+SLOW_SECONDS = 0.001
+"""From here on a run is long enough that its answer should leave before the next begins."""
+
+
 class Pace:
     """How long the runs of one actor take, in seconds; 0 while nothing is known."""
 
@@ -27,9 +34,15 @@ class Pace:
         """A run took so long."""
         self.seconds = seconds if self.seconds == 0 else self.seconds + WEIGHT * (seconds - self.seconds)
 
+    @property
+    def is_slow(self) -> bool:
+        """True if runs take long by the measure of an event loop."""
+        return self.seconds > SLOW_SECONDS
+
     def too_late_behind(self, waiting: int, left: float) -> bool:
         """True if a call with `left` seconds would be answered too late behind `waiting` others."""
-        return waiting > 0 and (waiting + 1) * self.seconds > left
+        # Half of what runs now is still to be done, on average.
+        return waiting > 0 and (waiting + 1.5) * self.seconds > SHARE * left
 
     def too_late_now(self, waiting: int, left: float) -> bool:
         """True if a call whose turn has come with `left` seconds is not worth running, while `waiting` others may be."""

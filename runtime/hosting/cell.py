@@ -127,6 +127,7 @@ class Cell:
         "methods",
         "quiet",
         "served",
+        "slow",
         "started",
         "system",
     )
@@ -142,6 +143,8 @@ class Cell:
         self._turn: Job | None = None
         self._beside: set[Job] | None = None
         self._pace: Pace | None = None
+        self.slow = False
+        """True if its runs are known to take long: the rest of the loop has a turn after each."""
         self.busy = False
         """True from the moment a worker is told of mail until the mailbox is empty again."""
         self.started = system
@@ -226,6 +229,7 @@ class Cell:
                 if self._pace is None:
                     self._pace = Pace()
                 self._pace.ran(seconds)
+                self.slow = self._pace.is_slow
         elif self._beside is not None:
             self._beside.discard(job)
             if not self._beside:

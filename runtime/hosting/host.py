@@ -99,24 +99,24 @@ class _Hosted:
             raise SpawnError(
                 f"{self.name} has no name of its own, so nobody could find its state again; spawn it with a name", actor=self.name
             )
-        await self._host.claims.save(self.name, self.epoch, state)
+        await self._host.claims().save(self.name, self.epoch, state)
 
     async def saved(self) -> Any:
-        return await self._host.claims.saved(self.name) if self._cell.address.registered else None
+        return await self._host.claims().saved(self.name) if self._cell.address.registered else None
 
     def supervise(self, supervisor: Any) -> Any:
         return self._host.make_supervision(supervisor, self._cell.address)
 
 
 class Host:
-    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes."""
+    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes; `claims` gives the names."""
 
     def __init__(
         self,
         node: NodeInterface,
         nursery: trio.Nursery,
         environment: Environment,
-        claims: NameClaims,
+        claims: Callable[[], NameClaims],
         make_handle: Callable[[Address], Any],
         make_supervision: Callable[[Any, Any], Any],
     ) -> None:
@@ -201,7 +201,7 @@ class Host:
             epoch = self.node.incarnation
         else:
             name = options.name
-            epoch = await self.claims.claim(name, class_path, on_behalf_of)
+            epoch = await self.claims().claim(name, class_path, on_behalf_of)
         address = Address(name, self.node.name, self.node.incarnation, epoch, class_path, options.name is not None)
         try:
             await self._start(cls, args, kwargs, options, address)
@@ -332,7 +332,7 @@ class Host:
 
     async def _forget(self, address: Address) -> None:
         if address.registered:
-            await self.claims.release(address.name, address.epoch)
+            await self.claims().release(address.name, address.epoch)
 
     def _end(self, cell: Cell, reason: ExitReason) -> None:
         if cell.ended is None:

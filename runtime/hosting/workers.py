@@ -118,7 +118,9 @@ class Workers:
                             self._requeue(item)
                             raise
                         count += 1
-                        if not count & LOOK_EVERY:
+                        if item.slow:
+                            count = CHECKPOINT_EVERY
+                        elif not count & LOOK_EVERY:
                             now = self._environment.now()
                             since = min(since, now)
                             if now - since > CHECKPOINT_SECONDS:

@@ -127,10 +127,9 @@ def main() -> None:
         for phase in phases:
             goodput = phase.answered / min(phase.offered, peak)
             verdict = "" if phase.load < 1 else "  goal 0.80 " + ("met" if goodput >= 0.8 else "MISSED")
-            print(
-                f"  load {phase.load:>4g}: offered {phase.offered:>8,.0f}/s, answered {phase.answered:>6,.0f}/s ({goodput:.2f}), refused "
-                f"{phase.refused:,}, too late {phase.late:,}; latency {phase.median * 1000:.1f} ms, p99 {phase.worst_in_100 * 1000:.1f} ms{verdict}"
-            )
+            times = f"latency {phase.median * 1000:.1f} ms, p99 {phase.worst_in_100 * 1000:.1f} ms"
+            rates = f"offered {phase.offered:>8,.0f}/s, answered {phase.answered:>6,.0f}/s ({goodput:.2f})"
+            print(f"  load {phase.load:>4g}: {rates}, refused {phase.refused:,}, too late {phase.late:,}; {times}{verdict}")
 
 
 if __name__ == "__main__":

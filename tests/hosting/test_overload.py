@@ -1,0 +1,186 @@
+"""More calls than an actor can answer: it goes on answering, the queue stays short, and nothing is run for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from actors import Actor, method
+from actors.errors import CallError, CallTimeoutError, DeadlineExceededError, MailboxFullError
+from runtime import Node, open_node
+from runtime.hosting.admission import Pace
+from tests.benchmarks.overload import measure
+
+WORK = 0.01
+PATIENCE = 0.5
+
+
+class Clerk(Actor):
+    """Takes `WORK` seconds for each call, and notes when it begins one."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+        self.open = trio.Event()
+        self.inside = 0
+
+    @method
+    async def serve(self, due: float, seconds: float = WORK) -> None:
+        assert trio.current_time() < due, "begun for nobody"
+        self.begun.append(trio.current_time())
+        await trio.sleep(seconds)
+
+    @method(concurrent=True)
+    async def stay(self) -> None:
+        self.inside += 1
+        await self.open.wait()
+
+    @method(concurrent=True)
+    async def let_go(self) -> None:
+        self.open.set()
+
+
+def in_virtual_time(test: Callable[[Node], Awaitable[None]]) -> None:
+    """Within one node nothing comes from outside, so the clock may jump as soon as all tasks wait."""
+
+    async def main() -> None:
+        async with open_node("alone", secret="a secret of these tests") as node:
+            await test(node)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+class Outcomes:
+    """What became of calls that began at their times, whatever had become of earlier ones."""
+
+    def __init__(self) -> None:
+        self.answered: list[float] = []
+        self.refused = 0
+        self.dropped = 0
+        self.too_late = 0
+
+    async def offer(self, clerk: Clerk, rate: float, seconds: float) -> None:
+        async def one() -> None:
+            began = trio.current_time()
+            try:
+                await clerk.serve.options(timeout=PATIENCE)(began + PATIENCE)
+            except MailboxFullError:
+                self.refused += 1
+            except DeadlineExceededError:
+                self.dropped += 1
+            except CallTimeoutError:
+                self.too_late += 1
+            else:
+                self.answered.append(trio.current_time() - began)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(int(rate * seconds)):
+                nursery.start_soon(one)
+                await trio.sleep(1 / rate)
+
+
+@pytest.mark.parametrize("load", [2.0, 10.0])
+def test_an_overloaded_actor_answers_as_much_as_it_can_and_recovers_at_once(load: float) -> None:
+    async def test(node: Node) -> None:
+        clerk = await node.spawn(Clerk)
+        capacity = 1 / WORK
+        before, during, after = Outcomes(), Outcomes(), Outcomes()
+        await before.offer(clerk, 0.5 * capacity, 5)
+        await during.offer(clerk, load * capacity, 20)
+        await after.offer(clerk, 0.5 * capacity, 5)
+        assert len(before.answered) == int(0.5 * capacity * 5)
+        assert len(during.answered) >= 0.8 * capacity * 20
+        # Runs that came too late would have been work for nobody.
+        assert during.too_late <= 0.02 * len(during.answered)
+        assert during.refused > 0.7 * (load - 1) * capacity * 20
+        assert len(after.answered) == int(0.5 * capacity * 5)
+        assert max(after.answered[50:]) <= max(before.answered) + WORK
+
+    in_virtual_time(test)
+
+
+def test_one_slow_run_does_not_turn_calls_away_for_long() -> None:
+    async def test(node: Node) -> None:
+        clerk = await node.spawn(Clerk)
+        outcomes = Outcomes()
+        await outcomes.offer(clerk, 50, 1)
+        await clerk.serve.options(timeout=120)(trio.current_time() + 120, 60)
+        later = Outcomes()
+        await later.offer(clerk, 50, 2)
+        assert len(later.answered) >= 80
+        last = Outcomes()
+        await last.offer(clerk, 50, 2)
+        assert len(last.answered) == 100
+
+    in_virtual_time(test)
+
+
+def test_calls_without_a_deadline_are_never_turned_away_for_taking_long() -> None:
+    async def test(node: Node) -> None:
+        clerk = await node.spawn(Clerk)
+        await Outcomes().offer(clerk, 50, 1)
+        async with trio.open_nursery() as nursery:
+            for _ in range(500):
+                nursery.start_soon(clerk.serve, float("inf"))
+        assert len(clerk_of(node).begun) == 550
+
+    in_virtual_time(test)
+
+
+def test_concurrent_calls_are_bounded_too() -> None:
+    async def test(node: Node) -> None:
+        clerk = await node.options(mailbox_limit=20).spawn(Clerk)
+        refusals: list[CallError] = []
+
+        async def stay() -> None:
+            try:
+                await clerk.stay()
+            except MailboxFullError as error:
+                refusals.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(30):
+                nursery.start_soon(stay)
+            await trio.testing.wait_all_tasks_blocked()
+            assert clerk_of(node).inside == 20
+            assert len(refusals) == 10
+            assert "20 concurrent calls running" in str(refusals[0])
+            clerk_of(node).open.set()
+
+    in_virtual_time(test)
+
+
+def clerk_of(node: Node) -> Clerk:
+    """The actor behind the handle: it is in this process."""
+    (clerk,) = (cell.instance for cell in node._station.host.cells.values() if isinstance(cell.instance, Clerk))
+    return clerk
+
+
+@given(st.lists(st.floats(1e-6, 100.0), min_size=1), st.floats(1e-6, 1.0))
+def test_the_estimate_is_always_within_what_was_measured_and_a_call_without_others_before_it_is_let_through(
+    runs: list[float], left: float
+) -> None:
+    pace = Pace()
+    for run in runs:
+        pace.ran(run)
+    assert min(runs) <= pace.seconds * (1 + 1e-9)
+    assert pace.seconds <= max(runs) * (1 + 1e-9)
+    assert not pace.too_late_behind(0, left)
+    assert not pace.too_late_now(0, left)
+    assert pace.too_late_now(0, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", ["computing", "waiting"])
+async def test_goodput_of_real_processes_under_ten_times_the_load(kind: str) -> None:
+    peak, phases = await measure(kind, 1.0, loads=(10.0,))  # type: ignore[arg-type]
+    normal, overloaded, after = phases
+    # The machine of a test does other things as well: half of the peak would still be a queue that works.
+    assert overloaded.answered >= 0.5 * peak
+    assert overloaded.refused > overloaded.late
+    assert after.answered >= 0.8 * normal.answered
