@@ -1,5 +1,5 @@
 # Everything here works on a fresh machine with make and Python 3.11 to 3.13; the first use of a target installs what it needs into
-# $(VENV), later uses start at once. Variables: PYTHON (the interpreter for a new $(VENV)), VENV, ARGS (for `make test` and `make demo`),
+# $(VENV), later uses start at once. Variables: PYTHON (the interpreter for a new $(VENV)), VENV, ARGS (for `make test`, `make demo` and `make bench`),
 # JSON (a file for the rows of `make bench`).
 
 VENV ?= .venv
@@ -43,8 +43,8 @@ format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
 	$(python) -m ruff check --select I --fix .
 	$(python) -m ruff format .
 
-bench: $(installed)/tests ## calls per second beside the bare floor; JSON=file writes the rows as data too
-	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON))
+bench: $(installed)/tests ## speed and weight beside the bare floor, 3 minutes; JSON=file writes data too, ARGS="--only echo" selects
+	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
 
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
