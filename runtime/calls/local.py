@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import cast
 
-from actors.errors import CallError, EncodeError, ReplyEncodeError
+from actors.errors import CallError, DecodeError, EncodeError, ReplyEncodeError
 from actors.method import Address, MethodDefinition
 from actors.reference import ReferenceAddress
 from runtime.calls.deadlines import Waiting, wake
@@ -90,7 +90,7 @@ class LocalCalls:
             return
         try:
             call.value = self._codec.copy(value)
-        except EncodeError as error:
+        except (EncodeError, DecodeError) as error:
             call.error = _placed(
                 ReplyEncodeError(f"{call.place.actor}.{call.place.method} ran, but its result cannot be sent: {error}"), call.place
             )

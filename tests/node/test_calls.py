@@ -23,6 +23,7 @@ from actors.errors import (
     EncodeError,
     MailboxFullError,
     MethodNotFoundError,
+    OutcomeUnknownError,
     ReferenceReleasedError,
     ReplyEncodeError,
     SelfCallError,
@@ -683,7 +684,7 @@ async def test_a_repeat_of_a_call_that_still_runs_is_attached_to_that_run(pair: 
             nursery.start_soon(read)
             # Each attempt given up as too slow costs a token: several were made.
             budget = pair.here._station.caller.budget(slow.name)
-            while budget.tokens > 6:
+            while budget.tokens > 6:  # noqa: ASYNC110  asked until they were
                 await trio.lowlevel.checkpoint()
             await slow.open_gate()
         assert answers == [1]
@@ -693,7 +694,7 @@ async def test_a_call_that_may_have_run_is_not_made_again_unless_it_is_idempoten
     slow = await pair.here.options(on=where).spawn(Slow)
     policy = RetryPolicy(max_retries=3, initial_delay=0.001, attempt_timeout=0.05)
     with trio.fail_after(5):
-        with pytest.raises(CallTimeoutError, match="attempt_timeout of 0.05 s") as caught:
+        with pytest.raises(CallTimeoutError, match=r"attempt_timeout of 0\.05 s") as caught:
             await slow.write.options(retry=policy)()
         assert caught.value.attempts == 1
         assert await slow.count() == 1
@@ -724,6 +725,36 @@ class Slow(Actor):
     @method(concurrent=True)
     async def count(self) -> int:
         return self.runs
+
+
+@message
+@attrs.frozen
+class Vanished:
+    """Can be sent, and nobody can find its class again."""
+
+
+VANISHED = [Vanished]
+del Vanished
+
+
+class Haunted(Actor):
+    """Returns what nobody can read."""
+
+    @method
+    async def ghost(self) -> object:
+        return VANISHED[0]()
+
+    @method
+    async def alive(self) -> bool:
+        return True
+
+
+async def test_a_result_whose_class_cannot_be_found_ends_its_call_and_no_more(pair: Pair, where: str) -> None:
+    haunted = await pair.here.options(on=where).spawn(Haunted)
+    with trio.fail_after(5):
+        with pytest.raises(OutcomeUnknownError, match="Vanished cannot be imported"):
+            await haunted.ghost()
+        assert await haunted.alive()
 
 
 async def test_calls_beyond_the_mailboxs_limit_are_refused_at_once(pair: Pair, where: str) -> None:
