@@ -270,8 +270,14 @@ class Node:
         self, member: Member, path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
     ) -> Address:
         service = self._station.node_service(member.name, member.incarnation)
+        ticket = self._environment.token(8).hex()
         try:
-            return cast("Address", await service.spawn(path, tuple(args), kwargs, options, supervisor))
+            return cast("Address", await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket))
+        except trio.Cancelled:
+            # It may have started, and the answer be on its way: nobody else knows of it.
+            with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
+                await service.take_back.send(ticket)
+            raise
         except RemoteError as error:
             plain = plain_error(error)
             if plain is None:

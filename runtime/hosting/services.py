@@ -5,6 +5,7 @@ They are the runtime's own protocol, kept as methods so that deadlines, cancella
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -23,6 +24,9 @@ from runtime.wire.codec import Codec
 
 NODE_SERVICE = "@node"
 STORE_SERVICE = "@store"
+
+TICKETS_KEPT = 1024
+"""Latest spawns that can be taken back: their answers are on the way, which takes no longer than a few others do."""
 
 
 class NodeControls(Protocol):
@@ -46,13 +50,32 @@ class NodeService(Actor):
         self._references = references
         self._controls = controls
         self._node = node
+        self._tickets: OrderedDict[str, Address] = OrderedDict()
 
     @method(concurrent=True)
     async def spawn(
-        self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, on_behalf_of: str = ""
+        self,
+        class_path: str,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+        on_behalf_of: str = "",
+        ticket: str = "",
     ) -> Address:
         """Start an actor here. Raises what `Host.start` raises, and `ActorClassError` if the class cannot be imported here."""
-        return await self._host.start(self._actor_class(class_path), args, kwargs, options, class_path, on_behalf_of)
+        address = await self._host.start(self._actor_class(class_path), args, kwargs, options, class_path, on_behalf_of)
+        if ticket:
+            self._tickets[ticket] = address
+            while len(self._tickets) > TICKETS_KEPT:
+                self._tickets.popitem(last=False)
+        return address
+
+    @method(concurrent=True)
+    async def take_back(self, ticket: str) -> None:
+        """Whoever had spawned with this ticket was cancelled, and did not get to know the actor: stop it."""
+        address = self._tickets.pop(ticket, None)
+        if address is not None:
+            await self._host.stop(address.name, address.epoch, ExitReason("stopped", "whoever was spawning it was cancelled"))
 
     @method(concurrent=True, idempotent=True)
     async def stop_actor(self, name: str, epoch: int, reason: ExitReason) -> None:
