@@ -151,8 +151,9 @@ async def _opened(
     peer = Peer(name=record.name, incarnation=enrolment.incarnation, role="node", addresses=record.addresses, host=record.host)
     node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, store, enrolment, ticket, faults)
     try:
-        await node.serve()
+        # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)
+        await node.serve()
         yield node
     finally:
         with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
