@@ -20,7 +20,6 @@ from actors.errors import (
     ActorClassError,
     ActorNotFoundError,
     CallError,
-    LeaseLostError,
     NodeNotFoundError,
     NoPlacementError,
     RemoteError,
@@ -37,6 +36,7 @@ from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.host import Host
+from runtime.hosting.leased import LeasedNames
 from runtime.hosting.services import NODE_SERVICE, STORE_SERVICE, NodeService
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
@@ -347,7 +347,8 @@ class Node:
         with self._following:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._members.run)
-                nursery.start_soon(self._enrolment.keep, self._lost, name="lease")
+                names = LeasedNames(self._station.host, self.name, self.leave)
+                nursery.start_soon(self._enrolment.keep, names, name="lease")
                 nursery.start_soon(self._let_go, name="references")
                 task_status.started()
 
@@ -426,12 +427,6 @@ class Node:
                     # Somebody else saw it too, or the store died with it.
                     pass
                 return
-
-    def _lost(self) -> None:
-        logger.error("node %s lost its lease: the cluster has given it up; it stops its named actors and leaves", self.name)
-        # Their names may have new owners already: whatever they would still answer could be out of date.
-        self._station.host.abandon_names(LeaseLostError(f"node {self.name} lost its lease, and its actors their names"))
-        self.asked_to_leave.set()
 
     async def _let_go(self) -> None:
         while True:

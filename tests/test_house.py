@@ -45,6 +45,7 @@ SANS_IO = (
     "runtime/links/reassembly.py",
     "runtime/hosting/admission.py",
     "runtime/links/session.py",
+    "runtime/membership/lease.py",
     "runtime/links/spin.py",
     "runtime/links/transfers.py",
     "runtime/processes/output.py",

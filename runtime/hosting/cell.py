@@ -120,11 +120,13 @@ class Cell:
         "busy",
         "ended",
         "given_up",
+        "held",
         "instance",
         "last_error",
         "limit",
         "mailbox",
         "methods",
+        "paused",
         "quiet",
         "served",
         "slow",
@@ -149,6 +151,10 @@ class Cell:
         """True from the moment a worker is told of mail until the mailbox is empty again."""
         self.started = system
         """False while `on_start` has not returned: mail waits."""
+        self.paused = False
+        """True while its node is not sure to have its name still: mail waits, and outcomes are held back."""
+        self.held: list[tuple[Job, Callable[[], None]]] | None = None
+        """What ended meanwhile, and how to tell."""
         self.given_up = False
         """True if some of the mail may have been cancelled: it takes up room until somebody else needs it."""
         self.ended: ExitReason | None = None
@@ -189,11 +195,12 @@ class Cell:
     def take(self) -> Job | None:
         """The next job to run; None when there is none, and then the cell is no longer busy."""
         mailbox = self.mailbox
-        while mailbox and self.ended is None:
+        while mailbox and self.ended is None and not self.paused:
             job = mailbox.popleft()
             if not job.cancelled:
                 return job
-        self.mailbox = None
+        if not mailbox:
+            self.mailbox = None
         self.busy = False
         if self.quiet is not None:
             # The last of the mail may have been cancelled, so that no run tells.
@@ -259,11 +266,29 @@ class Cell:
                 self.quiet = trio.Event()
             await self.quiet.wait()
 
+    def hold(self, job: Job, tell: Callable[[], None]) -> None:
+        """A job has ended while the cell is paused: `tell` when it goes on."""
+        if self.held is None:
+            self.held = []
+        self.held.append((job, tell))
+
+    def resume(self) -> bool:
+        """Go on, and tell what was held back; True if there is mail that nobody runs."""
+        self.paused = False
+        held, self.held = self.held or (), None
+        for _, tell in held:
+            tell()
+        return self.started and not self.busy and bool(self.mailbox)
+
     def end(self, reason: ExitReason) -> list[Job]:
         """Take no more mail; returns the jobs that waited and will not run."""
         self.ended = reason
         waiting = [job for job in self.mailbox or () if not job.cancelled]
         self.mailbox = None
+        held, self.held = self.held or (), None
+        for job, _ in held:
+            # Whoever has the name now knows nothing of it: it may have taken effect, and nobody can say more.
+            job.sink.refused(job, self.died())
         return waiting
 
     def gone(self) -> ActorNotFoundError:

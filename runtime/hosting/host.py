@@ -171,11 +171,11 @@ class Host:
     def deliver(self, job: Job) -> CallError | None:
         """Let a job run when its turn comes; an error if it is refused."""
         cell = job.cell
-        if job.definition.concurrent and cell.started and cell.ended is None:
+        if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
             return None
         refusal = cell.offer(job, self._environment.now)
-        if refusal is None and not cell.busy and cell.started:
+        if refusal is None and not cell.busy and cell.started and not cell.paused:
             cell.busy = True
             self.workers.submit(cell)
         return refusal
@@ -286,6 +286,19 @@ class Host:
             for cell in [cell for cell in self.cells.values() if not cell.system]:
                 await cell.wait_quiet()
         await self.stop_all(ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"))
+
+    def pause_names(self) -> None:
+        """Serve the actors that have names of their own no more, for now: mail waits and outcomes are held back."""
+        for cell in self.cells.values():
+            if cell.address.registered:
+                cell.paused = True
+
+    def resume_names(self) -> None:
+        """Serve them again, and tell what was held back."""
+        for cell in self.cells.values():
+            if cell.paused and cell.resume():
+                cell.busy = True
+                self.workers.submit(cell)
 
     def abandon_names(self, error: UnderstudyError) -> None:
         """End all actors that have a name of their own, at once: somebody else may own it now."""

@@ -147,7 +147,7 @@ class Workers:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _requeue(self, cell: Cell) -> None:
-        if cell.mailbox and cell.ended is None:
+        if cell.mailbox and cell.ended is None and not cell.paused:
             self._queue.append(cell)
         else:
             cell.busy = False
@@ -183,11 +183,14 @@ class Workers:
             try:
                 trap = coroutine.send(None)
             except StopIteration as stop:
-                job.sink.value(job, stop.value)
+                self._returned(job, stop.value)
             else:
-                job.sink.value(job, await self._suspended(coroutine, trap))
+                self._returned(job, await self._suspended(coroutine, trap))
         except Exception as error:
-            job.sink.raised(job, error)
+            if cell.paused:
+                cell.hold(job, functools.partial(job.sink.raised, job, error))
+            else:
+                job.sink.raised(job, error)
         except SystemExit as error:
             job.sink.raised(job, error)
             self._crashed(cell, error)
@@ -207,6 +210,12 @@ class Workers:
             cell.finish(job, self._environment.now() - began if timed and job.outflow is None else None)
             if timed:
                 worker.scope.deadline = math.inf
+
+    def _returned(self, job: Job, value: object) -> None:
+        if job.cell.paused:
+            job.cell.hold(job, functools.partial(job.sink.value, job, value))
+        else:
+            job.sink.value(job, value)
 
     async def _suspended(self, coroutine: Coroutine[Any, Any, object], trap: object) -> object:
         self._ready -= 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 import trio
@@ -16,12 +17,16 @@ from actors.errors import LeaseLostError, NodeNameTakenError, StoreCompactedErro
 from actors.messages import message
 from actors.node import Member
 from runtime.environment import Environment
+from runtime.membership.lease import LeaseClock
 from runtime.store.interface import Compare, Entry, Put, Store
 from runtime.wire.codec import Codec
 
 PREFIX = "nodes/"
 LEASE_SECONDS = 5.0
 RENEW_EVERY = LEASE_SECONDS / 3
+
+ASK_AGAIN = 0.2
+"""Seconds between a renewal that failed and the next."""
 
 logger = logging.getLogger("understudy.membership")
 
@@ -143,12 +148,31 @@ class Members:
         changed.set()
 
 
+class NamedActors(Protocol):
+    """The actors of this node that have names of their own, which the lease holds."""
+
+    def doubt(self) -> None:
+        """The lease may end soon, and somebody else get the names: serve them no more, until told otherwise."""
+        ...
+
+    def trust(self) -> None:
+        """The lease has held after all: go on."""
+        ...
+
+    def lose(self) -> None:
+        """The cluster has given this node up."""
+        ...
+
+
 class Enrolment:
     """This node's own record and lease."""
 
     def __init__(self, store: Store, environment: Environment, record: NodeRecord) -> None:
         self._store = store
+        self._environment = environment
         self._codec = Codec(sentinel=environment.token(8))
+        self._clock = LeaseClock(LEASE_SECONDS, environment.now())
+        self._complained = False
         self.record = record
         self.incarnation = 0
 
@@ -158,6 +182,7 @@ class Enrolment:
 
     async def enter(self) -> int:
         """Write the record; returns the incarnation. Raises `NodeNameTakenError` if a live member has the name."""
+        self._clock = LeaseClock(LEASE_SECONDS, self._environment.now())
         lease = await self._store.grant(LEASE_SECONDS)
         self.record = attrs.evolve(self.record, lease=lease)
         key = PREFIX + self.record.name
@@ -176,17 +201,41 @@ class Enrolment:
         self.record = attrs.evolve(self.record, state=state)
         await self._store.put(PREFIX + self.record.name, self._encoded(), self.record.lease)
 
-    async def keep(self, lost: Callable[[], None]) -> None:
-        """Renew the lease for ever; `lost` is told when the cluster has given this node up."""
+    async def keep(self, names: NamedActors) -> None:
+        """Renew the lease for ever; `names` is told when it is in doubt, held again, or lost."""
         while True:
             await trio.sleep(RENEW_EVERY)
+            held = self._clock.is_held(self._environment.now())
+            if not held:
+                names.doubt()
+            try:
+                while not await self._renewed(held):
+                    if held and not self._clock.is_held(self._environment.now()):
+                        held = False
+                        names.doubt()
+                    await trio.sleep(ASK_AGAIN)
+            except LeaseLostError:
+                names.lose()
+                return
+            if not held:
+                names.trust()
+
+    async def _renewed(self, held: bool) -> bool:
+        """Ask for a renewal; False if there was no answer in time."""
+        asked = self._environment.now()
+        with trio.move_on_at(self._clock.doubtful_at if held else asked + RENEW_EVERY):
             try:
                 await self._store.keep_alive(self.record.lease)
             except LeaseLostError:
-                lost()
-                return
+                raise
             except StoreError as error:
-                logger.warning("the lease could not be renewed: %s", error)
+                logger.log(logging.INFO if self._complained else logging.WARNING, "the lease could not be renewed: %s", error)
+                self._complained = True
+                return False
+            self._clock.renewed(asked)
+            self._complained = False
+            return True
+        return False
 
     async def leave(self) -> None:
         """Give up the lease, and with it the record and all names."""

@@ -1,0 +1,36 @@
+"""What a node does with its named actors as its lease is in doubt, held again, or lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from actors.errors import LeaseLostError
+from runtime.hosting.host import Host
+
+logger = logging.getLogger("understudy.node")
+
+
+class LeasedNames:
+    """The named actors of `host`; see `runtime.membership.members.NamedActors`. `leave` is called when the node has been given up."""
+
+    def __init__(self, host: Host, node: str, leave: Callable[[], None]) -> None:
+        self._host = host
+        self._node = node
+        self._leave = leave
+
+    def doubt(self) -> None:
+        """Somebody else may get the names soon: pause."""
+        logger.warning("node %s cannot renew its lease: its named actors pause until it can", self._node)
+        self._host.pause_names()
+
+    def trust(self) -> None:
+        """The names are ours still: go on."""
+        logger.warning("node %s has its lease still: its named actors go on", self._node)
+        self._host.resume_names()
+
+    def lose(self) -> None:
+        """The names may have new owners already: whatever their actors would still answer could be out of date."""
+        logger.error("node %s lost its lease: the cluster has given it up; it stops its named actors and leaves", self._node)
+        self._host.abandon_names(LeaseLostError(f"node {self._node} lost its lease, and its actors their names"))
+        self._leave()

@@ -1,0 +1,176 @@
+"""A node that is not sure of its lease: its named actors pause before anybody else may have their names, and go on if they still may."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from actors import Actor, method
+from actors.errors import CallError, StoreUnavailableError
+from runtime import Node, open_node
+from runtime.membership.lease import LeaseClock
+from runtime.membership.members import ASK_AGAIN, LEASE_SECONDS, RENEW_EVERY
+from runtime.store.embedded import EmbeddedStore
+
+SECRET = "a secret of the tests of leases"
+
+
+@given(st.floats(0.1, 60), st.floats(0, 1e6), st.lists(st.floats(0, 60), max_size=20), st.floats(0, 120))
+def test_a_lease_is_never_relied_upon_when_it_may_have_ended(ttl: float, asked: float, renewals: list[float], later: float) -> None:
+    clock = LeaseClock(ttl, asked)
+    latest = asked
+    for delay in renewals:
+        latest += delay
+        clock.renewed(latest)
+    # The store counts from when a renewal reached it, which is never before it was asked for.
+    assert not clock.is_held(latest + ttl)
+    assert clock.is_held(latest + later) == (latest + later < clock.doubtful_at)
+    clock.renewed(asked)
+    assert clock.doubtful_at >= latest
+
+
+class Keeper(Actor):
+    """Says when it runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.gate = trio.Event()
+
+    @method
+    async def work(self) -> int:
+        self.runs += 1
+        return self.runs
+
+    @method(concurrent=True)
+    async def wait(self) -> str:
+        await self.gate.wait()
+        return "done"
+
+
+@attrs.frozen
+class Setting:
+    """`there` hosts two keepers, one with a name of its own; `here` has the store, and calls them."""
+
+    here: Node
+    there: Node
+    named: Keeper
+    unnamed: Keeper
+    behind: Keeper
+    """The named one itself, not a handle."""
+
+
+class AwayStore:
+    """Makes every renewal of one lease fail while it is `away`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lease: int) -> None:
+        self.away = False
+        keep_alive = EmbeddedStore.keep_alive
+
+        async def kept_alive(store: EmbeddedStore, asked: int) -> float:
+            if asked == lease and self.away:
+                await trio.lowlevel.checkpoint()
+                raise StoreUnavailableError("away, says the test")
+            return await keep_alive(store, asked)
+
+        monkeypatch.setattr(EmbeddedStore, "keep_alive", kept_alive)
+
+
+@asynccontextmanager
+async def setting() -> AsyncIterator[Setting]:
+    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:
+        await here.wait_for(2)
+        named = await here.options(name="keeper", on="there").spawn(Keeper)
+        unnamed = await here.options(on="there").spawn(Keeper)
+        behind = there._station.host.cells["keeper"].instance
+        assert isinstance(behind, Keeper)
+        yield Setting(here, there, named, unnamed, behind)
+
+
+async def test_named_actors_pause_while_the_store_is_away_and_go_on_when_their_lease_has_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with setting() as both:
+        store = AwayStore(monkeypatch, both.there._enrolment.record.lease)
+        assert await both.named.work() == 1
+        store.away = True
+        cell = both.there._station.host.cells["keeper"]
+        outcomes: list[object] = []
+
+        async def ask(keeper: Keeper, what: str) -> None:
+            outcomes.append(await getattr(keeper, what)())
+
+        with trio.fail_after(LEASE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, both.named, "wait")
+                while not cell.paused:  # noqa: ASYNC110  asked until it is
+                    await trio.sleep(0.02)
+                both.behind.gate.set()
+                nursery.start_soon(ask, both.named, "work")
+                # What has no name to lose goes on.
+                assert await both.unnamed.work() == 1
+                await trio.sleep(0.1)
+                assert outcomes == []
+                assert both.behind.runs == 1
+                store.away = False
+        assert sorted(map(str, outcomes)) == ["2", "done"]
+        assert await both.named.work() == 3
+        assert not both.there.asked_to_leave.is_set()
+
+
+def test_when_the_lease_is_lost_nothing_that_ran_meanwhile_is_answered_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with setting() as both:
+            store = AwayStore(monkeypatch, both.there._enrolment.record.lease)
+            store.away = True
+            cell = both.there._station.host.cells["keeper"]
+            ended: list[type[CallError]] = []
+
+            async def ask(what: str) -> None:
+                try:
+                    await getattr(both.named, what)()
+                except CallError as error:
+                    ended.append(type(error))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, "wait")
+                while not cell.paused:  # noqa: ASYNC110  asked until it is
+                    await trio.sleep(0.02)
+                both.behind.gate.set()
+                nursery.start_soon(ask, "work")
+                await both.here.wait_gone("there")
+            assert both.behind.runs == 0
+            assert len(ended) == 2
+            store.away = False
+            with trio.fail_after(2 * RENEW_EVERY + ASK_AGAIN):
+                await both.there.asked_to_leave.wait()
+            assert cell.ended is not None
+            again = await both.here.options(name="keeper").spawn(Keeper)
+            assert await again.work() == 1
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.02))
+
+
+def test_the_pause_begins_before_the_store_may_give_the_names_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with setting() as both:
+            store = AwayStore(monkeypatch, both.there._enrolment.record.lease)
+            cell = both.there._station.host.cells["keeper"]
+            for _ in range(5):
+                await trio.sleep(RENEW_EVERY)
+                assert not cell.paused
+            store.away = True
+            began = trio.current_time()
+            while not cell.paused:  # noqa: ASYNC110  asked until it is
+                await trio.sleep(0.01)
+            paused = trio.current_time()
+            await both.here.wait_gone("there")
+            gone = trio.current_time()
+            assert paused - began <= 2 / 3 * LEASE_SECONDS + 0.02
+            assert gone - paused >= LEASE_SECONDS / 3 - RENEW_EVERY / 2
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.02))
