@@ -198,16 +198,17 @@ class Peers:
     async def _dialled(self, link: Link, address: str) -> bool:
         """Dial one address and carry the link over it until it breaks; False if it did not come to that."""
         connection: Connection | None = None
-        settled: _Settled | None = None
+        early: list[Frame] | None = None
         try:
             with trio.CancelScope() as scope:
                 self._dialling[link] = scope
                 connection = await self._network.connect(address)
                 dialer = Dialer(self.introduction, self._secret, self._environment.token(32), (link.peer.name, link.peer.incarnation))
                 settled = await self._shake_hands(connection, dialer)
+                early = await self._resume(link, connection, settled.reader)
             self._dialling.pop(link, None)
-            if connection is not None and settled is not None:
-                await self._carry_dialled(link, connection, settled.reader)
+            if connection is not None and early is not None:
+                await self._run(link, connection, settled.reader, early)
             # Otherwise the peer dialled us at the same time, and its connection is the one that stands.
         except WrongPeerError as error:
             logger.info("%s", error)
@@ -252,7 +253,11 @@ class Peers:
         reader.limits = self._limits
         return _Settled(side.peer, reader)
 
-    async def _carry_dialled(self, link: Link, connection: Connection, reader: FrameReader) -> None:
+    async def _resume(self, link: Link, connection: Connection, reader: FrameReader) -> list[Frame] | None:
+        """Agree on where the session goes on over a connection that we dialled, and open it; the frames that came along.
+
+        None if the peer does not know the session any more.
+        """
         async with link.settling:
             await link.released()
             offer = link.offer(self._environment.token(16))
@@ -261,14 +266,16 @@ class Peers:
             answer, _, early = await _next_offer(connection, reader)
             if answer.session != offer.session:
                 self.ended(link.peer.name, link.peer.incarnation, "the peer no longer knows the session")
-                return
+                return None
             link.open(connection, offer.session, answer.received)
-        await self._run(link, connection, reader, early)
+        return early
 
     async def _carry_first(self, link: Link, connection: Connection, reader: FrameReader) -> None:
         """Carry a link over the connection of a first contact; from then on it is redialled like any other."""
         try:
-            await self._carry_dialled(link, connection, reader)
+            early = await self._resume(link, connection, reader)
+            if early is not None:
+                await self._run(link, connection, reader, early)
         except (HandshakeError, ProtocolError) as error:
             logger.warning("could not settle with %s: %s", link.peer.name, error)
         except (OSError, trio.ClosedResourceError) as error:
@@ -280,13 +287,14 @@ class Peers:
 
     async def _carry_accepted(self, settled: _Settled, connection: Connection) -> None:
         peer = settled.peer
+        offered, begun, early = await _next_offer(connection, settled.reader)
         link = self._link(peer)
+        # Asked only now, and a dial lasts until its session goes on: else each side could wait for the other's answer to its own offer.
         dialling = self._dialling.get(link)
         if dialling is not None:
             if self.identity < (peer.name, peer.incarnation):
                 return
             dialling.cancel()
-        offered, begun, early = await _next_offer(connection, settled.reader)
         if not begun and link.session is not None:
             self.ended(peer.name, peer.incarnation, "the peer began a new session")
             link = self._link(peer)

@@ -39,7 +39,7 @@ class Hesitant(SocketNetwork):
         address: str,
         handler: Callable[[Connection], Awaitable[None]],
         *,
-        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,  # noqa: ASYNC128  passed on
     ) -> None:
         async def handle(connection: Connection) -> None:
             self.dialled.set()

@@ -1,0 +1,78 @@
+"""Scheduler seeds: a test repeated under many orders in which trio could have run its tasks, each of them the same whenever it is replayed.
+
+    @under_seeds(50)
+    async def test_something() -> None: ...
+
+makes fifty tests `test_something[0]` to `test_something[49]`, on a virtual clock that jumps whenever all tasks wait. What they use must not
+be outside of trio: no sockets, no threads, no processes; `MemoryNetwork` stands in for the former. The names of trio that are private are
+used in this module only, and `tests/test_scheduling.py` says when they have gone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio._core import _run
+from trio.testing import MockClock
+
+SEEDS = 50
+
+
+@contextmanager
+def scheduled_by(seed: int) -> Iterator[None]:
+    """Runs of trio in this block shuffle their tasks by `seed`, and by nothing else."""
+    scheduler: Any = _run
+    allowed, state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
+    scheduler._r.seed(seed)
+    try:
+        yield
+    finally:
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = allowed
+        scheduler._r.setstate(state)
+
+
+def under_seeds(count: int = SEEDS, *, seconds: float = 300.0) -> Callable[[Callable[..., Awaitable[None]]], Callable[[int], None]]:
+    """Repeat an async test under `count` seeds. It may take a `random.Random` of its own, and `seconds` of virtual time."""
+
+    def repeat(test: Callable[..., Awaitable[None]]) -> Callable[[int], None]:
+        async def main(arguments: list[random.Random]) -> None:
+            with trio.fail_after(seconds):
+                await test(*arguments)
+
+        @pytest.mark.parametrize("seed", range(count))
+        def seeded(seed: int) -> None:
+            wants = test.__code__.co_argcount  # type: ignore[attr-defined]
+            with scheduled_by(seed):
+                trio.run(main, [random.Random(seed)][:wants], clock=MockClock(autojump_threshold=0))
+
+        seeded.__name__ = test.__name__  # type: ignore[attr-defined]
+        seeded.__doc__ = test.__doc__
+        seeded.__module__ = test.__module__
+        return seeded
+
+    return repeat
+
+
+class SeededEnvironment:
+    """An `Environment` of nothing but trio's clock and one seed."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def wall_time(self) -> float:
+        return 0.0
+
+    def random(self) -> float:
+        return self._draw.random()
+
+    def token(self, size: int) -> bytes:
+        return self._draw.randbytes(size)
