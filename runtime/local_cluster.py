@@ -21,6 +21,7 @@ from runtime.environment import SystemEnvironment
 from runtime.node import Node
 from runtime.opening import open_node
 from runtime.processes import ChildProcess, ExitStatus, ForkServer, open_fork_server
+from runtime.processes.collector import settle_collector
 
 PRELOADED = ("runtime.local_cluster", "actors")
 
@@ -164,6 +165,7 @@ async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -
         labels=settings["labels"],  # type: ignore[arg-type]
     )
     async with opening as node, leaving_on_signals(node):
+        settle_collector()
         report(node.address.encode())
         await node.asked_to_leave.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import trio
@@ -51,13 +52,15 @@ class Routes:
         self._codec = codec
         self._directory = directory
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
+        self.links: Mapping[tuple[str, int], Link] = {}
+        """The links that there are, by name and incarnation of the peer."""
 
     def known(self, bound: Bound) -> Route | None:
-        """The route found before, if nothing speaks against it."""
+        """The route found before, if nothing speaks against it; or the one that the handle tells, if that takes no asking."""
         route = bound.route
         if isinstance(route, Route) and (route.link is None or route.link.ended is None):
             return route
-        return None
+        return None if bound.moved else self._at_hand(bound)
 
     async def find(self, bound: Bound) -> Route:
         """The route, looked up if need be. Raises `ActorNotFoundError` or `NodeUnreachableError`."""
@@ -87,13 +90,29 @@ class Routes:
             table = self.tables[link] = OutgoingCalls()
         return table
 
-    async def _make(self, bound: Bound, address: Address) -> Route | None:
-        place = Place(address.name, bound.definition.name, address.node, address.epoch)
-        if (address.node, address.incarnation) == self._identity:
-            return Route(address, place, b"", None, None)
-        link = await self._directory.link_to(address.node, address.incarnation)
-        if link is None:
+    def _at_hand(self, bound: Bound) -> Route | None:
+        address = bound.address
+        identity = (address.node, address.incarnation)
+        if identity == self._identity:
+            route = bound.route = self._local(bound, address)
+            return route
+        link = self.links.get(identity)
+        if link is None or link.ended is not None:
             return None
+        route = bound.route = self._over(link, bound, address)
+        return route
+
+    async def _make(self, bound: Bound, address: Address) -> Route | None:
+        if (address.node, address.incarnation) == self._identity:
+            return self._local(bound, address)
+        link = await self._directory.link_to(address.node, address.incarnation)
+        return self._over(link, bound, address) if link is not None else None
+
+    def _local(self, bound: Bound, address: Address) -> Route:
+        return Route(address, Place(address.name, bound.definition.name, address.node, address.epoch), b"", None, None)
+
+    def _over(self, link: Link, bound: Bound, address: Address) -> Route:
+        place = Place(address.name, bound.definition.name, address.node, address.epoch)
         nothing: list[Buffer] = []
         prefix = b"".join(self._codec.encode(part, nothing) for part in (address.name, address.epoch, bound.definition.name))
         return Route(address, place, prefix, link, self.table(link))

@@ -111,6 +111,7 @@ class Station:
         arriving = ArrivingItems(self.codec, routes)
         dispatch = Dispatch(self.host, self.codec, environment, answers, replies, self._recorded, self.produced, arriving, faults)
         self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken)
+        routes.links = self.peers.links
 
     def make_handle(self, address: Any, actor: Any = None) -> Any:
         """The handle of the actor at `address`. Without its class, and if that cannot be imported here, any method may be tried."""

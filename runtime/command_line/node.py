@@ -13,6 +13,7 @@ import trio
 from runtime.command_line.connect import DEFAULT_ADDRESS, secret_of, secret_option
 from runtime.local_cluster import leaving_on_signals
 from runtime.opening import open_node
+from runtime.processes.collector import settle_collector
 
 
 def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -55,6 +56,7 @@ async def _run(
 ) -> None:
     async with open_node(name, join=join, listen=listen, cluster=cluster, labels=labels, secret=secret) as opened:
         async with leaving_on_signals(opened):
+            settle_collector()
             if as_json:
                 click.echo(
                     json.dumps({"node": opened.name, "incarnation": opened.incarnation, "address": opened.address, "cluster": cluster})
