@@ -22,6 +22,7 @@ from actors.retry import RetryBudget
 from actors.stream import Stream
 from runtime.calls.answers import Answers, facts
 from runtime.calls.deadlines import Deadlines, Waiting
+from runtime.calls.effective_deadline import effective_deadline
 from runtime.calls.format import KEEP_RESULT, NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
 from runtime.calls.local import LocalCalls
 from runtime.calls.outgoing import Confirmations, PendingCall
@@ -114,7 +115,7 @@ class Caller:
         task = trio.lowlevel.current_task()
         if self._running:
             self.refuse_self_call(task, bound)
-        deadline = trio.current_effective_deadline()
+        deadline = effective_deadline(task)
         if deadline != math.inf and deadline <= self.environment.now():
             await trio.lowlevel.checkpoint()
         link = route.link
