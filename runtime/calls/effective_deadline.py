@@ -1,8 +1,8 @@
 """The deadline of a task, read without a function call for every scope around it.
 
 `trio.current_effective_deadline` recurses through all scopes and nurseries, which makes a tenth of what a call costs its caller. This
-reads the same attributes in a loop. They are trio's own business: where they are not as expected, trio is asked as anyone would ask it. A test holds
-the two to the same answers.
+reads the same attributes in a loop. They are trio's own business: where they are not as expected, trio is asked as anyone would ask it. A
+test holds the two to the same answers.
 """
 
 from __future__ import annotations

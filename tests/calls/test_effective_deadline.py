@@ -29,7 +29,7 @@ def test_the_deadline_of_a_task_is_what_trio_says_it_is(layers: list[Layer]) -> 
             return
         kind, seconds = rest[0]
         if kind == "nursery":
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as nursery:  # noqa: ASYNC112  its scope is what is looked at
                 nursery.start_soon(descend, rest[1:])
             return
         with trio.CancelScope(deadline=trio.current_time() + seconds, shield=kind == "shielded") as scope:
