@@ -21,7 +21,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test lint format bench soak fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -45,6 +45,12 @@ format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
 
 bench: $(installed)/tests ## speed and weight beside the bare floor, 3 minutes; JSON=file writes data too, ARGS="--only echo" selects
 	$(python) -m tests.benchmarks $(if $(JSON),--json $(JSON)) $(ARGS)
+
+soak: $(installed)/tests ## 200,000 calls through a proxy that spoils their connections; ARGS="CALLS SEED" changes that
+	$(python) -m tests.links.proxied_calls $(ARGS)
+
+fuzz: $(installed)/tests ## a million mutated frames against the decoder; ARGS="FRAMES SEED" changes that
+	$(python) -m tests.wire.fuzz $(ARGS)
 
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -79,6 +79,10 @@ class NodeDrainingError(NotExecutedError):
     """The node is leaving the cluster and takes no new work."""
 
 
+class NotAMemberError(NotExecutedError):
+    """The calling node has lost its place in the cluster: nothing it asks for is done any more."""
+
+
 class MailboxFullError(NotExecutedError):
     """The actor's mailbox is at its limit; the call was shed at the door."""
 

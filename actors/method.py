@@ -91,15 +91,15 @@ class Address:
     """Where an actor is, as far as the holder knows.
 
     `registered` actors are found again by `name` when they have moved; others end with their node's incarnation.
-    `epoch` 0 means any epoch. `class_path` is `module:Class`.
+    `epoch` 0 means any epoch. `class_path` is `module:Class`. Raises TypeError for fields of other types: peers send these.
     """
 
-    name: str
-    node: str
-    incarnation: int
-    epoch: int = 0
-    class_path: str = ""
-    registered: bool = False
+    name: str = attrs.field(validator=attrs.validators.instance_of(str))
+    node: str = attrs.field(validator=attrs.validators.instance_of(str))
+    incarnation: int = attrs.field(validator=attrs.validators.instance_of(int))
+    epoch: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
+    class_path: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
+    registered: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
 
 
 class Bound:

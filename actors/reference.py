@@ -15,11 +15,11 @@ R = TypeVar("R")
 @message
 @attrs.frozen
 class ReferenceAddress:
-    """Which value, and which incarnation of which node owns it."""
+    """Which value, and which incarnation of which node owns it. Raises TypeError for fields of other types: peers send these."""
 
-    owner: str
-    incarnation: int
-    number: int
+    owner: str = attrs.field(validator=attrs.validators.instance_of(str))
+    incarnation: int = attrs.field(validator=attrs.validators.instance_of(int))
+    number: int = attrs.field(validator=attrs.validators.instance_of(int))
 
 
 class ReferenceHolder(Protocol):

@@ -40,9 +40,9 @@ from runtime.hosting.leased import LeasedNames
 from runtime.hosting.services import NODE_SERVICE, STORE_SERVICE, NodeService
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
+from runtime.membership.deaths import Deaths
 from runtime.membership.join import JoinTicket
-from runtime.membership.liveness import has_ended, host_identity
-from runtime.membership.members import Enrolment, Members
+from runtime.membership.members import Enrolment, Members, MembersWatch
 from runtime.membership.names import Names
 from runtime.store.interface import Store
 from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
@@ -55,7 +55,6 @@ A = TypeVar("A")
 DRAIN_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 LET_GO_EVERY = 0.2
-PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 logger = logging.getLogger("understudy.node")
 
@@ -101,12 +100,24 @@ class Node:
         self._following = trio.CancelScope()
         self._ticket = ticket
         self._store_node = ticket.store_node if ticket is not None else introduction.peer.identity
-        self._station = Station(introduction, secret, environment, network, nursery, self, self._make_host, self._connection_broken, faults)
+        self._station = Station(
+            introduction,
+            secret,
+            environment,
+            network,
+            nursery,
+            self,
+            self._make_host,
+            broken=lambda link: self._deaths.connection_broken(link),
+            outdated=lambda peer: self._deaths.is_outdated(peer),
+            faults=faults,
+        )
         self._store = store or self._remote_store()
         codec = self._station.codec
         enrolment.use(self._store)
         self._names = Names(self._store, codec, enrolment.record.lease, self.name, self.incarnation)
         self._members = Members(self._store, codec, self._gone)
+        self._deaths = Deaths(self._members, self._store, nursery, self._station.ended)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
         if store is not None:
@@ -171,6 +182,15 @@ class Node:
         """The nodes known to be in the cluster now, by name."""
         return self._members.all()
 
+    def unreachable(self) -> tuple[str, ...]:
+        """The members that this node cannot reach at the moment. They may be alive; calls to them wait, within their deadlines."""
+        lost = self._station.peers.unreachable()
+        return tuple(member.name for member in self.members() if member.name in lost)
+
+    def watch_members(self) -> MembersWatch:
+        """Every change of the members, the present ones first: `async for members in node.watch_members()`."""
+        return MembersWatch(self._members)
+
     async def wait_for(self, count: int) -> tuple[Member, ...]:
         """Wait until the cluster has at least `count` members."""
         while len(self._members.all()) < count:
@@ -198,6 +218,7 @@ class Node:
             "python": platform.python_version(),
             "store": {"kind": "embedded", "node": self._store_node[0], "incarnation": self._store_node[1]},
             "members": [attrs.asdict(member) for member in self.members()],
+            "unreachable": list(self.unreachable()),
             "actors": [
                 {
                     "name": cell.address.name,
@@ -406,27 +427,6 @@ class Node:
         if (member.name, member.incarnation) != (self.name, self.incarnation):
             logger.info("node %s (incarnation %d) is gone", member.name, member.incarnation)
             self._station.ended((member.name, member.incarnation), "it has left the cluster or its lease has ended")
-
-    def _connection_broken(self, link: Link) -> None:
-        self._nursery.start_soon(self._look_for_proof, link)
-
-    async def _look_for_proof(self, link: Link) -> None:
-        """A connection broke: if the peer's process was on this machine and has ended, that is certain, and the cluster should know now."""
-        seen = self._members.find(link.peer.name)
-        if seen is None or seen.member.incarnation != link.peer.incarnation or not seen.record.host or seen.record.host != host_identity():
-            return
-        for delay in PROOF_DELAYS:
-            await trio.sleep(delay)
-            if link.connected or link.ended is not None:
-                return
-            if has_ended(seen.record.pid, seen.record.started):
-                self._station.ended((link.peer.name, link.peer.incarnation), f"its process {seen.record.pid} has ended")
-                try:
-                    await self._store.revoke(seen.record.lease)
-                except StoreError:
-                    # Somebody else saw it too, or the store died with it.
-                    pass
-                return
 
     async def _let_go(self) -> None:
         while True:

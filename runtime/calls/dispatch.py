@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 
-from actors.errors import CallError, DecodeError, NotExecutedError
+from actors.errors import CallError, DecodeError, NotAMemberError, NotExecutedError
 from runtime.calls.answers import Answers
 from runtime.calls.format import KEEP_RESULT, REPEATABLE, STREAM, request
 from runtime.calls.incoming import IncomingCalls
@@ -87,6 +87,9 @@ class Dispatch:
             self._post(link, "", self._replies.of_error(self._codec.peek_number(frame.control), refused))
             return
         call = request(parts, self._codec)
+        if link.fenced and not call.actor.startswith("@"):
+            self._post(link, call.method, self._replies.of_error(call.number, _outdated(link)))
+            return
         if frame.flags & STREAM:
             self._produced.on_call(link, call)
             return
@@ -117,7 +120,9 @@ class Dispatch:
         _, name, epoch, method, args, kwargs, remaining = request(parts, self._codec)
         found = self._host.find(name, epoch, method)
         refusal: CallError | None
-        if isinstance(found, CallError):
+        if link.fenced and not name.startswith("@"):
+            refusal = _outdated(link)
+        elif isinstance(found, CallError):
             refusal = found
         else:
             refusal = self._host.deliver(Job(found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)))
@@ -166,3 +171,10 @@ class Dispatch:
     def _post(self, link: Link, method: str, reply: Reply) -> None:
         if self._faults is None or not self._faults.strike("reply-lost", method):
             link.post(*reply, at_once=link.batch == 1)
+
+
+def _outdated(link: Link) -> CallError:
+    return NotAMemberError(
+        f"node {link.peer.name} (incarnation {link.peer.incarnation}) is no member of the cluster any more: its lease has ended, and "
+        "others may have taken over what it was doing"
+    )

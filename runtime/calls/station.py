@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from actors.actor import Actor
-from actors.errors import DecodeError
+from actors.errors import DecodeError, ProtocolError
 from actors.handle import Handle
 from actors.method import Address
 from actors.reference import Reference, ReferenceAddress
@@ -37,7 +37,7 @@ from runtime.links.transports import Network
 from runtime.references.table import ReferenceTable
 from runtime.system_calls import SYSTEM_CALLS
 from runtime.wire.codec import Codec, Extension
-from runtime.wire.handshake import Introduction
+from runtime.wire.handshake import Introduction, Peer
 
 HANDLE_TAG = 64_100
 REFERENCE_TAG = 64_101
@@ -83,14 +83,15 @@ class Station:
         directory: Directory,
         make_host: Callable[[Station], Host],
         broken: Callable[[Link], None] = lambda link: None,
+        outdated: Callable[[Peer], bool] = lambda peer: False,
         faults: Faults | None = None,
     ) -> None:
         identity = (introduction.peer.name, introduction.peer.incarnation)
         self.identity = identity
         self.codec = Codec(
             [
-                Extension(HANDLE_TAG, Handle, _address_of_handle, self.make_handle),
-                Extension(REFERENCE_TAG, Reference, _address_of_reference, self.make_reference),
+                Extension(HANDLE_TAG, Handle, _address_of_handle, self._read_handle),
+                Extension(REFERENCE_TAG, Reference, _address_of_reference, self._read_reference),
             ],
             sentinel=environment.token(8),
         )
@@ -110,7 +111,7 @@ class Station:
         self.produced = ProducedStreams(self.host, self.codec, replies, environment)
         arriving = ArrivingItems(self.codec, routes)
         dispatch = Dispatch(self.host, self.codec, environment, answers, replies, self._recorded, self.produced, arriving, faults)
-        self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken)
+        self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken, outdated)
         routes.links = self.peers.links
 
     def make_handle(self, address: Any, actor: Any = None) -> Any:
@@ -144,6 +145,16 @@ class Station:
         from runtime.hosting.services import NODE_SERVICE, NodeService
 
         return self.system_handle(NodeService, NODE_SERVICE, node, incarnation)
+
+    def _read_handle(self, address: object) -> Any:
+        if not isinstance(address, Address):
+            raise ProtocolError(f"a handle of {type(address).__name__}")
+        return self.make_handle(address)
+
+    def _read_reference(self, address: object) -> Reference[Any]:
+        if not isinstance(address, ReferenceAddress):
+            raise ProtocolError(f"a reference to {type(address).__name__}")
+        return self.make_reference(address)
 
     def _keep(self, value: object, holder: tuple[str, int]) -> ReferenceAddress:
         return ReferenceAddress(*self.identity, self.references.keep(value, holder))

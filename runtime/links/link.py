@@ -55,6 +55,10 @@ class Link(Outbound):
         self.batch = 0
         """Frames in the receive that is being handled: with one only, an answer is sent at once rather than gathered."""
         self.last_heard = 0.0
+        self.lost_at: float | None = None
+        """When the latest connection broke, while there is none."""
+        self.fenced = False
+        """True if the peer is known to be no member any more: what it asks of actors must not be done."""
         self._receiver = receiver
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()
@@ -83,6 +87,7 @@ class Link(Outbound):
         self._out = [buffer for buffers in again for buffer in buffers]
         self._large = any(len(buffers) > 1 for buffers in again)
         self._connection = connection
+        self.lost_at = None
         self._down = trio.Event()
         self.counters.connections += 1
         self._tell_progress()
@@ -112,6 +117,7 @@ class Link(Outbound):
         finally:
             connection.close()
             self._connection = None
+            self.lost_at = trio.current_time()
             self._connection_scope = None
             self._writer = None
             self._down.set()

@@ -26,8 +26,11 @@ HANDSHAKE_SECONDS = 5.0
 FIRST_DELAY = 0.02
 MOST_DELAY = 1.0
 BEAT = 0.5
-SILENCE = 3.0
+SILENCE = 2.5
 """Seconds without a byte after which a connection counts as broken; beats are sent every `BEAT` seconds while idle."""
+
+REDIAL_SECONDS = 0.1
+"""Seconds without a connection from which a peer counts as unreachable."""
 
 CLIENT_PATIENCE = 5.0
 """Seconds that the session of a client, which nobody can dial, is kept without a connection."""
@@ -44,7 +47,11 @@ class _Settled:
 
 
 class Peers:
-    """All links of one node. `broken(link)` is told when a connection of a live link has broken."""
+    """All links of one node.
+
+    `broken(link)` is told when a connection of a live link has broken; `outdated(peer)` says whether that incarnation is known to be no
+    member any more.
+    """
 
     def __init__(
         self,
@@ -55,6 +62,7 @@ class Peers:
         receiver: Receiver,
         nursery: trio.Nursery,
         broken: Callable[[Link], None] = lambda link: None,
+        outdated: Callable[[Peer], bool] = lambda peer: False,
         limits: Limits | None = None,
     ) -> None:
         self.introduction = introduction
@@ -65,6 +73,7 @@ class Peers:
         self._receiver = receiver
         self._nursery = nursery
         self._broken = broken
+        self._outdated = outdated
         self._limits = limits or Limits()
         self._dialling: dict[Link, trio.CancelScope] = {}
         self._kept: set[Link] = set()
@@ -114,6 +123,11 @@ class Peers:
         link = self.links.pop((name, incarnation), None)
         if link is not None:
             link.end(reason)
+
+    def unreachable(self) -> tuple[str, ...]:
+        """The peers that could not be reached for longer than a redial takes. They may be alive: only the store says who is dead."""
+        now = self._environment.now()
+        return tuple(link.peer.name for link in self.links.values() if link.lost_at is not None and now - link.lost_at > REDIAL_SECONDS)
 
     async def beat(self) -> None:
         """Acknowledge, ping and watch for silence, for ever. A late turn of our own loop is not held against the peers."""
@@ -198,7 +212,7 @@ class Peers:
     async def _dialled(self, link: Link, address: str) -> bool:
         """Dial one address and carry the link over it until it breaks; False if it did not come to that."""
         connection: Connection | None = None
-        early: list[Frame] | None = None
+        resumed: tuple[FrameReader, list[Frame]] | None = None
         try:
             with trio.CancelScope() as scope:
                 self._dialling[link] = scope
@@ -206,9 +220,10 @@ class Peers:
                 dialer = Dialer(self.introduction, self._secret, self._environment.token(32), (link.peer.name, link.peer.incarnation))
                 settled = await self._shake_hands(connection, dialer)
                 early = await self._resume(link, connection, settled.reader)
+                resumed = None if early is None else (settled.reader, early)
             self._dialling.pop(link, None)
-            if connection is not None and early is not None:
-                await self._run(link, connection, settled.reader, early)
+            if connection is not None and resumed is not None:
+                await self._run(link, connection, *resumed)
             # Otherwise the peer dialled us at the same time, and its connection is the one that stands.
         except WrongPeerError as error:
             logger.info("%s", error)
@@ -306,6 +321,7 @@ class Peers:
             if not known:
                 return
             link.open(connection, offered.session, offered.received)
+            link.fenced = self._outdated(peer)
             self._keep_connected(link)
         await self._run(link, connection, settled.reader, early)
 

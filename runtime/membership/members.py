@@ -148,6 +148,25 @@ class Members:
         changed.set()
 
 
+class MembersWatch:
+    """The members, again after every change of the view. What changes while nobody asks is seen as one change. Needs no closing."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self._seen: tuple[Member, ...] | None = None
+
+    def __aiter__(self) -> MembersWatch:
+        return self
+
+    async def __anext__(self) -> tuple[Member, ...]:
+        """The members, as soon as they are others than the last time."""
+        await trio.lowlevel.checkpoint()
+        while self._members.all() == self._seen:
+            await self._members.wait_changed()
+        self._seen = self._members.all()
+        return self._seen
+
+
 class NamedActors(Protocol):
     """The actors of this node that have names of their own, which the lease holds."""
 

@@ -34,12 +34,12 @@ class Hesitant(SocketNetwork):
             await self.dialled.wait()
         return await super().connect(address)
 
-    async def listen(
+    async def listen(  # noqa: ASYNC128  passed on
         self,
         address: str,
         handler: Callable[[Connection], Awaitable[None]],
         *,
-        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,  # noqa: ASYNC128  passed on
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         async def handle(connection: Connection) -> None:
             self.dialled.set()

@@ -1,0 +1,110 @@
+"""What nodes see of each other: who is a member, who cannot be reached, and what is not done for those who are no members any more."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from actors import Actor, method
+from actors.errors import NodeDiedError, NotAMemberError
+from runtime import open_node
+from runtime.links.transports import Connection, SocketNetwork
+from tests.node.conftest import SECRET, Pair
+
+
+class Ledger(Actor):
+    """Counts what is done."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+
+    @method
+    async def enter(self) -> int:
+        self.entries += 1
+        return self.entries
+
+
+class Follower(Actor):
+    """Calls another from wherever it is."""
+
+    @method(concurrent=True)
+    async def pass_on(self, ledger: Ledger) -> int:
+        return await ledger.enter()
+
+
+class BreakableNetwork(SocketNetwork):
+    """A network that can be taken down."""
+
+    def __init__(self) -> None:
+        self.up = True
+        self.connections: list[Connection] = []
+
+    async def connect(self, address: str) -> Connection:
+        if not self.up:
+            await trio.sleep(0.02)
+            raise ConnectionRefusedError("taken down by the test")
+        connection = await super().connect(address)
+        self.connections.append(connection)
+        return connection
+
+
+async def test_what_a_node_asks_for_after_its_lease_has_ended_is_not_done(pair: Pair) -> None:
+    ledger = await pair.here.options(name="ledger").spawn(Ledger)
+    follower = await pair.there.spawn(Follower)
+    from_there = await pair.there.lookup("ledger", Ledger)
+    assert await follower.pass_on(from_there) == 1
+    with trio.fail_after(5):
+        await pair.here._store.revoke(pair.there._enrolment.record.lease)
+        await pair.here.wait_gone("there")
+        with pytest.raises((NotAMemberError, NodeDiedError)):
+            # The session may have ended with this call on its way, which it then certainly did not survive either.
+            await from_there.enter()
+        with pytest.raises(NotAMemberError, match="no member of the cluster any more"):
+            await from_there.enter()
+        await from_there.enter.send()
+        # The store, to which it has to go to learn of its end, still answers it.
+        await pair.there.asked_to_leave.wait()
+    assert await ledger.enter() == 2
+
+
+async def test_a_member_that_cannot_be_reached_is_told_apart_from_one_that_is_gone() -> None:
+    network = BreakableNetwork()
+    async with (
+        open_node("here", secret=SECRET, network=network) as here,
+        open_node("there", join=here.address, secret=SECRET, network=network) as there,
+    ):
+        await here.wait_for(2)
+        ledger = await here.options(on="there").spawn(Ledger)
+        assert await ledger.enter() == 1
+        assert here.unreachable() == ()
+        network.up = False
+        for connection in network.connections:
+            connection.close()
+        with trio.fail_after(3):
+            while here.unreachable() != ("there",):  # noqa: ASYNC110  asked until it is
+                await trio.sleep(0.01)
+            assert [member.name for member in here.members()] == ["here", "there"]
+            network.up = True
+            assert await ledger.enter() == 2
+            assert here.unreachable() == ()
+        assert there.unreachable() == ()
+
+
+async def test_the_members_are_told_again_after_every_change() -> None:
+    seen: list[list[str]] = []
+    async with open_node("here", secret=SECRET) as here:
+
+        async def watch() -> None:
+            async for members in here.watch_members():
+                seen.append([f"{member.name}:{member.state}" for member in members])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            async with open_node("there", join=here.address, secret=SECRET):
+                await here.wait_for(2)
+                await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(5):
+                await here.wait_gone("there")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert seen == [["here:up"], ["here:up", "there:up"], ["here:up", "there:draining"], ["here:up"]]
