@@ -24,6 +24,7 @@ from signal import SIGKILL, SIGTERM
 import attrs
 import trio
 
+from runtime.exception_groups import unwrap
 from runtime.processes import protocol
 from runtime.processes.child import ChildProcess, OnLine, Output
 from runtime.processes.death import kill_group_quietly
@@ -78,10 +79,13 @@ async def open_fork_server(
                 server._stop_attending()
                 lines.settled.set()
     except BaseExceptionGroup as group:
-        # Ours is the only nursery around the caller's block: its own error, or that of `on_line`, should come out as it was raised.
-        alone = group.exceptions[0] if group.exceptions in ((failure,), (lines.failure,)) else None
-        if alone is None:
-            raise
+        # Ours is the only nursery around the caller's block: its own error, or that of `on_line`, should come out as it was raised. So
+        # should Ctrl-C, which interrupts whatever runs at the moment, one of our own tasks for example.
+        alone = unwrap(group)
+        if not isinstance(alone, KeyboardInterrupt):
+            if group.exceptions not in ((failure,), (lines.failure,)):
+                raise
+            alone = group.exceptions[0]
     if alone is not None:
         raise alone
 

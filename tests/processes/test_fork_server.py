@@ -17,6 +17,7 @@ from runtime.processes import (
     ChildDiedError,
     ChildProcess,
     ExitStatus,
+    ForkServer,
     ForkServerDiedError,
     ForkServerStartError,
     ProcessError,
@@ -341,6 +342,26 @@ async def test_an_error_in_the_block_comes_out_as_it_was_raised(marked: Marked) 
         async with open_fork_server() as server:
             await server.start(f"{TARGETS}:stay_silent", b"", "child")
             raise LookupError("mine")
+    assert marked.pids() == set()
+
+
+async def test_ctrl_c_that_interrupts_a_task_of_the_server_comes_out_alone(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressed = trio.Event()
+    send_all = ForkServer._send_all
+
+    async def interrupted(server: ForkServer) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send_all, server)
+            await pressed.wait()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ForkServer, "_send_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - the block is what is tested
+        async with open_fork_server(grace=0.1):
+            pressed.set()
+            await trio.sleep_forever()
     assert marked.pids() == set()
 
 
