@@ -261,5 +261,9 @@ class StoreCompactedError(StoreError):
     """The watch asked for a revision that the store no longer keeps: read afresh and watch from there."""
 
 
+class StoreMismatchError(StoreError):
+    """The store belongs to another cluster. Nothing in it was changed."""
+
+
 class LeaseLostError(StoreError):
     """The lease has expired or was revoked; what was tied to it is gone."""

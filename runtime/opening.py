@@ -17,9 +17,9 @@ from runtime.environment import Environment, SystemEnvironment
 from runtime.exception_groups import unwrap
 from runtime.faults import Faults
 from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address
-from runtime.membership.join import JoinTicket, ask_to_join
+from runtime.membership.coordination import Coordination, enter_by_member, enter_with_store
 from runtime.membership.liveness import host_identity, process_start
-from runtime.membership.members import Enrolment, NodeRecord
+from runtime.membership.members import NodeRecord
 from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
 from runtime.store.embedded import EmbeddedStore
@@ -138,18 +138,18 @@ async def _opened(
         joined=environment.wall_time(),
         labels=dict(labels or {}),
     )
-    store: EmbeddedStore | None = None
-    ticket: JoinTicket | None = None
+    held: EmbeddedStore | None = None
     if join is None:
-        store = EmbeddedStore(environment)
-        await nursery.start(store.run)
-        enrolment = Enrolment(store, environment, record)
-        await enrolment.enter()
+        held = EmbeddedStore(environment)
+        await nursery.start(held.run)
+        coordination = await enter_with_store(held, "embedded", "", cluster, proof, environment, network, record)
     else:
-        ticket = await ask_to_join(join, cluster, proof, environment, network, record)
-        enrolment = ticket.enrolment
+        found = await enter_by_member(join, cluster, proof, environment, network, record)
+        assert isinstance(found, Coordination)
+        coordination = found
+    enrolment = coordination.enrolment
     peer = Peer(name=record.name, incarnation=enrolment.incarnation, role="node", addresses=record.addresses, host=record.host)
-    node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, store, enrolment, ticket, faults)
+    node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, coordination, faults)
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)
@@ -158,5 +158,5 @@ async def _opened(
     finally:
         with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
             await node.close()
-        if store is not None:
-            store.close()
+        if held is not None:
+            held.close()

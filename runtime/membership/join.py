@@ -1,7 +1,6 @@
-"""Joining: how a process that is no member yet finds the store and enters its record.
+"""How a process that is no member, or none yet, deals with a cluster.
 
-It dials the address it was given under a client's identity, learns from whoever answers where the store is, writes its record there, and so
-gets its incarnation. From then on it deals with the cluster as a node.
+It dials the address it was given under a client's identity, and learns from whoever answers who the members are and where the store is.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import attrs
 import trio
 
 from actors.errors import ActorNotFoundError, CallError, HandshakeError, JoinError, ProtocolError
@@ -23,21 +21,11 @@ from runtime.hosting.host import Host
 from runtime.hosting.services import STORE_SERVICE
 from runtime.links.link import Link
 from runtime.links.transports import Network
-from runtime.membership.members import Enrolment, NodeRecord
 from runtime.membership.names import Names
 from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
 from runtime.wire.handshake import Introduction, Peer
 
 JOIN_SECONDS = 10.0
-
-
-@attrs.frozen
-class JoinTicket:
-    """What joining gave: the entered record, and where the store is."""
-
-    enrolment: Enrolment
-    store_node: tuple[str, int]
-    store_peer: Peer
 
 
 class Client:
@@ -135,25 +123,6 @@ async def open_client(
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise unwrap(group) from None
-
-
-async def ask_to_join(
-    address: str, cluster: str, secret: bytes, environment: Environment, network: Network, record: NodeRecord
-) -> JoinTicket:
-    """Enter `record` into the cluster that a member at `address` belongs to.
-
-    Raises `JoinError` (nobody answers, with the next step), `NodeNameTakenError` or a `HandshakeError`.
-    """
-    async with open_client(address, cluster, secret, environment, network, record.host) as client:
-        enrolment = Enrolment(client.store, environment, record)
-        await enrolment.enter()
-        where = client.status["store"]
-        found = [member for member in client.status["members"] if member["name"] == where["node"]]
-        if not found:
-            raise JoinError(
-                f"{address} names {where['node']} as the store's node, but does not know where it is; try again, or join by that node"
-            )
-        return JoinTicket(enrolment, (where["node"], where["incarnation"]), peer_of(found[0]))
 
 
 async def _contact(station: Station, address: str) -> Link:

@@ -17,8 +17,10 @@ from actors.errors import LeaseLostError, NodeNameTakenError, StoreCompactedErro
 from actors.messages import message
 from actors.node import Member
 from runtime.environment import Environment
+from runtime.links.transports import Network
 from runtime.membership.lease import LeaseClock
-from runtime.store.interface import Compare, Entry, Put, Store
+from runtime.membership.predecessor import accepts_connections, is_certainly_over
+from runtime.store.interface import Compare, Entry, Get, Put, Store
 from runtime.wire.codec import Codec
 
 PREFIX = "nodes/"
@@ -105,7 +107,7 @@ class Members:
                 if not away:
                     logger.warning("the store is away; the members are those last seen: %s", error)
                 away = True
-                await trio.sleep(RENEW_EVERY)
+                await trio.sleep(ASK_AGAIN)
                 continue
             for event in batch.events:
                 if event.revision > self.revision:
@@ -191,7 +193,8 @@ class Enrolment:
         self._environment = environment
         self._codec = Codec(sentinel=environment.token(8))
         self._clock = LeaseClock(LEASE_SECONDS, environment.now())
-        self._complained = False
+        self.store_is_away = False
+        """True from a renewal that failed to the next that did not."""
         self.record = record
         self.incarnation = 0
 
@@ -199,21 +202,49 @@ class Enrolment:
         """Reach the cluster's store in this way from now on: a node that joined as a client has a link of its own later."""
         self._store = store
 
-    async def enter(self) -> int:
-        """Write the record; returns the incarnation. Raises `NodeNameTakenError` if a live member has the name."""
+    async def enter(self, network: Network) -> int:
+        """Write the record; returns the incarnation.
+
+        A node of the same name whose process is known to have ended is replaced at once. For one that nobody can dial, its lease is waited
+        for. Raises `NodeNameTakenError` if a live member has the name.
+        """
         self._clock = LeaseClock(LEASE_SECONDS, self._environment.now())
         lease = await self._store.grant(LEASE_SECONDS)
         self.record = attrs.evolve(self.record, lease=lease)
         key = PREFIX + self.record.name
-        result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, self._encoded(), lease)])
-        if not result.succeeded:
-            await self._store.revoke(lease)
-            raise NodeNameTakenError(
-                f"a live node is called {self.record.name!r} already; choose another name, or wait "
-                f"{LEASE_SECONDS:g} s if that node has just died"
-            )
-        self.incarnation = result.revision
-        return self.incarnation
+        patience = self._environment.now() + 2 * LEASE_SECONDS
+        while True:
+            result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, self._encoded(), lease)], [Get(key)])
+            if result.succeeded:
+                self.incarnation = result.revision
+                return self.incarnation
+            entry = result.responses[0]
+            if isinstance(entry, Entry) and not await self._has_made_way(entry, result.revision, patience, network):
+                await self._store.revoke(lease)
+                raise NodeNameTakenError(
+                    f"a live node is called {self.record.name!r} already; choose another name, or wait "
+                    f"{LEASE_SECONDS:g} s if that node has just died"
+                )
+            self._clock.renewed(self._environment.now())
+            await self._store.keep_alive(lease)
+
+    async def _has_made_way(self, entry: Entry, revision: int, patience: float, network: Network) -> bool:
+        """True if the node that `entry` tells of is over, or may be soon."""
+        before = self._codec.decode(entry.value)
+        if not isinstance(before, NodeRecord):
+            return False
+        if is_certainly_over(before):
+            try:
+                await self._store.revoke(before.lease)
+            except LeaseLostError:
+                # It ended of itself meanwhile.
+                pass
+            return True
+        if self._environment.now() > patience or await accepts_connections(before, network):
+            return False
+        with trio.move_on_after(LEASE_SECONDS / 2):
+            await self._store.poll(entry.key, revision + 1)
+        return True
 
     async def set_state(self, state: str) -> None:
         """Tell the cluster, for example that this node is draining."""
@@ -248,11 +279,11 @@ class Enrolment:
             except LeaseLostError:
                 raise
             except StoreError as error:
-                logger.log(logging.INFO if self._complained else logging.WARNING, "the lease could not be renewed: %s", error)
-                self._complained = True
+                logger.log(logging.INFO if self.store_is_away else logging.WARNING, "the lease could not be renewed: %s", error)
+                self.store_is_away = True
                 return False
             self._clock.renewed(asked)
-            self._complained = False
+            self.store_is_away = False
             return True
         return False
 

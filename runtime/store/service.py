@@ -100,6 +100,11 @@ class RemoteStore(Store):
         self._service = service
         self._watching = watching
 
+    def use(self, service: StoreService, watching: StoreService) -> None:
+        """Ask these from now on: the store is served by another incarnation."""
+        self._service = service
+        self._watching = watching
+
     async def get(self, key: str) -> Entry | None:
         """See `Store.get`."""
         check_key(key)

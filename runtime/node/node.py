@@ -1,4 +1,4 @@
-"""A node's life: it assembles the rooms, joins or founds a cluster, serves, drains and leaves.
+"""A node's life: it assembles the rooms, serves, drains and leaves.
 
 `open_node` is the door. No background task outlives it: all of a node's tasks live in one nursery, which is closed in order when the block
 ends.
@@ -7,31 +7,21 @@ ends.
 from __future__ import annotations
 
 import logging
-import os
-import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar, Unpack, cast, overload
 
 import attrs
 import trio
 
-from actors.actor import Actor
 from actors.errors import (
-    ActorClassError,
-    ActorNotFoundError,
     CallError,
-    NodeNotFoundError,
-    NoPlacementError,
-    RemoteError,
     StoreError,
 )
 from actors.handle import Handle
-from actors.messages import import_path, path_by_file
 from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnChanges, SpawnOptions
 from actors.supervision import ExitReason
-from runtime.calls.failures import plain_error
 from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.faults import Faults
@@ -40,13 +30,15 @@ from runtime.hosting.leased import LeasedNames
 from runtime.hosting.services import NODE_SERVICE, STORE_SERVICE, NodeService
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
+from runtime.membership.contact import StoreContact
+from runtime.membership.coordination import Coordination
 from runtime.membership.deaths import Deaths
-from runtime.membership.join import JoinTicket
-from runtime.membership.members import Enrolment, Members, MembersWatch
+from runtime.membership.members import Members, MembersWatch
 from runtime.membership.names import Names
-from runtime.store.interface import Store
-from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
-from runtime.supervision.work import SupervisionWork, choose_node
+from runtime.node.starting import Starting
+from runtime.node.status import describe
+from runtime.store.service import StoreService
+from runtime.supervision.work import SupervisionWork
 from runtime.wire.handshake import Introduction, Peer
 
 P = ParamSpec("P")
@@ -70,10 +62,10 @@ class _Options:
         return _Options(self._node, attrs.evolve(self._options, **changes))
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        return cast("A", await self._node.start(actor, args, kwargs, self._options))
+        return cast("A", await self._node.starting.start(actor, args, kwargs, self._options))
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        return cast("A", await self._node.get_or_start(actor, args, kwargs, self._options))
+        return cast("A", await self._node.starting.get_or_start(actor, args, kwargs, self._options))
 
 
 class Node:
@@ -86,20 +78,17 @@ class Node:
         environment: Environment,
         network: Network,
         nursery: trio.Nursery,
-        store: Store | None,
-        enrolment: Enrolment,
-        ticket: JoinTicket | None,
+        coordination: Coordination,
         faults: Faults | None = None,
     ) -> None:
         self._environment = environment
         self._nursery = nursery
         self._introduction = introduction
-        self._enrolment = enrolment
+        self._coordination = coordination
+        self._enrolment = enrolment = coordination.enrolment
         self.secret = secret
         self.asked_to_leave = trio.Event()
         self._following = trio.CancelScope()
-        self._ticket = ticket
-        self._store_node = ticket.store_node if ticket is not None else introduction.peer.identity
         self._station = Station(
             introduction,
             secret,
@@ -112,16 +101,21 @@ class Node:
             outdated=lambda peer: self._deaths.is_outdated(peer),
             faults=faults,
         )
-        self._store = store or self._remote_store()
+        self._contact: StoreContact | None = None
+        if coordination.peer is not None:
+            self._contact = StoreContact(self._station, coordination.peer, coordination.identity, environment)
+        self._store = store = coordination.store or cast("StoreContact", self._contact).store
         codec = self._station.codec
-        enrolment.use(self._store)
-        self._names = Names(self._store, codec, enrolment.record.lease, self.name, self.incarnation)
-        self._members = Members(self._store, codec, self._gone)
-        self._deaths = Deaths(self._members, self._store, nursery, self._station.ended)
+        enrolment.use(store)
+        self._names = Names(store, codec, enrolment.record.lease, self.name, self.incarnation)
+        self._members = Members(store, codec, self._gone)
+        self._deaths = Deaths(self._members, store, nursery, self._station.ended)
+        self.starting = Starting(self._station, self._names, self._members, environment)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
-        if store is not None:
-            host.add_system(STORE_SERVICE, StoreService(store))
+        if coordination.store is not None:
+            # Also where everybody could reach it: the command line's clients come without a way of their own.
+            host.add_system(STORE_SERVICE, StoreService(coordination.store))
 
     @property
     def name(self) -> str:
@@ -174,9 +168,9 @@ class Node:
         job = self._station.host.workers.running.get(trio.lowlevel.current_task())
         if address is not None and job is not None and job.cell.address == address:
             # An actor that stops itself cannot wait for its own end: it ends when this method has.
-            self._nursery.start_soon(self.stop_address, address, ExitReason("stopped", reason))
+            self._nursery.start_soon(self.starting.stop_address, address, ExitReason("stopped", reason))
         elif address is not None:
-            await self.stop_address(address, ExitReason("stopped", reason))
+            await self.starting.stop_address(address, ExitReason("stopped", reason))
 
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, by name."""
@@ -208,132 +202,18 @@ class Node:
 
     def status(self) -> dict[str, object]:
         """Facts about this node and what it knows of the cluster, as plain data."""
-        host = self._station.host
-        return {
-            "node": self.name,
-            "incarnation": self.incarnation,
-            "cluster": self.cluster,
-            "address": self.address,
-            "pid": os.getpid(),
-            "python": platform.python_version(),
-            "store": {"kind": "embedded", "node": self._store_node[0], "incarnation": self._store_node[1]},
-            "members": [attrs.asdict(member) for member in self.members()],
-            "unreachable": list(self.unreachable()),
-            "actors": [
-                {
-                    "name": cell.address.name,
-                    "class": cell.address.class_path,
-                    "epoch": cell.address.epoch,
-                    "waiting": cell.waiting,
-                    "running": len(cell.running),
-                    "served": cell.served,
-                }
-                for cell in host.cells.values()
-                if not cell.system
-            ],
-            "links": [
-                {"peer": link.peer.name, "connected": link.connected, "connections": link.counters.connections}
-                for link in self._station.peers.links.values()
-            ],
+        where = self._contact.peer.identity if self._contact is not None else (self.name, self.incarnation)
+        store: dict[str, object] = {
+            "kind": self._coordination.kind,
+            "identity": self._coordination.identity,
+            "address": self._coordination.address,
+            "node": where[0],
+            "incarnation": where[1],
+            "away": self._coordination.enrolment.store_is_away,
         }
+        return describe(self, self._station, store)
 
     # What follows is for the rooms of the runtime.
-
-    async def start(
-        self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions
-    ) -> object:
-        """Start an actor and return its handle; see `Spawner.spawn`."""
-        if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"spawn takes a subclass of actors.Actor, not {actor!r}")
-        if options.on in (None, self.name) and not options.labels:
-            codec = self._station.codec
-            copied = tuple(codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
-            copied_kwargs = {key: codec.copy(value, key) for key, value in kwargs.items()}
-            address = await self._station.host.start(actor, copied, copied_kwargs, options, import_path(actor))
-        else:
-            address = await self.start_actor(import_path(actor), args, dict(kwargs), options, "")
-        handle = self._station.make_handle(address, actor)
-        return handle if options.call_options().is_default else handle.options(timeout=options.timeout, retry=options.retry)
-
-    async def get_or_start(
-        self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions
-    ) -> object:
-        """See `Spawner.get_or_spawn`."""
-        from actors.errors import NameTakenError
-
-        if options.name is None:
-            raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
-        while True:
-            found = await self._names.find(options.name)
-            if found is not None:
-                return self._station.make_handle(found, actor)
-            try:
-                return await self.start(actor, args, kwargs, options)
-            except NameTakenError:
-                # Somebody else was faster; unless that one has ended again meanwhile, it is found now.
-                continue
-
-    async def start_actor(
-        self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
-    ) -> Address:
-        """See `runtime.supervision.work.Operations.start_actor`."""
-        member = await self._place(options)
-        by_file = path_by_file(class_path)
-        try:
-            return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
-        except ActorClassError:
-            if by_file is None:
-                raise
-        # A class of this script itself: nodes of a local cluster know it as that, others by the name of its file.
-        return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
-
-    async def _spawn_on(
-        self, member: Member, path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
-    ) -> Address:
-        service = self._station.node_service(member.name, member.incarnation)
-        ticket = self._environment.token(8).hex()
-        try:
-            return cast("Address", await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket))
-        except trio.Cancelled:
-            # It may have started, and the answer be on its way: nobody else knows of it.
-            with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
-                await service.take_back.send(ticket)
-            raise
-        except RemoteError as error:
-            plain = plain_error(error)
-            if plain is None:
-                raise
-            raise plain from None
-
-    async def stop_address(self, address: Address, reason: ExitReason) -> None:
-        """See `Operations.stop_address`."""
-        try:
-            await self._station.node_service(address.node, address.incarnation).stop_actor(address.name, address.epoch, reason)
-        except ActorNotFoundError:
-            return
-
-    async def watch_address(self, address: Address) -> ExitReason:
-        """See `Operations.watch_address`."""
-        while True:
-            try:
-                ended = await self._station.node_service(address.node, address.incarnation).watch(address.name, address.epoch)
-                if ended is None:
-                    continue
-                return cast("ExitReason", ended)
-            except CallError as error:
-                seen = self._members.find(address.node)
-                if seen is None or seen.member.incarnation != address.incarnation:
-                    return ExitReason("node died", f"node {address.node} is gone: {error}")
-            # The node lives and only the session with it was lost: watch again.
-            await trio.sleep(0.05)
-
-    async def promise(self, name: str, supervisor: str) -> None:
-        """See `Operations.promise`."""
-        await self._names.promise(name, supervisor)
-
-    async def withdraw(self, name: str) -> None:
-        """See `Operations.withdraw`."""
-        await self._names.withdraw(name)
 
     async def locate(self, name: str) -> Address:
         """See `Directory.locate`."""
@@ -359,8 +239,8 @@ class Node:
     async def serve(self) -> None:
         """Start what a node does all its life; returns when it is ready for use."""
         self._nursery.start_soon(self._station.peers.beat, name="beats")
-        if self._ticket is not None:
-            self._station.peers.link(self._ticket.store_peer)
+        if self._contact is not None:
+            self._station.peers.link(self._contact.peer)
         await self._nursery.start(self._follow)
 
     async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -370,6 +250,8 @@ class Node:
                 await nursery.start(self._members.run)
                 names = LeasedNames(self._station.host, self.name, self.leave)
                 nursery.start_soon(self._enrolment.keep, names, name="lease")
+                if self._contact is not None:
+                    nursery.start_soon(self._contact.run, names.lose, name="store")
                 nursery.start_soon(self._let_go, name="references")
                 task_status.started()
 
@@ -391,24 +273,6 @@ class Node:
         self._following.cancel()
         await self._station.peers.close(CLOSE_SECONDS)
 
-    async def _place(self, options: SpawnOptions) -> Member:
-        if options.on is not None:
-            seen = self._members.find(options.on)
-            if seen is None:
-                await self._members.caught_up(self._members.revision + 1)
-                seen = self._members.find(options.on)
-            if seen is None:
-                known = ", ".join(member.name for member in self.members())
-                raise NodeNotFoundError(f"there is no node called {options.on!r} in the cluster; its nodes are: {known}", node=options.on)
-            return seen.member
-        load: dict[str, int] = {}
-        for address in await self._names.all():
-            load[address.node] = load.get(address.node, 0) + 1
-        chosen = choose_node(self.members(), dict(options.labels), self._environment.random(), load)
-        if chosen is None:
-            raise NoPlacementError(f"no node carries the labels {dict(options.labels)!r}", actor=options.name)
-        return chosen
-
     def _make_host(self, station: Station) -> Host:
         return Host(
             self,
@@ -416,12 +280,8 @@ class Node:
             self._environment,
             lambda: self._names,
             station.make_handle,
-            lambda supervisor, address: SupervisionWork(supervisor, address.name, self, self._environment),
+            lambda supervisor, address: SupervisionWork(supervisor, address.name, self.starting, self._environment),
         )
-
-    def _remote_store(self) -> Store:
-        handle = self._station.system_handle(StoreService, STORE_SERVICE, *self._store_node)
-        return RemoteStore(cast("StoreService", handle.options(timeout=CALL_SECONDS)), cast("StoreService", handle))
 
     def _gone(self, member: Member) -> None:
         if (member.name, member.incarnation) != (self.name, self.incarnation):

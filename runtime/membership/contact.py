@@ -1,0 +1,97 @@
+"""The way to a store that another node serves, also after that node was started anew.
+
+A restarted node has another incarnation, which nobody can learn from a store that is away. So its addresses are dialled, as when joining,
+until somebody answers there who knows of the same store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+import trio
+
+from actors.errors import CallError, HandshakeError, ProtocolError
+from runtime.calls.station import Station
+from runtime.environment import Environment
+from runtime.hosting.services import STORE_SERVICE
+from runtime.links.link import Link
+from runtime.membership.join import peer_of
+from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
+from runtime.wire.handshake import Peer
+
+PATIENCE = 1.0
+"""Seconds that the link to the store's node may be without a connection before its addresses are asked who is there now."""
+
+LOOK_EVERY = 0.5
+ASK_SECONDS = 2.0
+
+logger = logging.getLogger("understudy.membership")
+
+
+class StoreContact:
+    """`store`: for all of this node's life. `peer`: the incarnation that serves it, as far as is known."""
+
+    def __init__(self, station: Station, peer: Peer, identity: str, environment: Environment) -> None:
+        self._station = station
+        self._identity = identity
+        self._environment = environment
+        self.peer = peer
+        self.store = RemoteStore(*self._services())
+
+    async def run(self, foreign: Callable[[], None]) -> None:
+        """Follow the store's node for ever. `foreign` is called if another store is found in the place of ours: ours is lost."""
+        while True:
+            link = self._station.peers.link(self.peer)
+            await self._lost(link)
+            while not link.connected:
+                found = await self._look()
+                if found is not None and not self._is_ours(found):
+                    logger.error("the node %s serves another store now: ours is lost, and with it this node's place", self.peer.name)
+                    foreign()
+                    return
+                if found is not None and self._moved(found):
+                    break
+                await trio.sleep(LOOK_EVERY * (0.5 + self._environment.random()))
+
+    async def _lost(self, link: Link) -> None:
+        while link.ended is None:
+            await link.disconnected()
+            with trio.move_on_after(PATIENCE):
+                await link.connected_again()
+                continue
+            return
+
+    async def _look(self) -> dict[str, Any] | None:
+        """What whoever answers at the addresses of the store's node says of itself."""
+        for address in self.peer.addresses:
+            if address.startswith("tcp:"):
+                with trio.move_on_after(ASK_SECONDS):
+                    try:
+                        link = await self._station.peers.first_contact(address.removeprefix("tcp:"))
+                        service = self._station.node_service(link.peer.name, link.peer.incarnation)
+                        return cast("dict[str, Any]", await service.options(timeout=ASK_SECONDS).status())
+                    except (OSError, ValueError, trio.ClosedResourceError, HandshakeError, ProtocolError, CallError) as error:
+                        logger.debug("nobody who knows of the store answers at %s: %s", address, error)
+        return None
+
+    def _is_ours(self, status: dict[str, Any]) -> bool:
+        return bool(status["store"]["identity"] == self._identity)
+
+    def _moved(self, status: dict[str, Any]) -> bool:
+        """Use the incarnation that serves the store now; False if it is the one known."""
+        where = status["store"]
+        name, incarnation = where["node"], where["incarnation"]
+        found = [member for member in status["members"] if (member["name"], member["incarnation"]) == (name, incarnation)]
+        if not found or (name, incarnation) == self.peer.identity:
+            return False
+        logger.warning("the store is served by %s (incarnation %d) now", name, incarnation)
+        before, self.peer = self.peer, peer_of(found[0])
+        self.store.use(*self._services())
+        self._station.ended(before.identity, f"it was started anew as incarnation {incarnation}")
+        return True
+
+    def _services(self) -> tuple[StoreService, StoreService]:
+        handle = self._station.system_handle(StoreService, STORE_SERVICE, *self.peer.identity)
+        return cast("StoreService", handle.options(timeout=CALL_SECONDS)), cast("StoreService", handle)

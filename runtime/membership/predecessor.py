@@ -1,0 +1,33 @@
+"""Whether a node of the same name that is still in the store has ended: then its successor need not wait for its lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from runtime.links.transports import Network
+from runtime.membership.liveness import has_ended, host_identity
+
+if TYPE_CHECKING:
+    from runtime.membership.members import NodeRecord
+
+DIAL_SECONDS = 1.0
+
+
+def is_certainly_over(record: NodeRecord) -> bool:
+    """True if its process ran on this machine, and has ended."""
+    return bool(record.host) and record.host == host_identity() and has_ended(record.pid, record.started)
+
+
+async def accepts_connections(record: NodeRecord, network: Network) -> bool:
+    """True if somebody listens at one of its addresses. If nobody does it may still be alive, so this decides only how long to wait."""
+    for address in record.addresses:
+        if address.startswith("tcp:"):
+            with trio.move_on_after(DIAL_SECONDS):
+                try:
+                    (await network.connect(address)).close()
+                except (OSError, ValueError):
+                    continue
+                return True
+    return False

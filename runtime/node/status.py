@@ -1,0 +1,44 @@
+"""What a node says of itself and of the cluster as it sees it, as plain data; `understudy status` shows it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from runtime.calls.station import Station
+    from runtime.node.node import Node
+
+
+def describe(node: Node, station: Station, store: dict[str, object]) -> dict[str, object]:
+    """The facts. `store`: those about the store."""
+    return {
+        "node": node.name,
+        "incarnation": node.incarnation,
+        "cluster": node.cluster,
+        "address": node.address,
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "store": store,
+        "members": [attrs.asdict(member) for member in node.members()],
+        "unreachable": list(node.unreachable()),
+        "actors": [
+            {
+                "name": cell.address.name,
+                "class": cell.address.class_path,
+                "epoch": cell.address.epoch,
+                "waiting": cell.waiting,
+                "running": len(cell.running),
+                "served": cell.served,
+            }
+            for cell in station.host.cells.values()
+            if not cell.system
+        ],
+        "links": [
+            {"peer": link.peer.name, "connected": link.connected, "connections": link.counters.connections}
+            for link in station.peers.links.values()
+        ],
+    }
