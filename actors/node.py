@@ -19,9 +19,9 @@ A = TypeVar("A")
 class Member:
     """A node of the cluster as every other node sees it.
 
-    `incarnation` is new at every start and ordered by the store. `state` is "up" or "draining". `host` is equal for nodes of one
+    `incarnation` is new at every start and ordered by the store. `state` is "joining", "up" or "draining". `host` is equal for nodes of one
     machine; `pid` is meaningful there only. `addresses` are where it can be dialled. `joined` is in seconds since 1970 UTC by that node's
-    own clock, for people to read.
+    own clock, for people to read. `resources` are amounts by name, as the node was started with.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Member:
     state: str = "up"
     labels: dict[str, str] = attrs.field(factory=dict)
     joined: float = 0.0
+    resources: dict[str, float] = attrs.field(factory=dict)
 
 
 class Spawner(Protocol):

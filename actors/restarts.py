@@ -380,7 +380,7 @@ class RestartMachine:
         if child.rule.restart == "permanent" or (child.rule.restart == "transient" and not reason.is_normal):
             if self._backoff is not None and now - child.running_since >= self._backoff.calm:
                 child.failures = 0
-            child.failures += 1
+            child.failures += reason.is_failure
             self._consider_restart(child, now)
             return
         self._rest(child)
@@ -393,12 +393,12 @@ class RestartMachine:
         return not any(child.rule.significant and child.state != "stopped" for child in self._children.values())
 
     def _consider_restart(self, child: _Child, now: float) -> None:
-        """Count a restart; give up if that makes too many, else begin it, at once or after its wait."""
-        self._restarts.append(now)
-        while self._restarts[0] + self._period < now:
+        """Count a restart after a failure; give up if that makes too many, else begin it, at once or after its wait."""
+        last = child.last_exit or ExitReason("normal")
+        self._restarts.extend([now] * last.is_failure)
+        while self._restarts and self._restarts[0] + self._period < now:
             self._restarts.popleft()
-        if len(self._restarts) > self._intensity:
-            last = child.last_exit or ExitReason("normal")
+        if last.is_failure and len(self._restarts) > self._intensity:
             text = f"more than {self._intensity} restarts within {self._period:g} s, the last of child {child.rule.id!r}: {last}"
             self._shut_down(ExitReason("shutdown", text, last.traceback))
             return

@@ -17,7 +17,18 @@ RestartType = Literal["permanent", "transient", "temporary"]
 Strategy = Literal["one-for-one", "one-for-all", "rest-for-one"]
 AutomaticShutdown = Literal["never", "any-significant", "all-significant"]
 ExitKind = Literal[
-    "normal", "shutdown", "raised", "exit code", "signal", "stopped", "parent stopped", "node died", "start failed", "idle", "killed"
+    "normal",
+    "shutdown",
+    "raised",
+    "exit code",
+    "signal",
+    "stopped",
+    "parent stopped",
+    "node died",
+    "node left",
+    "start failed",
+    "idle",
+    "killed",
 ]
 ChildState = Literal["stopped", "starting", "running", "exited", "stopping", "restarting"]
 Phase = Literal["new", "starting", "running", "stopping", "ended"]
@@ -59,6 +70,11 @@ class ExitReason:
     def is_normal(self) -> bool:
         """True for the ends that OTP calls normal or shutdown: a transient child is not restarted after one."""
         return self.kind in ("normal", "shutdown", "stopped", "parent stopped", "idle")
+
+    @property
+    def is_failure(self) -> bool:
+        """False for what was meant to happen to the child's node: a move to another counts as no restart."""
+        return self.kind != "node left"
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" if self.text else self.kind

@@ -31,6 +31,22 @@ SPIN_VARIABLE = "UNDERSTUDY_SPIN"
 logger = logging.getLogger("understudy.node")
 
 
+@attrs.frozen(kw_only=True)
+class _Settings:
+    """What `open_node` was given, checked and completed."""
+
+    name: str | None
+    join: str | None
+    listen: str
+    cluster: str
+    secret: bytes = attrs.field(repr=False)
+    labels: dict[str, str]
+    resources: dict[str, float]
+    environment: Environment
+    network: Network
+    faults: Faults | None
+
+
 @attrs.define
 class _Door:
     """Where connections arrive. Those that come before the node is complete wait for the moment it is."""
@@ -59,6 +75,7 @@ async def open_node(
     cluster: str = "understudy",
     secret: bytes | str | None = None,
     labels: Mapping[str, str] | None = None,
+    resources: Mapping[str, float] | None = None,
     environment: Environment | None = None,
     network: Network | None = None,
     faults: Faults | None = None,
@@ -66,23 +83,31 @@ async def open_node(
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
     `name`: unique among the live members; generated if None. `listen`: `HOST:PORT` for other nodes, port 0 for any free one; nodes of the
-    same machine use a Unix
-    socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback
-    addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors.
+    same machine use a Unix socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on
+    loopback addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors. `resources`: amounts by
+    name, for members to see.
     `faults`: failpoints for tests, see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
 
     Raises `JoinError`, `NodeNameTakenError`, `ListenError` or a `HandshakeError`, each saying what to do next.
     """
     environment = environment or SystemEnvironment()
-    network = network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto")
-    faults = faults or _faults_asked_for()
-    where = ":".join(split_address(listen))
-    proof = find_secret(secret, environment.token, needs_own=not is_loopback(listen))
+    settings = _Settings(
+        name=name,
+        join=join,
+        listen=":".join(split_address(listen)),
+        cluster=cluster,
+        secret=find_secret(secret, environment.token, needs_own=not is_loopback(listen)),
+        labels=dict(labels or {}),
+        resources=dict(resources or {}),
+        environment=environment,
+        network=network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto"),
+        faults=faults or _faults_asked_for(),
+    )
     try:
         async with trio.open_nursery() as outer:
             nursery: trio.Nursery = await outer.start(_shelter)
             try:
-                async with _opened(nursery, name, join, where, cluster, proof, labels, environment, network, faults) as node:
+                async with _opened(nursery, settings) as node:
                     yield node
             finally:
                 nursery.cancel_scope.cancel()
@@ -112,44 +137,37 @@ async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
 
 
 @asynccontextmanager
-async def _opened(
-    nursery: trio.Nursery,
-    name: str | None,
-    join: str | None,
-    listen: str,
-    cluster: str,
-    proof: bytes,
-    labels: Mapping[str, str] | None,
-    environment: Environment,
-    network: Network,
-    faults: Faults | None,
-) -> AsyncIterator[Node]:
+async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[Node]:
     """The node itself, its tasks in `nursery`."""
+    environment, network = settings.environment, settings.network
     door = _Door()
-    bound = await nursery.start(network.listen, listen, door.accept)
+    bound = await nursery.start(network.listen, settings.listen, door.accept)
     local = await nursery.start(network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept)
     record = NodeRecord(
-        name=name or f"node-{environment.token(4).hex()}",
+        name=settings.name or f"node-{environment.token(4).hex()}",
         addresses=(bound, local),
         host=host_identity(),
         pid=os.getpid(),
         started=process_start(os.getpid()),
         lease=0,
         joined=environment.wall_time(),
-        labels=dict(labels or {}),
+        labels=settings.labels,
+        resources=settings.resources,
     )
     held: EmbeddedStore | None = None
-    if join is None:
+    place = settings.cluster, settings.secret, environment, network, record
+    if settings.join is None:
         held = EmbeddedStore(environment)
         await nursery.start(held.run)
-        coordination = await enter_with_store(held, "embedded", "", cluster, proof, environment, network, record)
+        coordination = await enter_with_store(held, "embedded", "", *place)
     else:
-        found = await enter_by_member(join, cluster, proof, environment, network, record)
+        found = await enter_by_member(settings.join, *place)
         assert isinstance(found, Coordination)
         coordination = found
-    enrolment = coordination.enrolment
-    peer = Peer(name=record.name, incarnation=enrolment.incarnation, role="node", addresses=record.addresses, host=record.host)
-    node = Node(Introduction(cluster=cluster, peer=peer), proof, environment, network, nursery, coordination, faults)
+    incarnation = coordination.enrolment.incarnation
+    peer = Peer(name=record.name, incarnation=incarnation, role="node", addresses=record.addresses, host=record.host)
+    introduction = Introduction(cluster=settings.cluster, peer=peer)
+    node = Node(introduction, settings.secret, environment, network, nursery, coordination, settings.faults)
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)

@@ -130,6 +130,7 @@ class Host:
         self.cells: dict[str, Cell] = {}
         self.draining = False
         self._homes: dict[Cell, Home] = {}
+        self._supervisors: dict[str, str] = {}
         self._exits: OrderedDict[tuple[str, int], ExitReason] = OrderedDict()
         self._watchers: dict[tuple[str, int], trio.Event] = {}
         self._next_number = 0
@@ -204,6 +205,8 @@ class Host:
             epoch = await self.claims().claim(name, class_path, on_behalf_of)
         address = Address(name, self.node.name, self.node.incarnation, epoch, class_path, options.name is not None)
         try:
+            if on_behalf_of:
+                self._supervisors[name] = on_behalf_of
             await self._start(cls, args, kwargs, options, address)
         except Exception as error:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
@@ -280,8 +283,15 @@ class Host:
         return self._exits[key]
 
     async def drain(self, seconds: float) -> None:
-        """Take no new work, let accepted calls finish for at most `seconds`, then stop all actors, the latest first."""
+        """Take no new work, and move the actors whose supervisors are elsewhere: these start them again on other nodes as soon as they end.
+
+        Then let accepted calls of the others finish for at most `seconds`, and stop them, the latest first.
+        """
         self.draining = True
+        moving = [self.cells[name].address for name, supervisor in self._supervisors.items() if supervisor not in self.cells]
+        async with trio.open_nursery() as stops:
+            for address in moving:
+                stops.start_soon(self.stop, address.name, address.epoch, ExitReason("node left", f"node {self.node.name} leaves"))
         with trio.move_on_after(seconds):
             for cell in [cell for cell in self.cells.values() if not cell.system]:
                 await cell.wait_quiet()
@@ -353,6 +363,7 @@ class Host:
                 job.sink.refused(job, cell.gone())
         if self.cells.get(cell.address.name) is cell:
             del self.cells[cell.address.name]
+            self._supervisors.pop(cell.address.name, None)
         home = self._homes.pop(cell, None)
         if home is not None:
             home.cancel()

@@ -45,8 +45,9 @@ class NodeRecord:
     started: str
     lease: int
     joined: float
-    state: str = "up"
+    state: str = "joining"
     labels: dict[str, str] = attrs.field(factory=dict)
+    resources: dict[str, float] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -136,7 +137,17 @@ class Members:
         before = self._seen.get(name)
         if before is not None and before.member.incarnation != created:
             self._gone(before.member)
-        member = Member(name, created, record.addresses, record.host, record.pid, record.state, dict(record.labels), record.joined)
+        member = Member(
+            name=name,
+            incarnation=created,
+            addresses=record.addresses,
+            host=record.host,
+            pid=record.pid,
+            state=record.state,
+            labels=dict(record.labels),
+            joined=record.joined,
+            resources=dict(record.resources),
+        )
         self._seen[name] = SeenMember(member, record)
 
     def _leave(self, name: str) -> None:

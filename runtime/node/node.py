@@ -186,8 +186,8 @@ class Node:
         return MembersWatch(self._members)
 
     async def wait_for(self, count: int) -> tuple[Member, ...]:
-        """Wait until the cluster has at least `count` members."""
-        while len(self._members.all()) < count:
+        """Wait until the cluster has at least `count` members that have joined, or are leaving; returns all."""
+        while sum(member.state != "joining" for member in self._members.all()) < count:
             await self._members.wait_changed()
         return self._members.all()
 
@@ -242,6 +242,7 @@ class Node:
         if self._contact is not None:
             self._station.peers.link(self._contact.peer)
         await self._nursery.start(self._follow)
+        await self._enrolment.set_state("up")
 
     async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Everything that a node does of its own accord, until it leaves."""

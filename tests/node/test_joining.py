@@ -53,7 +53,9 @@ async def test_a_node_that_is_called_while_it_still_joins_answers() -> None:
     answers: list[str] = []
 
     async def call(founder: Node) -> None:
-        await founder.wait_for(2)
+        async for members in founder.watch_members():
+            if len(members) == 2:
+                break
         answers.append(await (await founder.options(on="newcomer").spawn(Greeter)).where())
 
     with trio.fail_after(10):

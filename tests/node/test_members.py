@@ -107,4 +107,10 @@ async def test_the_members_are_told_again_after_every_change() -> None:
                 await here.wait_gone("there")
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
-    assert seen == [["here:up"], ["here:up", "there:up"], ["here:up", "there:draining"], ["here:up"]]
+    assert seen == [
+        ["here:up"],
+        ["here:up", "there:joining"],
+        ["here:up", "there:up"],
+        ["here:up", "there:draining"],
+        ["here:up"],
+    ]
