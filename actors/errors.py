@@ -261,6 +261,10 @@ class StoreCompactedError(StoreError):
     """The watch asked for a revision that the store no longer keeps: read afresh and watch from there."""
 
 
+class StoreDataError(StoreError):
+    """The files of a store on disk cannot be used, or not be written. The message names the file and the next step."""
+
+
 class StoreMismatchError(StoreError):
     """The store belongs to another cluster. Nothing in it was changed."""
 

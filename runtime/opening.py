@@ -9,14 +9,18 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
 
 import attrs
 import trio
 
+from actors.errors import ListenError
 from runtime.environment import Environment, SystemEnvironment
 from runtime.exception_groups import unwrap
 from runtime.faults import Faults
-from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address
+from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address, split_host_port
+from runtime.membership.charter import find_founder, note_founder
 from runtime.membership.coordination import Coordination, enter_by_member, enter_with_store
 from runtime.membership.liveness import host_identity, process_start
 from runtime.membership.members import NodeRecord
@@ -42,6 +46,7 @@ class _Settings:
     secret: bytes = attrs.field(repr=False)
     labels: dict[str, str]
     resources: dict[str, float]
+    data_dir: Path | None
     environment: Environment
     network: Network
     faults: Faults | None
@@ -76,6 +81,7 @@ async def open_node(
     secret: bytes | str | None = None,
     labels: Mapping[str, str] | None = None,
     resources: Mapping[str, float] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     environment: Environment | None = None,
     network: Network | None = None,
     faults: Faults | None = None,
@@ -88,8 +94,14 @@ async def open_node(
     name, for members to see.
     `faults`: failpoints for tests, see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
 
-    Raises `JoinError`, `NodeNameTakenError`, `ListenError` or a `HandshakeError`, each saying what to do next.
+    `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
+    its port is free, at its address; the others go on meanwhile. Without it the store is in memory, and ends with the founder.
+
+    Raises `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, `StoreDataError` or `StoreMismatchError`, each saying what
+    to do next.
     """
+    if data_dir is not None and join is not None:
+        raise ValueError("data_dir is for the node that founds a cluster and keeps its store; one that joins has none: leave data_dir out")
     environment = environment or SystemEnvironment()
     settings = _Settings(
         name=name,
@@ -99,6 +111,7 @@ async def open_node(
         secret=find_secret(secret, environment.token, needs_own=not is_loopback(listen)),
         labels=dict(labels or {}),
         resources=dict(resources or {}),
+        data_dir=Path(data_dir) if data_dir is not None else None,
         environment=environment,
         network=network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto"),
         faults=faults or _faults_asked_for(),
@@ -140,11 +153,13 @@ async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
 async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[Node]:
     """The node itself, its tasks in `nursery`."""
     environment, network = settings.environment, settings.network
+    held = await _held_store(nursery, settings)
+    before = await find_founder(held) if held is not None else None
     door = _Door()
-    bound = await nursery.start(network.listen, settings.listen, door.accept)
+    bound = await _listening(nursery, settings, before[1] if before is not None else None, door)
     local = await nursery.start(network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept)
     record = NodeRecord(
-        name=settings.name or f"node-{environment.token(4).hex()}",
+        name=settings.name or (before[0] if before is not None else f"node-{environment.token(4).hex()}"),
         addresses=(bound, local),
         host=host_identity(),
         pid=os.getpid(),
@@ -154,14 +169,13 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
         labels=settings.labels,
         resources=settings.resources,
     )
-    held: EmbeddedStore | None = None
     place = settings.cluster, settings.secret, environment, network, record
-    if settings.join is None:
-        held = EmbeddedStore(environment)
-        await nursery.start(held.run)
+    if held is not None:
         coordination = await enter_with_store(held, "embedded", "", *place)
+        if settings.data_dir is not None:
+            await note_founder(held, record.name, bound)
     else:
-        found = await enter_by_member(settings.join, *place)
+        found = await enter_by_member(cast("str", settings.join), *place)
         assert isinstance(found, Coordination)
         coordination = found
     incarnation = coordination.enrolment.incarnation
@@ -178,3 +192,26 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
             await node.close()
         if held is not None:
             held.close()
+
+
+async def _held_store(nursery: trio.Nursery, settings: _Settings) -> EmbeddedStore | None:
+    """The store that this process reaches by itself, running in `nursery`; None if a member is to be asked."""
+    if settings.join is not None:
+        return None
+    if settings.data_dir is None:
+        store = EmbeddedStore(settings.environment)
+    else:
+        store = await EmbeddedStore.on_disk(settings.environment, settings.data_dir)
+    await nursery.start(store.run)
+    return store
+
+
+async def _listening(nursery: trio.Nursery, settings: _Settings, before: str | None, door: _Door) -> str:
+    """Where this node is reached: where it was before, if any port will do."""
+    host, port = split_host_port(split_address(settings.listen)[1])
+    if before is not None and port == 0 and split_host_port(split_address(before)[1])[0] == host:
+        try:
+            return cast("str", await nursery.start(settings.network.listen, before, door.accept))
+        except ListenError as error:
+            logger.warning("this node cannot be reached where it was before; nodes that only know that address will not find it: %s", error)
+    return cast("str", await nursery.start(settings.network.listen, settings.listen, door.accept))

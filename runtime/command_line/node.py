@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import click
@@ -12,18 +14,31 @@ import trio
 
 from runtime.command_line.connect import DEFAULT_ADDRESS, secret_of, secret_option
 from runtime.local_cluster import leaving_on_signals
+from runtime.node import Node
 from runtime.opening import open_node
 from runtime.processes.collector import settle_collector
 
 
-def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
-    labels: dict[str, str] = {}
+def _pairs(option: str, what: str, pairs: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"--label takes KEY=VALUE, not {pair!r}")
-        labels[key] = value
-    return labels
+            raise click.UsageError(f"{option} takes KEY={what}, not {pair!r}")
+        found[key] = value
+    return found
+
+
+def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
+    amounts: dict[str, float] = {}
+    for key, text in _pairs("--resource", "NUMBER", pairs).items():
+        try:
+            amounts[key] = float(text)
+        except ValueError:
+            amounts[key] = math.nan
+        if not 0 <= amounts[key] < math.inf:
+            raise click.UsageError(f"--resource takes KEY=NUMBER, zero or more, not {key}={text}")
+    return amounts
 
 
 @click.command(epilog="Example:  understudy node --name w1 --join 127.0.0.1:7400")
@@ -36,10 +51,24 @@ def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
 )
 @click.option("--cluster", default="understudy", show_default=True, help="The cluster's name.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="For placing actors; may be repeated.")
+@click.option("--resource", multiple=True, metavar="KEY=NUMBER", help="What this node has, for others to see; may be repeated.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where a founder keeps the cluster's store: started again on it, it comes back. Left out, the store is in memory.",
+)
 @secret_option
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
-    name: str | None, join: str | None, listen: str | None, cluster: str, label: tuple[str, ...], secret_file: Path | None, as_json: bool
+    name: str | None,
+    join: str | None,
+    listen: str | None,
+    cluster: str,
+    label: tuple[str, ...],
+    resource: tuple[str, ...],
+    data_dir: Path | None,
+    secret_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a second signal stops it at once.
 
@@ -47,22 +76,33 @@ def node(
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    where = listen or (DEFAULT_ADDRESS if join is None else "127.0.0.1:0")
-    trio.run(_run, name, join, where, cluster, _labels(label), secret_of(secret_file), as_json)
+    if join is not None and data_dir is not None:
+        raise click.UsageError("--data-dir is for the node that founds a cluster and keeps its store; leave it out beside --join")
+    opening = open_node(
+        name,
+        join=join,
+        listen=listen or (DEFAULT_ADDRESS if join is None else "127.0.0.1:0"),
+        cluster=cluster,
+        labels=_pairs("--label", "VALUE", label),
+        resources=_amounts(resource),
+        data_dir=data_dir,
+        secret=secret_of(secret_file),
+    )
+    trio.run(_run, opening, as_json)
 
 
-async def _run(
-    name: str | None, join: str | None, listen: str, cluster: str, labels: dict[str, str], secret: bytes | None, as_json: bool
-) -> None:
-    async with open_node(name, join=join, listen=listen, cluster=cluster, labels=labels, secret=secret) as opened:
+async def _run(opening: AbstractAsyncContextManager[Node], as_json: bool) -> None:
+    async with opening as opened:
         async with leaving_on_signals(opened):
             settle_collector()
             if as_json:
                 click.echo(
-                    json.dumps({"node": opened.name, "incarnation": opened.incarnation, "address": opened.address, "cluster": cluster})
+                    json.dumps(
+                        {"node": opened.name, "incarnation": opened.incarnation, "address": opened.address, "cluster": opened.cluster}
+                    )
                 )
             else:
-                click.echo(f"node {opened.name} of cluster {cluster} listens on {opened.address}")
+                click.echo(f"node {opened.name} of cluster {opened.cluster} listens on {opened.address}")
                 click.echo(f"others join with: understudy node --join {opened.address}")
             await opened.asked_to_leave.wait()
         if not as_json:

@@ -17,6 +17,7 @@ from runtime.environment import Environment
 from runtime.store.interface import Compare, Entry, Get, Put, Store
 
 CHARTER = "cluster"
+FOUNDER = "founder"
 
 
 @attrs.frozen
@@ -55,3 +56,17 @@ async def find_or_write_charter(store: Store, cluster: str, secret: bytes, envir
             "give that cluster's secret, or another store"
         )
     return found
+
+
+async def find_founder(store: Store) -> tuple[str, str] | None:
+    """The name and the address of the node that served this store last, if any did."""
+    entry = await store.get(FOUNDER)
+    if entry is None:
+        return None
+    name, address = cbor2.loads(entry.value)
+    return str(name), str(address)
+
+
+async def note_founder(store: Store, name: str, address: str) -> None:
+    """Write down who serves the store, and where: so it comes back there, and the other nodes find it again."""
+    await store.put(FOUNDER, cbor2.dumps([name, address]))

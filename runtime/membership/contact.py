@@ -18,7 +18,7 @@ from runtime.environment import Environment
 from runtime.hosting.services import STORE_SERVICE
 from runtime.links.link import Link
 from runtime.membership.join import peer_of
-from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
+from runtime.store.service import RemoteStore, StoreService
 from runtime.wire.handshake import Peer
 
 PATIENCE = 1.0
@@ -38,10 +38,13 @@ class StoreContact:
         self._identity = identity
         self._environment = environment
         self.peer = peer
-        self.store = RemoteStore(*self._services())
+        self.store = RemoteStore(self._service())
 
-    async def run(self, foreign: Callable[[], None]) -> None:
-        """Follow the store's node for ever. `foreign` is called if another store is found in the place of ours: ours is lost."""
+    async def run(self, ended: Callable[[tuple[str, int], str], None], foreign: Callable[[], None]) -> None:
+        """Follow the store's node for ever.
+
+        `ended` is told of the incarnation that was replaced; `foreign` is called if another store is found in its place: ours is lost.
+        """
         while True:
             link = self._station.peers.link(self.peer)
             await self._lost(link)
@@ -51,7 +54,8 @@ class StoreContact:
                     logger.error("the node %s serves another store now: ours is lost, and with it this node's place", self.peer.name)
                     foreign()
                     return
-                if found is not None and self._moved(found):
+                if found is not None and (before := self._moved(found)) is not None:
+                    ended(before.identity, f"it was started anew as incarnation {self.peer.incarnation}")
                     break
                 await trio.sleep(LOOK_EVERY * (0.5 + self._environment.random()))
 
@@ -79,19 +83,17 @@ class StoreContact:
     def _is_ours(self, status: dict[str, Any]) -> bool:
         return bool(status["store"]["identity"] == self._identity)
 
-    def _moved(self, status: dict[str, Any]) -> bool:
-        """Use the incarnation that serves the store now; False if it is the one known."""
+    def _moved(self, status: dict[str, Any]) -> Peer | None:
+        """Use the incarnation that serves the store now; returns the one before, or None if it is the same."""
         where = status["store"]
         name, incarnation = where["node"], where["incarnation"]
         found = [member for member in status["members"] if (member["name"], member["incarnation"]) == (name, incarnation)]
         if not found or (name, incarnation) == self.peer.identity:
-            return False
+            return None
         logger.warning("the store is served by %s (incarnation %d) now", name, incarnation)
         before, self.peer = self.peer, peer_of(found[0])
-        self.store.use(*self._services())
-        self._station.ended(before.identity, f"it was started anew as incarnation {incarnation}")
-        return True
+        self.store.use(self._service())
+        return before
 
-    def _services(self) -> tuple[StoreService, StoreService]:
-        handle = self._station.system_handle(StoreService, STORE_SERVICE, *self.peer.identity)
-        return cast("StoreService", handle.options(timeout=CALL_SECONDS)), cast("StoreService", handle)
+    def _service(self) -> StoreService:
+        return cast("StoreService", self._station.system_handle(StoreService, STORE_SERVICE, *self.peer.identity))

@@ -22,7 +22,7 @@ from runtime.hosting.services import STORE_SERVICE
 from runtime.links.link import Link
 from runtime.links.transports import Network
 from runtime.membership.names import Names
-from runtime.store.service import CALL_SECONDS, RemoteStore, StoreService
+from runtime.store.service import RemoteStore, StoreService
 from runtime.wire.handshake import Introduction, Peer
 
 JOIN_SECONDS = 10.0
@@ -113,7 +113,7 @@ async def open_client(
             directory.members = status["members"]
             where = status["store"]
             handle = station.system_handle(StoreService, STORE_SERVICE, where["node"], where["incarnation"])
-            store = RemoteStore(handle.options(timeout=CALL_SECONDS), handle)
+            store = RemoteStore(handle)
             directory.names = Names(store, station.codec, 0, me.name, me.incarnation)
             try:
                 yield Client(station, status, store, directory.names)

@@ -67,6 +67,7 @@ class Members:
         self._gone = gone
         self._seen: dict[str, SeenMember] = {}
         self._changed = trio.Event()
+        self._dead: set[tuple[str, int]] = set()
         self.revision = 0
         """All changes up to this revision of the store are in the view."""
 
@@ -77,6 +78,14 @@ class Members:
     def find(self, name: str) -> SeenMember | None:
         """The member of this name."""
         return self._seen.get(name)
+
+    def bury(self, identity: tuple[str, int]) -> None:
+        """That incarnation is proven to have ended. It stays in the view until the store has it, as for all nodes; `is_dead` tells."""
+        self._dead.add(identity)
+
+    def is_dead(self, identity: tuple[str, int]) -> bool:
+        """True if this node knows already what the store does not say yet."""
+        return identity in self._dead
 
     async def wait_changed(self) -> None:
         """Wait for the next change of the view."""
@@ -136,7 +145,7 @@ class Members:
             return
         before = self._seen.get(name)
         if before is not None and before.member.incarnation != created:
-            self._gone(before.member)
+            self._end(before.member)
         member = Member(
             name=name,
             incarnation=created,
@@ -153,7 +162,11 @@ class Members:
     def _leave(self, name: str) -> None:
         before = self._seen.pop(name, None)
         if before is not None:
-            self._gone(before.member)
+            self._end(before.member)
+
+    def _end(self, member: Member) -> None:
+        self._dead.discard((member.name, member.incarnation))
+        self._gone(member)
 
     def _moved_to(self, revision: int) -> None:
         self.revision = max(self.revision, revision)

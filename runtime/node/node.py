@@ -109,7 +109,7 @@ class Node:
         enrolment.use(store)
         self._names = Names(store, codec, enrolment.record.lease, self.name, self.incarnation)
         self._members = Members(store, codec, self._gone)
-        self._deaths = Deaths(self._members, store, nursery, self._station.ended)
+        self._deaths = Deaths(self._members, store, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
@@ -227,7 +227,7 @@ class Node:
             return link
         await self._members.caught_up(incarnation)
         seen = self._members.find(node)
-        if seen is None or seen.member.incarnation != incarnation:
+        if seen is None or seen.member.incarnation != incarnation or self._members.is_dead((node, incarnation)):
             return None
         member = seen.member
         return self._station.peers.link(Peer(name=node, incarnation=incarnation, role="node", addresses=member.addresses, host=member.host))
@@ -252,7 +252,7 @@ class Node:
                 names = LeasedNames(self._station.host, self.name, self.leave)
                 nursery.start_soon(self._enrolment.keep, names, name="lease")
                 if self._contact is not None:
-                    nursery.start_soon(self._contact.run, names.lose, name="store")
+                    nursery.start_soon(self._contact.run, self._ended, names.lose, name="store")
                 nursery.start_soon(self._let_go, name="references")
                 task_status.started()
 
@@ -265,10 +265,12 @@ class Node:
         with trio.move_on_after(DRAIN_SECONDS):
             try:
                 self._station.host.draining = True
-                await self._enrolment.set_state("draining")
+                with trio.move_on_after(CLOSE_SECONDS):
+                    await self._enrolment.set_state("draining")
                 await self._station.host.drain(DRAIN_SECONDS / 2)
                 self._following.cancel()
-                await self._enrolment.leave()
+                with trio.move_on_after(CLOSE_SECONDS):
+                    await self._enrolment.leave()
             except (StoreError, CallError) as error:
                 logger.info("left without the store's knowledge, which forgets us when our lease ends: %s", error)
         self._following.cancel()
@@ -283,6 +285,11 @@ class Node:
             station.make_handle,
             lambda supervisor, address: SupervisionWork(supervisor, address.name, self.starting, self._environment),
         )
+
+    def _ended(self, identity: tuple[str, int], reason: str) -> None:
+        """That incarnation is proven to have ended; the store may not know it yet."""
+        self._members.bury(identity)
+        self._station.ended(identity, reason)
 
     def _gone(self, member: Member) -> None:
         if (member.name, member.incarnation) != (self.name, self.incarnation):

@@ -1,15 +1,19 @@
-"""The embedded store: the machine in memory, on its node's clock, with polls that wait.
+"""The embedded store: the machine in memory, on its node's clock, with polls that wait; with a journal, on disk as well.
 
-It ends with its node: high availability is etcd's job.
+High availability is etcd's job: this store is away while its node is. In memory only, it ends with it.
 
-Every call is a checkpoint first and then one step of the machine without another: a call that is cancelled has not been applied, one that
-returns has, and no two calls interleave.
+Every call is a checkpoint first and then one step of the machine without another: one that is cancelled before has not been applied, and
+no two calls interleave. With a journal, an answer is given when all that it says is on disk; who is cancelled while waiting for that may
+have been served.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 import attrs
 import trio
@@ -17,7 +21,19 @@ import trio
 from actors.errors import StoreError
 from runtime.environment import Environment
 from runtime.store.interface import Compare, Delete, Entry, Operation, Put, RangeResult, Store, TransactionResult, WatchBatch
-from runtime.store.memory import StoreMachine
+from runtime.store.journal import Journal
+from runtime.store.memory import Snapshot, StoreMachine
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 5.0
+"""The least that a lease has left when a store is served again: its holder must find the way back first."""
+
+LATE_SECONDS = 0.5
+"""When the end of a lease is handled later than this, its holder is not to blame."""
+
+RENEWAL_SECONDS = 2.0
+"""What leases have left then."""
 
 
 @attrs.define(eq=False)
@@ -32,42 +48,63 @@ class _Waiting:
 class EmbeddedStore(Store):
     """See `Store`. `run` must be running for leases to end; `close` is for the owner, who ends `run` as well."""
 
-    def __init__(self, environment: Environment, machine: StoreMachine | None = None) -> None:
+    def __init__(self, environment: Environment, machine: StoreMachine | None = None, journal: Journal | None = None) -> None:
         self._environment = environment
         self._machine = StoreMachine() if machine is None else machine
+        self._journal = journal
         # A dict for its order: polls are woken in the order in which they came, in every run of a simulation.
         self._waiting: dict[_Waiting, None] = {}
         self._sooner = trio.Event()
         self._closed = False
 
+    @classmethod
+    async def on_disk(cls, environment: Environment, directory: Path) -> EmbeddedStore:
+        """The store in `directory`, a new one if there is none. Its leases have their whole time again. Raises `StoreDataError`."""
+        journal, kept = await Journal.opened(directory)
+        return cls(environment, StoreMachine.restored(kept, environment.now(), GRACE_SECONDS), journal)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """End leases when their time is over, until the store is closed."""
-        task_status.started()
+        """End leases when their time is over, and write what is to be written, until the store is closed."""
+        async with trio.open_nursery() as nursery:
+            if self._journal is not None:
+                nursery.start_soon(self._journal.run, lambda: self._machine, self._go_back)
+            task_status.started()
+            await self._end_leases()
+
+    async def _end_leases(self) -> None:
         while not self._closed:
             self._sooner = trio.Event()
             due = self._machine.next_expiry()
             with trio.move_on_after(math.inf if due is None else max(0.0, due - self._environment.now())):
                 await self._sooner.wait()
-            before = self._machine.revision
-            self._machine.expire(self._environment.now())
-            self._tell(before)
+            now, due = self._environment.now(), self._machine.next_expiry()
+            if due is not None and now - due > LATE_SECONDS:
+                # This process did not run, or its loop was blocked: the renewals that came meanwhile must be seen first.
+                self._machine.postpone(now + RENEWAL_SECONDS)
+            self._step(partial(StoreMachine.expire, now=now))
 
     def close(self) -> None:
         """Refuse calls from now on and end those that wait, with StoreError. Closing twice is closing once."""
         self._closed = True
         self._sooner.set()
+        if self._journal is not None:
+            self._journal.close()
         for waiting in self._waiting:
             waiting.woken.set()
 
     async def get(self, key: str) -> Entry | None:
         """See `Store.get`."""
         await self._open()
-        return self._machine.get(key)
+        found = self._machine.get(key)
+        await self._lasting(wrote=False)
+        return found
 
     async def range(self, prefix: str) -> RangeResult:
         """See `Store.range`."""
         await self._open()
-        return self._machine.range(prefix)
+        found = self._machine.range(prefix)
+        await self._lasting(wrote=False)
+        return found
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """See `Store.put`."""
@@ -83,18 +120,19 @@ class EmbeddedStore(Store):
         """See `Store.transaction`."""
         await self._open()
         before = self._machine.revision
-        result = self._machine.transaction(compare, then, otherwise)
-        self._tell(before)
+        result = self._step(lambda machine: machine.transaction(compare, then, otherwise))
+        await self._lasting(wrote=result.revision != before)
         return result
 
     async def grant(self, ttl: float) -> int:
         """See `Store.grant`."""
         await self._open()
         due = self._machine.next_expiry()
-        lease = self._machine.grant(ttl, self._environment.now())
+        lease = self._step(lambda machine: machine.grant(ttl, self._environment.now()))
         # `run` sleeps until the end that was next: it needs to know of one before that, and of no other.
         if self._machine.next_expiry() != due:
             self._sooner.set()
+        await self._lasting(wrote=True)
         return lease
 
     async def keep_alive(self, lease: int) -> float:
@@ -110,9 +148,8 @@ class EmbeddedStore(Store):
     async def revoke(self, lease: int) -> None:
         """See `Store.revoke`."""
         await self._open()
-        before = self._machine.revision
-        self._machine.revoke(lease)
-        self._tell(before)
+        self._step(lambda machine: machine.revoke(lease))
+        await self._lasting(wrote=True)
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`. A poll that waits keeps pace: what is compacted meanwhile does not concern it."""
@@ -126,6 +163,7 @@ class EmbeddedStore(Store):
                 del self._waiting[waiting]
             self._refuse_if_closed()
             from_revision = max(from_revision, waiting.since)
+        await self._lasting(wrote=False)
         return batch
 
     async def _open(self) -> None:
@@ -136,7 +174,29 @@ class EmbeddedStore(Store):
         if self._closed:
             raise StoreError("the store is closed: its node has left")
 
+    def _step(self, step: Callable[[StoreMachine], T]) -> T:
+        """Change the machine; tell those whom it concerns, and the journal."""
+        before = self._machine.revision
+        leases = frozenset(self._machine.leases) if self._journal is not None else frozenset()
+        result = step(self._machine)
+        if self._journal is not None:
+            self._journal.note(self._machine, before, leases)
+        self._tell(before)
+        return result
+
+    async def _lasting(self, *, wrote: bool) -> None:
+        """Wait until all that this call has done, or seen, is on disk."""
+        commit = self._journal.latest() if self._journal is not None else None
+        if commit is not None:
+            await commit.done(wrote=wrote)
+
+    def _go_back(self, kept: Snapshot) -> None:
+        """Nothing that was not written has happened. Who waits for a change of it waits on."""
+        self._machine = StoreMachine.restored(kept, self._environment.now(), GRACE_SECONDS)
+        self._sooner.set()
+
     def _tell(self, before: int) -> None:
+        """Wake the polls that the changes after revision `before` concern."""
         if self._waiting and self._machine.revision != before:
             changed = self._machine.changed_after(before)
             # A step so large that it pushed its own beginning out of the history: nobody knows whom that concerned, so all look again.

@@ -43,6 +43,18 @@ class _Lease:
     keys: set[str] = attrs.field(factory=set)
 
 
+@attrs.frozen
+class Snapshot:
+    """A store at one moment. `compacted`: changes up to it are not among `events`; `leases`: seconds by number."""
+
+    revision: int
+    compacted: int
+    next_lease: int
+    leases: dict[int, float]
+    entries: tuple[Entry, ...]
+    events: tuple[Event, ...]
+
+
 class StoreMachine:
     """One store. `now` is in seconds on a monotonic clock; `history`: the changes kept for watches, bounded as it says."""
 
@@ -120,6 +132,48 @@ class StoreMachine:
     def changes(self, prefix: str, from_revision: int) -> WatchBatch | None:
         """The changes to answer a poll with; None if there are none yet. Raises like `Store.poll`."""
         return self._history.since(prefix, from_revision, self.revision)
+
+    def postpone(self, until: float) -> None:
+        """End no lease before `until`: whoever drives the machine was away, and renewals may be waiting at its door."""
+        for found in self._leases.values():
+            found.ends = max(found.ends, until)
+
+    @property
+    def leases(self) -> dict[int, float]:
+        """The leases that have not ended, and for how many seconds each was granted."""
+        return {lease: found.ttl for lease, found in self._leases.items()}
+
+    def snapshot(self) -> Snapshot:
+        """All there is, to be kept elsewhere."""
+        entries = tuple(self._entries[key] for key in self._keys)
+        events = tuple(self._history.after(self._history.compacted))
+        return Snapshot(self.revision, self._history.compacted, self._next_lease, self.leases, entries, events)
+
+    @classmethod
+    def restored(cls, kept: Snapshot, now: float, grace: float, history: History | None = None) -> StoreMachine:
+        """The machine that `kept` was taken from. Its leases have their whole time again, and at least `grace` seconds."""
+        machine = cls(history)
+        machine.revision = kept.revision
+        machine._next_lease = kept.next_lease
+        machine._leases = {lease: _Lease(ttl, now + max(ttl, grace)) for lease, ttl in kept.leases.items()}
+        for entry in kept.entries:
+            machine._entries[entry.key] = entry
+            if entry.lease:
+                machine._leases[entry.lease].keys.add(entry.key)
+        machine._keys = sorted(machine._entries)
+        machine._history.compact(kept.compacted)
+        for event in kept.events:
+            machine._history.add(event)
+        return machine
+
+    @property
+    def next_lease(self) -> int:
+        """The number of the next lease."""
+        return self._next_lease
+
+    def events_after(self, revision: int) -> list[Event]:
+        """The changes after `revision`, as far as they are still known."""
+        return self._history.after(revision)
 
     @property
     def compacted(self) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import trio
 
@@ -14,6 +14,7 @@ from runtime.calls.failures import plain_error
 from runtime.store.interface import (
     Compare,
     Entry,
+    Get,
     Operation,
     Put,
     RangeResult,
@@ -93,82 +94,94 @@ class StoreService(Actor):
 
 
 class RemoteStore(Store):
-    """The store of another node, by way of a handle of its `StoreService`. What no store can do is refused here, before it travels."""
+    """The store of another node, by way of a handle of its `StoreService`. What no store can do is refused here, before it travels.
 
-    def __init__(self, service: StoreService, watching: StoreService) -> None:
-        """`service` has a call timeout; `watching` has none, for `poll`."""
-        self._service = service
-        self._watching = watching
+    While nobody serves the store, calls wait for up to `CALL_SECONDS` until it is served again, by a new incarnation perhaps.
+    """
 
-    def use(self, service: StoreService, watching: StoreService) -> None:
-        """Ask these from now on: the store is served by another incarnation."""
+    def __init__(self, service: StoreService) -> None:
         self._service = service
-        self._watching = watching
+        self._moved = trio.Event()
+
+    def use(self, service: StoreService) -> None:
+        """Ask this one from now on: the store is served by another incarnation."""
+        self._service = service
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
 
     async def get(self, key: str) -> Entry | None:
         """See `Store.get`."""
         check_key(key)
-        return await _asked(self._service.get(key))
+        return await self._asked(lambda service: service.get(key))
 
     async def range(self, prefix: str) -> RangeResult:
         """See `Store.range`."""
-        return await _asked(self._service.range(prefix))
+        return await self._asked(lambda service: service.range(prefix))
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """See `Store.put`."""
         put = Put(key, value, lease)
-        return await _asked(self._service.put(put.key, put.value, put.lease), writes=True)
+        return await self._asked(lambda service: service.put(put.key, put.value, put.lease), writes=True)
 
     async def delete(self, key: str) -> bool:
         """See `Store.delete`."""
         check_key(key)
-        return await _asked(self._service.delete(key), writes=True)
+        return await self._asked(lambda service: service.delete(key), writes=True)
 
     async def transaction(
         self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
     ) -> TransactionResult:
         """See `Store.transaction`."""
         check_transaction(compare, then, otherwise)
-        return await _asked(self._service.transaction(list(compare), list(then), list(otherwise)), writes=True)
+        parts = list(compare), list(then), list(otherwise)
+        return await self._asked(lambda service: service.transaction(*parts), writes=_writes(then) or _writes(otherwise))
 
     async def grant(self, ttl: float) -> int:
         """See `Store.grant`."""
         check_time_to_live(ttl)
-        return await _asked(self._service.grant(ttl), writes=True)
+        return await self._asked(lambda service: service.grant(ttl), writes=True)
 
     async def keep_alive(self, lease: int) -> float:
         """See `Store.keep_alive`."""
-        return await _asked(self._service.keep_alive(lease))
+        return await self._asked(lambda service: service.keep_alive(lease))
 
     async def time_to_live(self, lease: int) -> float:
         """See `Store.time_to_live`."""
-        return await _asked(self._service.time_to_live(lease))
+        return await self._asked(lambda service: service.time_to_live(lease))
 
     async def revoke(self, lease: int) -> None:
         """See `Store.revoke`."""
-        await _asked(self._service.revoke(lease), writes=True)
+        await self._asked(lambda service: service.revoke(lease), writes=True)
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`."""
         check_revision(from_revision)
         while True:
-            batch = await _asked(self._watching.poll(prefix, from_revision))
+            batch = await self._asked(lambda service: service.poll(prefix, from_revision), waits=True)
             if batch is not None:
                 return batch
 
+    async def _asked(self, call: Callable[[StoreService], Awaitable[T]], *, writes: bool = False, waits: bool = False) -> T:
+        """The answer to `call`, which is repeated where that is safe while the store moves. `waits`: it may take its time."""
+        started = trio.current_time()
+        while True:
+            service, moved = self._service, self._moved
+            asked = service if waits else cast("StoreService", cast("Any", service).options(timeout=CALL_SECONDS))
+            try:
+                return await call(asked)
+            except RemoteError as error:
+                plain = plain_error(error)
+                if plain is None:
+                    raise
+                raise plain from None
+            except CallError as error:
+                if writes and not isinstance(error, NotExecutedError):
+                    raise StoreOutcomeUnknownError(f"the store's answer to a write was lost: {error}") from error
+                with trio.move_on_at(started + CALL_SECONDS):
+                    await moved.wait()
+                    continue
+                raise StoreUnavailableError(f"the store is away: {error}") from error
 
-async def _asked(call: Awaitable[T], *, writes: bool = False) -> T:
-    """Translate what happened to the call into what happened to the store."""
-    try:
-        return await call
-    except RemoteError as error:
-        plain = plain_error(error)
-        if plain is None:
-            raise
-        raise plain from None
-    except NotExecutedError as error:
-        raise StoreUnavailableError(f"the store is away: {error}") from error
-    except CallError as error:
-        if writes:
-            raise StoreOutcomeUnknownError(f"the store's answer to a write was lost: {error}") from error
-        raise StoreUnavailableError(f"the store is away: {error}") from error
+
+def _writes(operations: Sequence[Operation]) -> bool:
+    return any(not isinstance(operation, Get) for operation in operations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from runtime.membership.join import open_client
 from runtime.store.embedded import EmbeddedStore
 from runtime.store.interface import Store
 
-STORES = ("memory", "remote")
+STORES = ("memory", "disk", "remote")
 
 SECRET = b"of the conformance suite"
 
@@ -33,10 +34,11 @@ def clock(kind: str) -> trio.testing.MockClock | None:
 
 
 @pytest.fixture
-async def store(kind: str) -> AsyncIterator[Store]:
+async def store(kind: str, tmp_path: Path) -> AsyncIterator[Store]:
     """A store of its own for each test. It may hold keys of others, so tests look at theirs only."""
-    if kind == "memory":
-        embedded = EmbeddedStore(SystemEnvironment())
+    if kind in ("memory", "disk"):
+        environment = SystemEnvironment()
+        embedded = EmbeddedStore(environment) if kind == "memory" else await EmbeddedStore.on_disk(environment, tmp_path / "store")
         async with trio.open_nursery() as nursery:
             await nursery.start(embedded.run)
             yield embedded

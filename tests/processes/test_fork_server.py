@@ -345,9 +345,7 @@ async def test_an_error_in_the_block_comes_out_as_it_was_raised(marked: Marked) 
     assert marked.pids() == set()
 
 
-async def test_ctrl_c_that_interrupts_a_task_of_the_server_comes_out_alone(
-    marked: Marked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ctrl_c_that_interrupts_a_task_of_the_server_comes_out_alone(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
     pressed = trio.Event()
     send_all = ForkServer._send_all
 

@@ -1,0 +1,102 @@
+"""The way of an embedded store's changes to its file: one writer, and all that was changed while it wrote goes into its next commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from actors.errors import StoreError, StoreUnavailableError
+from runtime.store.changes import Changes
+from runtime.store.memory import Snapshot, StoreMachine
+
+if TYPE_CHECKING:
+    from runtime.store.file import StoreFile
+
+
+@attrs.define(eq=False)
+class Commit:
+    """Steps that are committed together. `error`: why they are not."""
+
+    changes: Changes = attrs.field(factory=Changes)
+    over: trio.Event = attrs.field(factory=trio.Event)
+    error: StoreError | None = None
+
+    async def done(self, *, wrote: bool) -> None:
+        """Wait for the end of it. Raises what has happened to the step that waits: `wrote` or not."""
+        await self.over.wait()
+        if self.error is not None:
+            if wrote:
+                raise type(self.error)(f"not written: {self.error}") from self.error
+            raise StoreUnavailableError(f"the store went back to what is on its disk; ask again: {self.error}") from self.error
+
+
+class Journal:
+    """Commits what it is told of to `file`. Whoever answers a call waits for `latest` first, so that nothing is known before it lasts."""
+
+    def __init__(self, file: StoreFile, limiter: trio.CapacityLimiter) -> None:
+        self._file = file
+        self._limiter = limiter
+        self._waiting = Commit()
+        self._writing: Commit | None = None
+        self._woken = trio.Event()
+        self._closing = False
+
+    @classmethod
+    async def opened(cls, directory: Path) -> tuple[Journal, Snapshot]:
+        """The journal of the store in `directory`, and what is there. Raises `StoreDataError`."""
+        # Brings SQLite, which nodes without a file do not need.
+        from runtime.store.file import StoreFile
+
+        limiter = trio.CapacityLimiter(1)
+        file = await trio.to_thread.run_sync(StoreFile, directory, limiter=limiter)
+        return cls(file, limiter), await trio.to_thread.run_sync(file.load, limiter=limiter)
+
+    def note(self, machine: StoreMachine, before: int, leases: frozenset[int]) -> None:
+        """A step of the machine has been made; see `Changes.note`."""
+        if self._waiting.changes.note(machine, before, leases):
+            self._woken.set()
+
+    def latest(self) -> Commit | None:
+        """The commit that holds the last step, unless it is over."""
+        return self._writing if self._waiting.changes.is_empty else self._waiting
+
+    async def run(self, machine: Callable[[], StoreMachine], go_back: Callable[[Snapshot], None]) -> None:
+        """Write until closed, and then what is left. `go_back` takes what is on disk when a commit has failed."""
+        try:
+            while True:
+                await self._woken.wait()
+                if self._waiting.changes.is_empty:
+                    break
+                if not self._closing:
+                    self._woken = trio.Event()
+                self._writing, self._waiting = self._waiting, Commit()
+                with trio.CancelScope(shield=True):
+                    await self._commit(self._writing, machine(), go_back)
+                self._writing = None
+        finally:
+            self._file.close()
+
+    def close(self) -> None:
+        """Let `run` come to its end."""
+        self._closing = True
+        self._woken.set()
+
+    async def _commit(self, commit: Commit, machine: StoreMachine, go_back: Callable[[Snapshot], None]) -> None:
+        try:
+            if commit.changes.everything:
+                await trio.to_thread.run_sync(self._file.rewrite, machine.snapshot(), limiter=self._limiter)
+            else:
+                await trio.to_thread.run_sync(self._file.write, commit.changes, limiter=self._limiter)
+        except StoreError as error:
+            kept = await trio.to_thread.run_sync(self._file.load, limiter=self._limiter)
+            commit.error = error
+            # What was built upon it meanwhile is as void.
+            later, self._waiting = self._waiting, Commit()
+            later.error = error
+            go_back(kept)
+            later.over.set()
+        commit.over.set()

@@ -1,0 +1,328 @@
+"""The store on disk: what was acknowledged is there after any crash, and a file that cannot be used is left as it is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.errors import LeaseLostError, StoreCompactedError, StoreDataError, StoreUnavailableError
+from runtime.environment import SystemEnvironment
+from runtime.store.changes import Changes
+from runtime.store.embedded import GRACE_SECONDS, RENEWAL_SECONDS, EmbeddedStore
+from runtime.store.file import FILE_NAME, StoreFile
+from runtime.store.history import History
+from runtime.store.interface import Compare, Delete, Put
+from runtime.store.memory import Snapshot, StoreMachine
+
+KEYS = ["a", "b", "b/1", "ü"]
+
+
+async def reopened(store: EmbeddedStore, nursery: trio.Nursery, directory: Path) -> EmbeddedStore:
+    """The store after its process has ended and another has begun."""
+    store.close()
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    opened = await EmbeddedStore.on_disk(SystemEnvironment(), directory)
+    await nursery.start(opened.run)
+    return opened
+
+
+# Crashes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_every_acknowledged_write_is_there_after_each_of_20_kills(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    acknowledged: dict[str, int] = {}
+    revision = leases = 0
+    for _ in range(20):
+        command = [sys.executable, "-m", "tests.store.store_process", str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            word, lease, _ = process.stdout.readline().split()
+            assert word == "lease"
+            assert int(lease) > leases, "the number of a lease was given twice"
+            leases = int(lease)
+            for _ in range(draw.randrange(1, 400)):
+                writer, number, revision_now = process.stdout.readline().split()
+                acknowledged[writer] = int(number)
+                assert int(revision_now) > revision or writer in acknowledged
+                revision = max(revision, int(revision_now))
+            process.send_signal(signal.SIGKILL)
+            # What was printed before the kill arrived counts as well.
+            for line in process.stdout:
+                if line.endswith("\n") and len(line.split()) == 3:
+                    writer, number, revision_now = line.split()
+                    acknowledged[writer] = int(number)
+                    revision = max(revision, int(revision_now))
+        file = StoreFile(tmp_path)
+        kept = file.load()
+        file.close()
+        values = {entry.key: int(entry.value) for entry in kept.entries}
+        assert kept.revision >= revision
+        for writer, number in acknowledged.items():
+            # One more may have been on its way, of both keys or of none.
+            assert values[f"counters/{writer}"] in (number, number + 1)
+            assert values[f"mirror/{writer}"] == values[f"counters/{writer}"]
+    assert sum(acknowledged.values()) > 500
+
+
+Step = tuple[str, str, int]
+steps = st.lists(
+    st.tuples(st.sampled_from(["put", "delete", "grant", "revoke", "write", "write", "crash"]), st.sampled_from(KEYS), st.integers(0, 3)),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps, st.sampled_from([1, 3, 10_000]))
+def test_a_crash_brings_back_exactly_what_was_written_last(todo: list[Step], events_kept: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        file, machine, changes = StoreFile(Path(directory)), StoreMachine(History(events_kept)), Changes()
+        written: Snapshot = machine.snapshot()
+        for kind, key, number in todo:
+            before, leases = machine.revision, frozenset(machine.leases)
+            known = sorted(leases)
+            lease = known[number % len(known)] if known and number else 0
+            if kind == "put":
+                machine.transaction([], [Put(key, b"%d" % number, lease), Put(key + "/twin", b"")])
+            elif kind == "delete":
+                machine.transaction([], [Delete(key)])
+            elif kind == "grant":
+                machine.grant(10.0 + number, 0.0)
+            elif kind == "revoke" and lease:
+                machine.revoke(lease)
+            changes.note(machine, before, leases)
+            if kind == "write" and not changes.is_empty:
+                if changes.everything:
+                    file.rewrite(machine.snapshot())
+                else:
+                    file.write(changes)
+                changes, written = Changes(), machine.snapshot()
+            elif kind == "crash":
+                file.close()
+                file = StoreFile(Path(directory))
+                machine, changes = StoreMachine.restored(file.load(), 0.0, GRACE_SECONDS, History(events_kept)), Changes()
+                machine.check_invariants()
+                assert machine.snapshot() == written
+        file.close()
+
+
+async def test_after_a_restart_leases_have_their_time_anew_and_watches_go_on(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        short, long = await store.grant(1.0), await store.grant(20.0)
+        await store.put("short", b"", short)
+        revision = await store.put("long", b"", long)
+        mock_clock.jump(0.9)
+        store = await reopened(store, nursery, tmp_path)
+        assert await store.time_to_live(short) == pytest.approx(GRACE_SECONDS, abs=0.1)
+        assert await store.time_to_live(long) == pytest.approx(20.0, abs=0.1)
+        assert [event.key for event in (await store.poll("", revision)).events] == ["long"]
+        mock_clock.jump(GRACE_SECONDS)
+        assert [event.key for event in (await store.poll("", revision + 1)).events] == ["short"]
+        assert await store.grant(1.0) > long
+        with pytest.raises(LeaseLostError):
+            await store.keep_alive(short)
+        store.close()
+
+
+async def test_after_a_restart_a_watch_from_what_is_forgotten_learns_that_it_is(tmp_path: Path) -> None:
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        await store.put("key", b"1")
+        revision = await store.put("key", b"2")
+        store._machine.compact(revision)
+        await store.put("key", b"3")
+        store = await reopened(store, nursery, tmp_path)
+        with pytest.raises(StoreCompactedError):
+            await store.poll("key", revision)
+        assert (await store.poll("key", revision + 1)).events[0].previous == b"2"
+        store.close()
+
+
+async def test_a_store_that_could_not_run_gives_leases_time_to_be_renewed(mock_clock: trio.testing.MockClock) -> None:
+    store = EmbeddedStore(SystemEnvironment())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        lease = await store.grant(5.0)
+        # As when the process was stopped, or its loop blocked, for a minute: nobody could renew anything.
+        mock_clock.jump(60.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await store.time_to_live(lease) == pytest.approx(RENEWAL_SECONDS)
+        mock_clock.jump(RENEWAL_SECONDS)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(LeaseLostError):
+            await store.time_to_live(lease)
+        store.close()
+
+
+# Files that cannot be used
+
+
+def fill(directory: Path) -> bytes:
+    """A store with something in it; returns its file."""
+    file, machine, changes = StoreFile(directory), StoreMachine(), Changes()
+    machine.transaction([], [Put(f"key/{number}", bytes(2_000)) for number in range(100)])
+    changes.note(machine, 1, frozenset())
+    file.write(changes)
+    file.close()
+    return (directory / FILE_NAME).read_bytes()
+
+
+def cut_in_half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def overwrite_pages(content: bytes) -> bytes:
+    return content[:8192] + b"\xff" * 40_000 + content[48_192:]
+
+
+def garbage(content: bytes) -> bytes:
+    return random.Random(0).randbytes(len(content))
+
+
+@pytest.mark.parametrize("damage", [cut_in_half, overwrite_pages, garbage])
+def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    damaged = damage(fill(tmp_path))
+    (tmp_path / FILE_NAME).write_bytes(damaged)
+    with pytest.raises(StoreDataError, match=r"is damaged .*put a copy in its place"):
+        StoreFile(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == damaged
+
+
+def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        database.execute("PRAGMA user_version = 7")
+    database.close()
+    later = (tmp_path / FILE_NAME).read_bytes()
+    with pytest.raises(StoreDataError, match=r"later version .*version 7.*upgrade"):
+        StoreFile(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == later
+
+
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        database.execute("CREATE TABLE invoices (number INTEGER)")
+    database.close()
+    theirs = (tmp_path / FILE_NAME).read_bytes()
+    with pytest.raises(StoreDataError, match="database of another program"):
+        StoreFile(tmp_path)
+    assert (tmp_path / FILE_NAME).read_bytes() == theirs
+
+
+def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.store.store_process", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(StoreDataError, match=rf"in use by another node \(process {process.pid}\)"):
+            StoreFile(tmp_path)
+        process.kill()
+    StoreFile(tmp_path).close()
+
+
+def test_a_file_that_another_program_locks_is_a_clear_error(tmp_path: Path) -> None:
+    fill(tmp_path)
+    database = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    file = StoreFile(tmp_path)
+    changes = Changes(revision=5)
+    with pytest.raises(StoreDataError, match="locked by another program"):
+        file.write(changes)
+    database.close()
+    file.write(changes)
+    file.close()
+
+
+def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreDataError, match="give another directory"):
+        StoreFile(tmp_path / "file" / "store")
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here, which takes root: {done.stderr.strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_lost(small_disk: Path) -> None:
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), small_disk / "store")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(500_000))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        acknowledged: list[str] = []
+        with pytest.raises(StoreDataError, match=r"not written: .*the disk is full; make room"):
+            await put_for_ever(store, acknowledged)
+        assert acknowledged
+        assert [entry.key for entry in (await store.range("key/")).entries] == acknowledged
+        revision = (await store.range("")).revision
+        errors = await all_at_once(store, 10)
+        assert errors, "all that were written together are refused together"
+        assert all(isinstance(error, StoreDataError | StoreUnavailableError) for error in errors)
+        ballast.unlink()
+        assert await store.put("room", b"again") == revision + 1
+        store = await reopened(store, nursery, small_disk / "store")
+        assert [entry.key for entry in (await store.range("key/")).entries] == acknowledged
+        entry = await store.get("room")
+        assert entry is not None
+        assert entry.value == b"again"
+        store.close()
+
+
+async def put_for_ever(store: EmbeddedStore, acknowledged: list[str]) -> None:
+    for number in itertools.count():
+        await store.put(f"key/{number:04}", bytes(10_000))
+        acknowledged.append(f"key/{number:04}")
+
+
+async def all_at_once(store: EmbeddedStore, count: int) -> list[Exception]:
+    """Writes of many tasks that go into few commits."""
+    errors: list[Exception] = []
+
+    async def put(number: int) -> None:
+        try:
+            await store.transaction([Compare("many", "create_revision", 0)], [Put(f"many/{number}", bytes(50_000))])
+        except (StoreDataError, StoreUnavailableError) as error:
+            errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(put, number)
+    return errors
+
+
+def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
+    child = os.fork()
+    if not child:
+        StoreFile(tmp_path)
+        os._exit(0)
+    os.waitpid(child, 0)
+    StoreFile(tmp_path).close()
