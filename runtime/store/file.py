@@ -162,7 +162,8 @@ class StoreFile:
 
     def _damaged(self, text: str) -> StoreDataError:
         return StoreDataError(
-            f"{self.path} is damaged ({' '.join(text.split())}); nothing was changed: put a copy in its place, or give an empty directory to begin anew"
+            f"{self.path} is damaged ({' '.join(text.split())}); nothing was changed: "
+            "put a copy in its place, or give an empty directory to begin anew"
         )
 
 

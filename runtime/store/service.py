@@ -175,12 +175,13 @@ class RemoteStore(Store):
                     raise
                 raise plain from None
             except CallError as error:
-                if writes and not isinstance(error, NotExecutedError):
-                    raise StoreOutcomeUnknownError(f"the store's answer to a write was lost: {error}") from error
-                with trio.move_on_at(started + CALL_SECONDS):
-                    await moved.wait()
-                    continue
-                raise StoreUnavailableError(f"the store is away: {error}") from error
+                failure = error
+            if writes and not isinstance(failure, NotExecutedError):
+                raise StoreOutcomeUnknownError(f"the store's answer to a write was lost: {failure}") from failure
+            with trio.move_on_at(started + CALL_SECONDS) as patience:
+                await moved.wait()
+            if patience.cancelled_caught:
+                raise StoreUnavailableError(f"the store is away: {failure}") from failure
 
 
 def _writes(operations: Sequence[Operation]) -> bool:
