@@ -10,24 +10,27 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import attrs
 import trio
 
-from actors.errors import ListenError
+from actors.errors import JoinError, ListenError
 from runtime.environment import Environment, SystemEnvironment
 from runtime.exception_groups import unwrap
 from runtime.faults import Faults
 from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address, split_host_port
 from runtime.membership.charter import find_founder, note_founder
-from runtime.membership.coordination import Coordination, enter_by_member, enter_with_store
+from runtime.membership.coordination import Coordination, Elsewhere, StoreKind, enter_by_member, enter_with_store
 from runtime.membership.liveness import host_identity, process_start
 from runtime.membership.members import NodeRecord
 from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.handshake import Introduction, Peer
+
+if TYPE_CHECKING:
+    from runtime.store.etcd.store import EtcdStore
 
 FAULTS_VARIABLE = "UNDERSTUDY_FAULTS"
 SPIN_VARIABLE = "UNDERSTUDY_SPIN"
@@ -47,9 +50,19 @@ class _Settings:
     labels: dict[str, str]
     resources: dict[str, float]
     data_dir: Path | None
+    store: str | None
     environment: Environment
     network: Network
     faults: Faults | None
+
+
+@attrs.frozen
+class _Held:
+    """A store that this process keeps, or reaches without another node. `address`: as other nodes may use it."""
+
+    store: EmbeddedStore | EtcdStore
+    kind: StoreKind
+    address: str = ""
 
 
 @attrs.define
@@ -82,6 +95,7 @@ async def open_node(
     labels: Mapping[str, str] | None = None,
     resources: Mapping[str, float] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
+    store: str | None = None,
     environment: Environment | None = None,
     network: Network | None = None,
     faults: Faults | None = None,
@@ -96,12 +110,16 @@ async def open_node(
 
     `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
     its port is free, at its address; the others go on meanwhile. Without it the store is in memory, and ends with the founder.
+    `store`: `etcd://HOST:PORT,HOST:PORT`, for a cluster that keeps its store in etcd: every node is opened with it, and none is special.
+    For its options see `runtime.store.etcd.address`.
 
     Raises `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, `StoreDataError` or `StoreMismatchError`, each saying what
     to do next.
     """
-    if data_dir is not None and join is not None:
-        raise ValueError("data_dir is for the node that founds a cluster and keeps its store; one that joins has none: leave data_dir out")
+    if data_dir is not None and (join is not None or store is not None):
+        raise ValueError("data_dir is for the node that founds a cluster and keeps its store: leave data_dir out beside join or store")
+    if join is not None and store is not None:
+        raise ValueError("a store leads to its cluster by itself: give join or store, not both")
     environment = environment or SystemEnvironment()
     settings = _Settings(
         name=name,
@@ -112,6 +130,7 @@ async def open_node(
         labels=dict(labels or {}),
         resources=dict(resources or {}),
         data_dir=Path(data_dir) if data_dir is not None else None,
+        store=store,
         environment=environment,
         network=network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto"),
         faults=faults or _faults_asked_for(),
@@ -154,7 +173,7 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
     """The node itself, its tasks in `nursery`."""
     environment, network = settings.environment, settings.network
     held = await _held_store(nursery, settings)
-    before = await find_founder(held) if held is not None else None
+    before = await find_founder(held.store) if held is not None and settings.data_dir is not None else None
     door = _Door()
     bound = await _listening(nursery, settings, before[1] if before is not None else None, door)
     local = await nursery.start(network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept)
@@ -170,14 +189,16 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
         resources=settings.resources,
     )
     place = settings.cluster, settings.secret, environment, network, record
-    if held is not None:
-        coordination = await enter_with_store(held, "embedded", "", *place)
-        if settings.data_dir is not None:
-            await note_founder(held, record.name, bound)
-    else:
+    found: Coordination | Elsewhere | None = None
+    if held is None:
         found = await enter_by_member(cast("str", settings.join), *place)
-        assert isinstance(found, Coordination)
-        coordination = found
+        if isinstance(found, Elsewhere):
+            held = await _running(nursery, _etcd(found.address, settings))
+    if held is not None:
+        found = await enter_with_store(held.store, held.kind, held.address, *place)
+    coordination = cast("Coordination", found)
+    if settings.data_dir is not None and held is not None:
+        await note_founder(held.store, record.name, bound)
     incarnation = coordination.enrolment.incarnation
     peer = Peer(name=record.name, incarnation=incarnation, role="node", addresses=record.addresses, host=record.host)
     introduction = Introduction(cluster=settings.cluster, peer=peer)
@@ -191,19 +212,35 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
         with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
             await node.close()
         if held is not None:
-            held.close()
+            held.store.close()
 
 
-async def _held_store(nursery: trio.Nursery, settings: _Settings) -> EmbeddedStore | None:
+async def _held_store(nursery: trio.Nursery, settings: _Settings) -> _Held | None:
     """The store that this process reaches by itself, running in `nursery`; None if a member is to be asked."""
     if settings.join is not None:
         return None
+    if settings.store is not None:
+        return await _running(nursery, _etcd(settings.store, settings))
     if settings.data_dir is None:
-        store = EmbeddedStore(settings.environment)
-    else:
-        store = await EmbeddedStore.on_disk(settings.environment, settings.data_dir)
-    await nursery.start(store.run)
-    return store
+        return await _running(nursery, _Held(EmbeddedStore(settings.environment), "embedded"))
+    return await _running(nursery, _Held(await EmbeddedStore.on_disk(settings.environment, settings.data_dir), "embedded"))
+
+
+def _etcd(address: str, settings: _Settings) -> _Held:
+    """The store of the settings' cluster in an etcd."""
+    # Brings TLS and what reads addresses, which other nodes do not need.
+    from runtime.store.etcd.address import EtcdAddress
+    from runtime.store.etcd.store import EtcdStore
+
+    if not address:
+        raise JoinError("this cluster's store is an etcd that takes a user or certificates: join with store='etcd://...' (--store) instead")
+    parsed = EtcdAddress.parse(address)
+    return _Held(EtcdStore(parsed, settings.cluster, settings.environment), "etcd", parsed.public)
+
+
+async def _running(nursery: trio.Nursery, held: _Held) -> _Held:
+    await nursery.start(held.store.run)
+    return held
 
 
 async def _listening(nursery: trio.Nursery, settings: _Settings, before: str | None, door: _Door) -> str:

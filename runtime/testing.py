@@ -8,8 +8,15 @@
         ...
 
 Without a change to the program, `UNDERSTUDY_FAULTS="reply-lost=0.1,request-lost=0.1"` switches faults on in every node that starts.
+
+`open_etcd` starts and stops a local etcd whose members can be killed and paused:
+
+    async with open_etcd(members=3) as etcd, open_node(store=etcd.address) as node:
+        etcd.kill(0)
+        ...
 """
 
 from runtime.faults import Fault, Faults, Point
+from runtime.store.etcd.server import EtcdServer, open_etcd
 
-__all__ = ["Fault", "Faults", "Point"]
+__all__ = ["EtcdServer", "Fault", "Faults", "Point", "open_etcd"]

@@ -57,6 +57,9 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     type=click.Path(path_type=Path, file_okay=False),
     help="Where a founder keeps the cluster's store: started again on it, it comes back. Left out, the store is in memory.",
 )
+@click.option(
+    "--store", metavar="etcd://HOST:PORT,...", help="Keep the cluster's store in etcd; all nodes are given it, none needs --join."
+)
 @secret_option
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
@@ -67,6 +70,7 @@ def node(
     label: tuple[str, ...],
     resource: tuple[str, ...],
     data_dir: Path | None,
+    store: str | None,
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -76,8 +80,12 @@ def node(
     """
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    if join is not None and data_dir is not None:
-        raise click.UsageError("--data-dir is for the node that founds a cluster and keeps its store; leave it out beside --join")
+    if data_dir is not None and (join is not None or store is not None):
+        raise click.UsageError(
+            "--data-dir is for the node that founds a cluster and keeps its store; leave it out beside --join or --store"
+        )
+    if join is not None and store is not None:
+        raise click.UsageError("a store leads to its cluster by itself: give --join or --store, not both")
     opening = open_node(
         name,
         join=join,
@@ -86,6 +94,7 @@ def node(
         labels=_pairs("--label", "VALUE", label),
         resources=_amounts(resource),
         data_dir=data_dir,
+        store=store,
         secret=secret_of(secret_file),
     )
     trio.run(_run, opening, as_json)

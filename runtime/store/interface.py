@@ -26,8 +26,10 @@ import attrs
 
 from actors.messages import message
 
-MAX_OPERATIONS = 128
-"""Conditions, and operations in either branch, of one transaction: etcd's default limit, kept so that programs fit every store."""
+MAX_OPERATIONS = 120
+"""Conditions, and operations in either branch, of one transaction: what etcd takes by default (128) and what we add, so that programs fit
+every store.
+"""
 
 
 def check_key(key: object) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,29 @@ from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
 from runtime.membership.join import open_client
 from runtime.store.embedded import EmbeddedStore
+from runtime.store.etcd.address import EtcdAddress
+from runtime.store.etcd.store import EtcdStore
 from runtime.store.interface import Store
+from tests.etcd import shared_etcd
 
-STORES = ("memory", "disk", "remote")
+STORES = ("memory", "disk", "remote", "etcd", "etcd of 3")
 
 SECRET = b"of the conformance suite"
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def etcd_of_one() -> Iterator[str]:
+    """The address of an etcd with one member."""
+    with shared_etcd(1) as server:
+        yield server.address
+
+
+@pytest.fixture(scope="session")
+def etcd_of_three() -> Iterator[str]:
+    """The address of an etcd with three members."""
+    with shared_etcd(3) as server:
+        yield server.address
 
 
 @pytest.fixture(params=STORES)
@@ -34,7 +53,7 @@ def clock(kind: str) -> trio.testing.MockClock | None:
 
 
 @pytest.fixture
-async def store(kind: str, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     """A store of its own for each test. It may hold keys of others, so tests look at theirs only."""
     if kind in ("memory", "disk"):
         environment = SystemEnvironment()
@@ -43,6 +62,14 @@ async def store(kind: str, tmp_path: Path) -> AsyncIterator[Store]:
             await nursery.start(embedded.run)
             yield embedded
             embedded.close()
+    elif kind.startswith("etcd"):
+        server = request.getfixturevalue("etcd_of_three" if kind.endswith("3") else "etcd_of_one")
+        address = EtcdAddress.parse(server)
+        etcd = EtcdStore(address, f"test-{next(NUMBERS)}", SystemEnvironment())
+        async with trio.open_nursery() as nursery:
+            await nursery.start(etcd.run)
+            yield etcd
+            etcd.close()
     else:
         async with (
             open_node(cluster="conformance", secret=SECRET) as node,

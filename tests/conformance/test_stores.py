@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from actors.errors import LeaseLostError, StoreCompactedError
+from runtime.store.etcd.store import EtcdStore
 from runtime.store.history import MAX_EVENTS
 from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Event, Get, Operation, Put, Store
 
@@ -47,7 +48,10 @@ async def keys(store: Store, prefix: str) -> list[str]:
 
 
 async def forget(store: Store, revision: int) -> None:
-    """Change so much that the store no longer knows what happened at `revision`."""
+    """Change so much that the store no longer knows what happened at `revision`; or tell it to forget."""
+    if isinstance(store, EtcdStore):
+        await store.compact(await store.put("forget", b""))
+        return
     for _ in range(MAX_EVENTS // MAX_OPERATIONS + 1):
         result = await store.transaction([], [Put(f"forget/{number}", b"") for number in range(MAX_OPERATIONS)])
     assert result.revision > revision

@@ -1,0 +1,100 @@
+"""`etcd://` addresses: which members to ask, and how to prove who asks."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import attrs
+
+SCHEME = "etcd"
+EXAMPLE = "etcd://HOST:PORT,HOST:PORT"
+OPTIONS = ("ca", "cert", "key", "password-file", "prefix", "tls")
+DEFAULT_PREFIX = "understudy"
+
+
+@attrs.frozen
+class EtcdAddress:
+    """Where an etcd is. `ca`, `cert` and `key` are files in PEM; `prefix` is put before all keys, so that others may use the same etcd."""
+
+    endpoints: tuple[tuple[str, int], ...]
+    user: str = ""
+    password: str = attrs.field(default="", repr=False)
+    tls: bool = False
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    prefix: str = DEFAULT_PREFIX
+
+    @classmethod
+    def parse(cls, text: str) -> EtcdAddress:
+        """`etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...][?OPTION=VALUE&...]`.
+
+        Options: `tls=yes`, `ca`, `cert` and `key` (files; each switches TLS on), `password-file`, `prefix`. Raises ValueError that says
+        what is wrong and what was expected, never with the password.
+        """
+        scheme, colon, _ = text.partition("://")
+        if not colon or scheme != SCHEME:
+            what = f"{scheme}://" if colon else repr(text)
+            raise ValueError(f"a store's address is {EXAMPLE}, not {what}; for a store of the founding node's own, give a data directory")
+        parts = urlsplit(text)
+        if parts.path.strip("/") or parts.fragment:
+            raise ValueError(f"nothing follows the ports of {EXAMPLE} but ?OPTION=VALUE; a prefix for the keys is ?prefix=NAME")
+        login, _, members = parts.netloc.rpartition("@")
+        user, _, password = login.partition(":")
+        options = _options(parts.query)
+        if "password-file" in options:
+            password = _password(Path(options["password-file"]))
+        if bool(options.get("cert")) != bool(options.get("key")):
+            raise ValueError("cert and key go together: give both files, or none")
+        files = {name: Path(options[name]) for name in ("ca", "cert", "key") if options.get(name)}
+        return cls(
+            tuple(_endpoint(member) for member in members.split(",")),
+            unquote(user),
+            unquote(password),
+            bool(files) or options.get("tls", "no") == "yes",
+            prefix=options.get("prefix", DEFAULT_PREFIX),
+            **files,
+        )
+
+    @property
+    def public(self) -> str:
+        """The address as others may see it; "" if it takes more than an address to get in: then each must be given its own."""
+        if self.user or self.tls:
+            return ""
+        members = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.endpoints)
+        return f"{SCHEME}://{members}" + ("" if self.prefix == DEFAULT_PREFIX else f"?prefix={self.prefix}")
+
+    def __str__(self) -> str:
+        return ", ".join(f"{host}:{port}" for host, port in self.endpoints)
+
+
+def _options(query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in OPTIONS:
+            near = difflib.get_close_matches(name, OPTIONS, n=1)
+            raise ValueError(
+                f"an etcd:// address has no option {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(OPTIONS)}")
+            )
+        if not value:
+            raise ValueError(f"the option {name!r} of the etcd:// address has no value")
+        options[name] = value
+    if options.get("tls", "no") not in ("yes", "no"):
+        raise ValueError(f"tls is yes or no, not {options['tls']!r}")
+    return options
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"a member of an etcd is HOST:PORT, not {text!r}; its clients' port is 2379 by default")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _password(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"the password file {path} cannot be read: {error.strerror}") from None
