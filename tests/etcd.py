@@ -13,6 +13,8 @@ import trio
 
 from runtime.testing import EtcdServer, open_etcd
 
+needs_etcd = pytest.mark.skipif(which("etcd") is None, reason="etcd is not installed: apt-get install etcd-server")
+
 
 @contextmanager
 def shared_etcd(members: int) -> Iterator[EtcdServer]:

@@ -90,7 +90,10 @@ class Gateway:
                 connection = await Connection.opened(member.host, member.port, self._trust)
                 try:
                     await connection.send(path, json.dumps(body).encode(), self._token)
-                    await connection.status()
+                    if await connection.status() != 200:
+                        # Perhaps for a token that has expired.
+                        self._token = ""
+                        raise LostError(f"{member.host}:{member.port}: {_parsed(await connection.body()).get('error')}")
                 except BaseException:
                     connection.close()
                     raise

@@ -1,0 +1,1 @@
+"""The store in etcd: its addresses, its JSON, its transport under faults."""

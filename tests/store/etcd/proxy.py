@@ -1,0 +1,66 @@
+"""A proxy before an etcd that loses requests and answers: an answer after etcd has given it, a request before etcd has seen it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+
+@attrs.define
+class LossyProxy:
+    """`lose_answers` and `lose_requests`: probabilities. `paths`: only requests of these are lost."""
+
+    target: int
+    draw: random.Random
+    port: int = 0
+    lose_answers: float = 0.0
+    lose_requests: float = 0.0
+    paths: tuple[bytes, ...] = (b"/v3/kv/txn",)
+    lost_answers: int = 0
+    lost_requests: int = 0
+
+    async def serve(self, client: trio.SocketStream) -> None:
+        """Carry one connection until either side ends it, or something is to be lost."""
+        async with client, await trio.open_tcp_stream("127.0.0.1", self.target) as server, trio.open_nursery() as nursery:
+            doomed = trio.Event()
+
+            async def answers() -> None:
+                try:
+                    async for data in server:
+                        if doomed.is_set():
+                            self.lost_answers += 1
+                            break
+                        await client.send_all(data)
+                except trio.BrokenResourceError:
+                    pass
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(answers)
+            try:
+                async for data in client:
+                    if any(b"POST " + path in data for path in self.paths):
+                        if self.draw.random() < self.lose_requests:
+                            self.lost_requests += 1
+                            break
+                        if self.draw.random() < self.lose_answers:
+                            doomed.set()
+                    await server.send_all(data)
+            except trio.BrokenResourceError:
+                pass
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def lossy_proxy(target: int, seed: int = 0) -> AsyncIterator[LossyProxy]:
+    """A proxy on a free port before `target`."""
+    proxy = LossyProxy(target, random.Random(seed))
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        proxy.port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, proxy.serve, listeners)
+        yield proxy
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,135 @@
+"""Who is let into an etcd: by TLS, by a certificate, by a user's password."""
+
+from __future__ import annotations
+
+import ssl
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trustme
+
+from actors.errors import JoinError, StoreError, StoreUnavailableError
+from runtime import open_node
+from runtime.store.etcd.address import EtcdAddress
+from runtime.store.etcd.gateway import EtcdRefusalError, Gateway
+from runtime.testing import EtcdServer, open_etcd
+from tests.etcd import needs_etcd
+from tests.store.etcd.conftest import store_at
+
+pytestmark = needs_etcd
+
+
+@asynccontextmanager
+async def behind_tls(target: int, authority: trustme.CA, *, client_certificates: bool = False) -> AsyncIterator[int]:
+    """The port of a TLS proxy before the etcd at `target`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    if client_certificates:
+        authority.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+
+    async def serve(client: trio.SSLStream[trio.SocketStream]) -> None:
+        try:
+            async with client, await trio.open_tcp_stream("127.0.0.1", target) as server, trio.open_nursery() as nursery:
+                await client.do_handshake()
+
+                async def carry(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:
+                    while data := await source.receive_some():
+                        await sink.send_all(data)
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(carry, client, server)
+                nursery.start_soon(carry, server, client)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            # A client that is refused, or has gone.
+            pass
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1", https_compatible=True)
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        yield listeners[0].transport_listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_tls_is_spoken_and_its_certificate_checked(etcd: EtcdServer, tmp_path: Path) -> None:
+    authority, stranger = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    stranger.cert_pem.write_to_path(str(tmp_path / "stranger.pem"))
+    async with behind_tls(etcd.members[0].client_port, authority) as port:
+        async with store_at(f"etcd://127.0.0.1:{port}?ca={tmp_path / 'ca.pem'}") as opened:
+            assert await opened.put("key", b"") > 1
+            assert (await opened.poll("key", 1)).events
+        async with store_at(f"etcd://127.0.0.1:{port}?ca={tmp_path / 'stranger.pem'}") as opened:
+            with pytest.raises(StoreUnavailableError, match=r"no TLS: .*certificate verify failed"):
+                await opened._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.3)
+        async with store_at(f"etcd://127.0.0.1:{port}") as opened:
+            with pytest.raises(StoreUnavailableError):
+                await opened._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.3)
+
+
+async def test_a_client_certificate_is_shown(etcd: EtcdServer, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    certificate = authority.issue_cert("node")
+    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    async with behind_tls(etcd.members[0].client_port, authority, client_certificates=True) as port:
+        address = f"etcd://127.0.0.1:{port}?ca={tmp_path / 'ca.pem'}"
+        async with store_at(f"{address}&cert={tmp_path / 'cert.pem'}&key={tmp_path / 'key.pem'}") as opened:
+            assert await opened.put("key", b"") > 1
+        async with store_at(address) as opened:
+            with pytest.raises(StoreUnavailableError):
+                await opened._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.3)
+
+
+def test_files_that_are_no_certificates_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for file in (tmp_path / "ca.pem", tmp_path / "missing.pem"):
+        with pytest.raises(ValueError, match="look at ca, cert and key"):
+            Gateway(EtcdAddress.parse(f"etcd://127.0.0.1:1?ca={file}"))
+
+
+async def test_a_user_is_let_in_with_the_right_password_to_its_own_keys_and_again_after_its_token_has_expired() -> None:
+    async with open_etcd() as server:
+        where = server.address.removeprefix("etcd://")
+        await lock_up(Gateway(EtcdAddress.parse(server.address)))
+        async with store_at(f"etcd://ann:right@{where}", "cluster") as opened:
+            assert await opened.put("key", b"1") > 1
+            assert (await opened.poll("key", 1)).events
+            opened._gateway._token = "expired"
+            revision = await opened.put("key", b"2")
+            opened._gateway._token = "expired"
+            assert (await opened.poll("key", revision)).events
+        for address, why in ((f"etcd://ann:wrong@{where}", "authentication failed"), (f"etcd://{where}", "user name is empty")):
+            async with store_at(address, "cluster") as opened:
+                with pytest.raises(EtcdRefusalError, match=rf"does not let us in .*{why}.*password-file=FILE") as refused:
+                    await opened.get("key")
+                assert "wrong" not in str(refused.value)
+        with pytest.raises(StoreError, match=r"does not let us in .*permission denied"):
+            async with open_node(store=f"etcd://ann:right@{where}?prefix=others", secret="of the tests"):
+                pass
+        async with open_node("here", store=f"etcd://ann:right@{where}", secret="of the tests") as node:
+            with pytest.raises(JoinError, match="takes a user or certificates"):
+                async with open_node(join=node.address, secret="of the tests"):
+                    pass
+
+
+async def lock_up(gateway: Gateway) -> None:
+    """Let in nobody but root and ann, who has the keys under `understudy/`."""
+    start, end = (b64encode(key).decode() for key in (b"understudy/", b"understudy0"))
+    for path, body in (
+        ("user/add", {"name": "root", "password": "root"}),
+        ("role/add", {"name": "root"}),
+        ("user/grant", {"user": "root", "role": "root"}),
+        ("user/add", {"name": "ann", "password": "right"}),
+        ("role/add", {"name": "writer"}),
+        ("role/grant", {"name": "writer", "perm": {"permType": "READWRITE", "key": start, "range_end": end}}),
+        ("user/grant", {"user": "ann", "role": "writer"}),
+        ("enable", {}),
+    ):
+        await gateway.ask(f"/v3/auth/{path}", body)
+    gateway.close()

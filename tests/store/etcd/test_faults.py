@@ -1,0 +1,252 @@
+"""The store in etcd while requests and answers are lost, members are killed and paused, and strangers answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from actors.errors import StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from runtime.store.etcd import gateway, store
+from runtime.store.etcd.store import EtcdStore
+from runtime.store.interface import Compare, Delete, Entry, Get, Put
+from runtime.testing import EtcdServer, open_etcd
+from tests.etcd import needs_etcd
+from tests.store.etcd.conftest import store_at
+from tests.store.etcd.proxy import lossy_proxy
+
+pytestmark = needs_etcd
+
+
+async def increment(store: EtcdStore, key: str, times: int, unknown: list[str] | None = None) -> int:
+    """Count up `key`, which nobody else does; returns how often it was acknowledged. `unknown` takes the errors that may happen."""
+    acknowledged = 0
+    for _ in range(times):
+        entry = await insist(store, key)
+        number, revision = (int(entry.value), entry.mod_revision) if entry is not None else (0, 0)
+        try:
+            result = await store.transaction(
+                [Compare(key, "mod_revision", revision)],
+                [Get(key), Put(key, b"%d" % (number + 1)), Delete("no/such/key"), Get(key)],
+                [Get(key)],
+            )
+        except StoreOutcomeUnknownError as error:
+            if unknown is None:
+                raise
+            unknown.append(str(error))
+            continue
+        except StoreUnavailableError:
+            continue
+        assert result.succeeded, "a repeat of ours has been applied before"
+        before, _, deleted, after = result.responses
+        assert before == entry
+        assert not deleted
+        assert isinstance(after, Entry)
+        assert int(after.value) == number + 1
+        assert after.mod_revision == result.revision
+        acknowledged += 1
+    return acknowledged
+
+
+async def insist(store: EtcdStore, key: str) -> Entry | None:
+    while True:
+        try:
+            return await store.get(key)
+        except StoreUnavailableError:
+            await trio.sleep(0.1)
+
+
+async def test_transactions_whose_requests_and_answers_are_lost_are_applied_once_and_answered_right(etcd: EtcdServer) -> None:
+    with trio.fail_after(50):
+        async with lossy_proxy(etcd.members[0].client_port) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy:
+            await lossy.put("warm", b"")
+            proxy.lose_answers = proxy.lose_requests = 0.2
+            counts: dict[str, int] = {}
+
+            async def count(key: str) -> None:
+                counts[key] = await increment(lossy, key, 40)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(8):
+                    nursery.start_soon(count, f"counter/{number}")
+            proxy.lose_answers = proxy.lose_requests = 0.0
+            for key, acknowledged in counts.items():
+                entry = await lossy.get(key)
+                assert entry is not None
+                assert int(entry.value) == entry.version == acknowledged == 40
+            assert min(proxy.lost_answers, proxy.lost_requests) > 40
+
+
+async def test_deletes_grants_and_revokes_survive_lost_answers(etcd: EtcdServer) -> None:
+    with trio.fail_after(50):
+        async with lossy_proxy(etcd.members[0].client_port) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy:
+            proxy.paths = (b"/v3/kv/txn", b"/v3/lease/grant", b"/v3/lease/revoke", b"/v3/lease/keepalive", b"/v3/kv/range")
+            proxy.lose_answers = 0.3
+            for number in range(30):
+                lease = await lossy.grant(60)
+                await lossy.put(f"key/{number}", b"", lease)
+                assert await lossy.keep_alive(lease) == 60
+                assert await lossy.delete(f"key/{number}")
+                assert not await lossy.delete(f"key/{number}")
+                await lossy.revoke(lease)
+            assert proxy.lost_answers > 30
+
+
+async def test_an_answer_that_is_lost_for_good_is_unknown_and_names_etcd(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(gateway, "CALL_SECONDS", 1.0)
+    with trio.fail_after(30):
+        async with lossy_proxy(etcd.members[0].client_port) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy:
+            await lossy.put("warm", b"")
+            proxy.lose_answers = 1.0
+            with pytest.raises(StoreOutcomeUnknownError, match=rf"etcd at 127.0.0.1:{proxy.port}"):
+                await lossy.put("key", b"")
+            proxy.lose_answers = 0.0
+            # What became of it can be seen, and can change no more.
+            assert (await lossy.get("key")) is None or (await lossy.delete("key"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledged_increment() -> None:
+    with trio.fail_after(110):
+        async with open_etcd(3) as server, store_at(server.address) as opened:
+            unknown: list[str] = []
+            counts: dict[str, int] = {}
+            over = False
+
+            async def count(key: str) -> None:
+                counts[key] = 0
+                while not over:
+                    counts[key] += await increment(opened, key, 1, unknown)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(6):
+                    nursery.start_soon(count, f"counter/{number}")
+                for index in (0, 1, 2):
+                    seen = dict(counts)
+                    server.kill(index)
+                    await until(lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen))
+                    await server.start(index)
+                    seen = dict(counts)
+                    server.pause((index + 1) % 3)
+                    await until(lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen))
+                    server.resume((index + 1) % 3)
+                over = True
+            for key, acknowledged in counts.items():
+                entry = await opened.get(key)
+                assert entry is not None
+                assert acknowledged <= int(entry.value) <= acknowledged + len(unknown)
+                assert entry.version == int(entry.value), "each number was written once"
+
+
+async def until(happens: Callable[[], bool]) -> None:
+    while not happens():  # noqa: ASYNC110  asked until it does
+        await trio.sleep(0.02)
+
+
+async def test_a_watch_goes_on_over_a_kill_of_the_member_and_misses_nothing() -> None:
+    with trio.fail_after(50):
+        async with open_etcd() as server, store_at(server.address) as opened:
+            revision = await opened.put("key/0", b"")
+            seen: list[str] = []
+
+            async def watch() -> None:
+                async for batch in opened.watch("key/", revision):
+                    seen.extend(event.key for event in batch.events)
+                    if len(seen) == 4:
+                        return
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                await until(lambda: bool(seen))
+                for number in (1, 2, 3):
+                    server.kill()
+                    await server.start()
+                    await insist(opened, "key")
+                    await opened.put(f"key/{number}", b"")
+            assert seen == ["key/0", "key/1", "key/2", "key/3"]
+
+
+async def test_an_etcd_that_is_not_there_is_unavailable_and_says_where_it_was_looked_for() -> None:
+    async with store_at("etcd://127.0.0.1:1") as nowhere:
+        with trio.fail_after(30), pytest.raises(StoreUnavailableError, match=r"127.0.0.1:1: .*is it running, and is this its address"):
+            await nowhere._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.5)
+
+
+STRANGERS = {
+    "http": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "not found": b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
+    "a list": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    "ssh": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "garbage": bytes(range(256)),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+async def test_a_stranger_at_the_address_is_a_clear_error(stranger: str) -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(STRANGERS[stranger])
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(trio.serve_listeners, answer, listeners)
+        async with store_at(f"etcd://127.0.0.1:{port}") as strange:
+            with trio.fail_after(30), pytest.raises(StoreError, match=rf"127.0.0.1:{port}.*(check the address|is this its address)"):
+                await strange._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.5)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_member_that_says_nothing_is_given_up_for_another(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "ATTEMPT_SECONDS", 0.2)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, silent, listeners)
+        port = listeners[0].socket.getsockname()[1]
+        async with store_at(f"etcd://127.0.0.1:{port},127.0.0.1:{etcd.members[0].client_port}") as opened:
+            with trio.fail_after(10):
+                assert await opened.put("key", b"") > 1
+                assert (await opened.poll("key", 1)).events
+        nursery.cancel_scope.cancel()
+
+
+async def silent(stream: trio.SocketStream) -> None:
+    async with stream:
+        await trio.sleep_forever()
+
+
+async def test_stores_of_two_clusters_in_one_etcd_do_not_see_each_other(etcd: EtcdServer) -> None:
+    async with store_at(etcd.address, "one") as one, store_at(etcd.address, "one-more") as other:
+        await one.put("key", b"1")
+        assert await other.get("key") is None
+        assert not (await other.range("")).entries
+
+
+async def test_the_markers_go_with_their_client(etcd: EtcdServer) -> None:
+    async with store_at(etcd.address, "gone") as opened:
+        await opened.put("key", b"")
+        root = opened._markers._root
+        assert await found_under(etcd, root)
+    assert not await found_under(etcd, root)
+
+
+async def found_under(etcd: EtcdServer, root: str) -> list[object]:
+    async with store_at(etcd.address) as other:
+        space = store.Space(root)
+        return list((await other._ask("/v3/kv/range", space.under(""))).get("kvs", ()))
+
+
+async def test_markers_whose_lease_has_ended_are_made_anew(etcd: EtcdServer) -> None:
+    async with store_at(etcd.address) as opened:
+        await opened.put("key", b"1")
+        await opened._ask("/v3/lease/revoke", {"ID": str(opened._lease)})
+        assert await opened.put("key", b"2") > 1
+        entry = await opened.get("key")
+        assert entry is not None
+        assert entry.version == 2
