@@ -1,8 +1,7 @@
 """A cluster of real node processes on this machine, in one line; for tests, scripts and the demo.
 
 The processes are forked from one warm process that has the imports done. They end with the `async with` block, and with this process,
-however it
-ends. The founding node, which keeps the store, lives in this process.
+however it ends. The founding node, which keeps the store unless that is in etcd, lives in this process.
 """
 
 from __future__ import annotations
@@ -74,7 +73,8 @@ class NodeProcess:
 class LocalCluster:
     """An open local cluster; see `open_local_cluster`."""
 
-    def __init__(self, node: Node, server: ForkServer) -> None:
+    def __init__(self, node: Node, server: ForkServer, store: str | None) -> None:
+        self._store = store
         self.node = node
         """The founding node, in this process: spawn and look up through it."""
         self._server = server
@@ -93,7 +93,8 @@ class LocalCluster:
             self._next += 1
         settings = {
             "name": name,
-            "join": self.node.address,
+            "join": self.node.address if self._store is None else None,
+            "store": self._store,
             "cluster": self.node.cluster,
             "secret": self.node.secret,
             "labels": dict(labels or {}),
@@ -124,20 +125,20 @@ class LocalCluster:
 
 @asynccontextmanager
 async def open_local_cluster(
-    nodes: int = 2, *, cluster: str = "local", on_line: Callable[[str, str], None] | None = None
+    nodes: int = 2, *, cluster: str = "local", store: str | None = None, on_line: Callable[[str, str], None] | None = None
 ) -> AsyncIterator[LocalCluster]:
     """Start `nodes` node processes called `worker-1`, `worker-2`, ... around a founding node in this process.
 
     Actor classes of the script itself can be used: the processes import the same file, without its `if __name__ == "__main__"` part. What
     the processes print comes out here line by line with the node's name in front; `on_line(name, line)` takes the lines instead.
-    Leaving the block stops all.
+    `store`: an `etcd://` address to keep the cluster's store in; by default the founding node keeps it. Leaving the block stops all.
     """
     secret = SystemEnvironment().token(32)
     async with (
         open_fork_server(preload=PRELOADED, on_line=on_line) as server,
-        open_node("driver", cluster=cluster, secret=secret) as node,
+        open_node("driver", cluster=cluster, store=store, secret=secret) as node,
     ):
-        opened = LocalCluster(node, server)
+        opened = LocalCluster(node, server, store)
         async with trio.open_nursery() as starting:
             for _ in range(nodes):
                 starting.start_soon(opened.start_node)
@@ -159,7 +160,8 @@ def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
 async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -> None:
     opening = open_node(
         str(settings["name"]),
-        join=str(settings["join"]),
+        join=settings["join"],  # type: ignore[arg-type]
+        store=settings["store"],  # type: ignore[arg-type]
         cluster=str(settings["cluster"]),
         secret=settings["secret"],  # type: ignore[arg-type]
         labels=settings["labels"],  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ def shared_etcd(members: int) -> Iterator[EtcdServer]:
     """A running etcd. Skips the test, saying why, where there is none."""
     if which("etcd") is None:
         pytest.skip("etcd is not installed: apt-get install etcd-server")
-    started: queue.SimpleQueue[tuple[EtcdServer, trio.Event, trio.lowlevel.TrioToken] | BaseException] = queue.SimpleQueue()
+    started: queue.SimpleQueue[tuple[EtcdServer, trio.Event, trio.lowlevel.TrioToken] | Exception] = queue.SimpleQueue()
 
     async def serve() -> None:
         over = trio.Event()
@@ -32,13 +32,13 @@ def shared_etcd(members: int) -> Iterator[EtcdServer]:
     def run() -> None:
         try:
             trio.run(serve)
-        except BaseException as error:
+        except Exception as error:
             started.put(error)
 
     thread = threading.Thread(target=run, name="etcd of the tests")
     thread.start()
     found = started.get()
-    if isinstance(found, BaseException):
+    if isinstance(found, Exception):
         raise found
     server, over, token = found
     yield server

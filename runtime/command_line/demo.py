@@ -19,7 +19,8 @@ WIDTH = 32
 @click.command(epilog="Example:  understudy demo --json")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome and the time line as JSON.")
 @click.option("--logs", is_flag=True, help="Show what the node processes log, too.")
-def demo(as_json: bool, logs: bool) -> None:
+@click.option("--store", metavar="etcd://HOST:PORT,...", help="Keep the cluster's store in etcd, rather than in this process.")
+def demo(as_json: bool, logs: bool, store: str | None) -> None:
     """Index every identifier of the standard library on a cluster while its nodes join, leave and are killed.
 
     The result is held against one computed in a single process; if they differ, the exit status is 1.
@@ -28,7 +29,7 @@ def demo(as_json: bool, logs: bool) -> None:
         # Nodes die here on purpose: the time line tells of it better than their warnings do.
         logging.getLogger("understudy").setLevel(logging.CRITICAL)
     show = _Display(quiet=as_json, logs=logs)
-    outcome = trio.run(Story(show.happening, show.progress).play, show.line)
+    outcome = trio.run(Story(show.happening, show.progress, store).play, show.line)
     if as_json:
         click.echo(json.dumps(attrs.asdict(outcome), indent=2))
     else:

@@ -11,6 +11,7 @@ import trio
 
 from actors.errors import CallError
 from runtime.command_line.connect import cluster_options, connect
+from runtime.environment import SystemEnvironment
 
 NODE_SECONDS = 3.0
 
@@ -43,18 +44,34 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
         async with trio.open_nursery() as nursery:
             for member in client.status["members"]:
                 nursery.start_soon(ask, member)
-        return {"cluster": cluster, "store": client.status["store"], "nodes": [nodes[name] for name in sorted(nodes)]}
+        return {
+            "cluster": cluster,
+            "time": SystemEnvironment().wall_time(),
+            "store": client.status["store"],
+            "nodes": [nodes[name] for name in sorted(nodes)],
+        }
 
 
 def _print(facts: dict[str, Any]) -> None:
     store = facts["store"]
-    click.echo(f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} on {store['node']}")
+    where = f"at {store['address'] or 'an address that takes a user or certificates'}" if store["kind"] == "etcd" else f"on {store['node']}"
+    health = click.style("away", fg="red") if store["away"] else "well"
+    click.echo(f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} {where}, {health}")
     for node in facts["nodes"]:
         state = node["state"] if node["answers"] else "does not answer"
-        click.echo(f"  {node['name']:<16} {state:<8} incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
+        age = _age(facts["time"] - node["joined"])
+        click.echo(f"  {node['name']:<16} {state:<8} {age:>8}  incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
         for actor in node.get("actors", []):
             load = f"waiting {actor['waiting']:<4} served {actor['served']}"
             click.echo(f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}")
+
+
+def _age(seconds: float) -> str:
+    """For people; clocks of different hosts may differ, so it is not negative and not exact."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _tcp(node: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ import trio
 from actors import ChildSpec, SpawnOptions, Supervisor
 from runtime.demonstration.cast import Indexer, Progress, Scheduler
 from runtime.demonstration.job import Index, index_alone, merge, source_files, split
+from runtime.environment import SystemEnvironment
 from runtime.local_cluster import LocalCluster, open_local_cluster
 
 BURST = 1_000
@@ -49,11 +50,14 @@ class Outcome:
 
 
 class Story:
-    """One performance. `tell(happening)` and `advance(progress)` show it to somebody as it goes."""
+    """One performance. `tell(happening)` and `advance(progress)` show it to somebody as it goes; `store`: see `open_local_cluster`."""
 
-    def __init__(self, tell: Callable[[Happening], None], advance: Callable[[Progress], None]) -> None:
+    def __init__(self, tell: Callable[[Happening], None], advance: Callable[[Progress], None], store: str | None = None) -> None:
+        self._store = store
         self._tell = tell
         self._advance = advance
+        # Each performance in an etcd is one of its own.
+        self._cluster = "demo" if store is None else f"demo-{SystemEnvironment().token(4).hex()}"
         self._timeline: list[Happening] = []
         self._began = 0.0
 
@@ -62,7 +66,7 @@ class Story:
         self._began = trio.current_time()
         files = source_files()
         pieces = split(files)
-        async with open_local_cluster(nodes=0, cluster="demo", on_line=on_line) as cluster:
+        async with open_local_cluster(nodes=0, cluster=self._cluster, store=self._store, on_line=on_line) as cluster:
             async with trio.open_nursery() as starting:
                 for name in ("host-1", "host-2"):
                     starting.start_soon(self._start, cluster, name, "control")

@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import trio
 
-from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StaleEpochError, StoreCompactedError
+from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StoreCompactedError
 from actors.method import Address
+from runtime.membership.states import States
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
 from runtime.wire.codec import Codec
 
 NAMES = "names/"
 SUPERVISED = "supervised/"
-STATES = "states/"
 
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether a supervisor still promises a name, while waiting for it to be claimed."""
@@ -34,6 +34,7 @@ class Names:
         self._lease = lease
         self._node = node
         self._incarnation = incarnation
+        self._states = States(store, NAMES)
 
     async def claim(self, name: str, class_path: str, on_behalf_of: str = "") -> int:
         """See `NameClaims.claim`."""
@@ -97,31 +98,21 @@ class Names:
 
     async def save(self, name: str, epoch: int, state: object) -> None:
         """See `NameClaims.save`."""
-        segments: list[object] = []
-        encoded = self._codec.encode(state, cast("Any", segments), "state")
-        value = self._encode([encoded, [bytes(cast("bytes", segment)) for segment in segments]])
-        result = await self._store.transaction([Compare(NAMES + name, "mod_revision", epoch)], [Put(STATES + name, value)])
-        if not result.succeeded:
-            raise StaleEpochError(
-                f"{name} (epoch {epoch}) no longer owns its name, so its state was not saved; a successor has taken over", actor=name
-            )
+        await self._states.save(name, epoch, self._encode(state, "state"))
 
     async def saved(self, name: str) -> Any:
         """See `NameClaims.saved`."""
-        entry = await self._store.get(STATES + name)
-        if entry is None:
-            return None
-        encoded, segments = cast("list[Any]", self._decode(entry.value))
-        return self._codec.decode(encoded, segments)
+        found = await self._states.saved(name)
+        return self._decode(found) if found is not None else None
 
     def _address(self, name: str, entry: Entry) -> Address:
         node, incarnation, class_path = cast("list[Any]", self._decode(entry.value))
         return Address(name, node, incarnation, entry.mod_revision, class_path, True)
 
-    def _encode(self, value: object) -> bytes:
+    def _encode(self, value: object, where: str = "") -> bytes:
         """As one piece: in the store there is nothing beside the control part."""
         segments: list[Any] = []
-        encoded = self._codec.encode(value, segments)
+        encoded = self._codec.encode(value, segments, where)
         if not segments:
             return b"\0" + encoded
         if any(len(segment) >= 1 << 32 for segment in segments):

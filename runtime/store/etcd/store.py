@@ -152,17 +152,19 @@ class EtcdStore(Store):
         """See `Store.revoke`."""
         try:
             await self._ask("/v3/lease/revoke", {"ID": str(lease)}, once=True)
+            return
         except AmbiguousError:
-            try:
-                await self._ask("/v3/lease/revoke", {"ID": str(lease)})
-            except LeaseLostError:
-                # The first time it did.
-                return
+            # Whichever time it did, it has ended afterwards.
+            pass
+        try:
+            await self._ask("/v3/lease/revoke", {"ID": str(lease)})
+        except LeaseLostError:
+            pass
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`."""
         check_revision(from_revision)
-        while True:
+        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
             stream = self._watches.pop((prefix, from_revision), None)
             if stream is None:
                 stream = await self._watch(prefix, from_revision)
@@ -195,15 +197,19 @@ class EtcdStore(Store):
         token = self._environment.token(8).hex()
         try:
             answer = await self._ask("/v3/kv/txn", guarded(self._space, marker.slot(token), compare, then, otherwise), once=True)
-        except AmbiguousError as error:
-            return await self._resolve(marker, token, then, otherwise, error, until)
-        except LeaseLostError:
-            if marker.lease != self._lease or not await self._is_alive(marker.lease):
-                # The markers' own lease, or that as well.
-                self._lease = 0
-                marker.stale = True
-                return None
-            raise
+        except (AmbiguousError, LeaseLostError) as error:
+            failure: Exception | None = error
+        else:
+            failure = None
+        if isinstance(failure, AmbiguousError):
+            return await self._resolve(marker, token, then, otherwise, failure, until)
+        if failure is not None:
+            if marker.lease == self._lease and await self._is_alive(marker.lease):
+                raise failure
+            # The markers' own lease has ended, or that as well.
+            self._lease = 0
+            marker.stale = True
+            return None
         if not answer.get("succeeded"):
             # Only somebody who takes our markers away does this.
             marker.stale = True

@@ -61,6 +61,6 @@ async def lossy_proxy(target: int, seed: int = 0) -> AsyncIterator[LossyProxy]:
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         proxy.port = listeners[0].socket.getsockname()[1]
-        nursery.start_soon(trio.serve_listeners, proxy.serve, listeners)
+        await nursery.start(trio.serve_listeners, proxy.serve, listeners)
         yield proxy
         nursery.cancel_scope.cancel()

@@ -43,14 +43,14 @@ async def behind_tls(target: int, authority: trustme.CA, *, client_certificates:
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(carry, client, server)
-                nursery.start_soon(carry, server, client)
+                await carry(server, client)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             # A client that is refused, or has gone.
             pass
 
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1", https_compatible=True)
-        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        await nursery.start(trio.serve_listeners, serve, listeners)
         yield listeners[0].transport_listener.socket.getsockname()[1]
         nursery.cancel_scope.cancel()
 

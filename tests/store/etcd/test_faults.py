@@ -195,7 +195,7 @@ async def test_a_stranger_at_the_address_is_a_clear_error(stranger: str) -> None
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = listeners[0].socket.getsockname()[1]
-        nursery.start_soon(trio.serve_listeners, answer, listeners)
+        await nursery.start(trio.serve_listeners, answer, listeners)
         async with store_at(f"etcd://127.0.0.1:{port}") as strange:
             with trio.fail_after(30), pytest.raises(StoreError, match=rf"127.0.0.1:{port}.*(check the address|is this its address)"):
                 await strange._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.5)
@@ -207,7 +207,7 @@ async def test_a_member_that_says_nothing_is_given_up_for_another(etcd: EtcdServ
 
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, silent, listeners)
+        await nursery.start(trio.serve_listeners, silent, listeners)
         port = listeners[0].socket.getsockname()[1]
         async with store_at(f"etcd://127.0.0.1:{port},127.0.0.1:{etcd.members[0].client_port}") as opened:
             with trio.fail_after(10):
