@@ -21,7 +21,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench soak fuzz docs clean
+.PHONY: help demo test lint format bench deaths soak pauses fuzz docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -48,6 +48,12 @@ bench: $(installed)/tests ## speed and weight beside the bare floor, 3 minutes; 
 
 soak: $(installed)/tests ## 200,000 calls through a proxy that spoils their connections; ARGS="CALLS SEED" changes that
 	$(python) -m tests.links.proxied_calls $(ARGS)
+
+deaths: $(installed)/tests ## how long until a death is known and an actor answers elsewhere, 10 minutes; ARGS="KILLS PAUSES" changes that
+	$(python) -m tests.benchmarks.deaths $(ARGS)
+
+pauses: $(installed)/tests ## 200 nodes stopped for longer than their lease, and an oracle for owners that overlap; ARGS="PAUSES SEED" changes that
+	$(python) -m tests.cluster.pausing $(ARGS)
 
 fuzz: $(installed)/tests ## a million mutated frames against the decoder; ARGS="FRAMES SEED" changes that
 	$(python) -m tests.wire.fuzz $(ARGS)

@@ -14,7 +14,7 @@ WITHOUT_END: Final = 1_000_000_000
 """Retries: a deadline or the death of the node ends them."""
 
 SYSTEM_CALLS: Final = CallOptions(
-    retry=RetryPolicy(max_retries=WITHOUT_END, initial_delay=0.02, backoff=2.0, max_delay=0.25, attempt_timeout=0.5, repeat_unknown=True)
+    retry=RetryPolicy(max_retries=WITHOUT_END, initial_delay=0.02, backoff=2.0, max_delay=0.25, attempt_timeout=0.25, repeat_unknown=True)
 )
 """For calls that are answered soon. One that takes longer loses nothing: its repeat is attached to it."""
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import attrs
 import click
+import trio
 
-from actors.errors import UnderstudyError
+from actors.errors import StoreError, UnderstudyError
 from runtime.environment import SystemEnvironment
 from runtime.membership.liveness import host_identity
 from runtime.membership.secrets import find_secret
@@ -31,10 +32,16 @@ class Finding:
 
 
 @click.command(epilog="Example:  understudy doctor")
+@click.option("--store", metavar="etcd://HOST:PORT,...", help="Check the etcd that a cluster is to keep its store in, too.")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Check the store of a founder that is not running, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(as_json: bool) -> None:
-    """Check Python, packages, shadowed imports, sockets and the secret. Exit status 1 if something needs attention."""
+def doctor(store: str | None, data_dir: Path | None, as_json: bool) -> None:
+    """Check Python, packages, shadowed imports, sockets, the secret and the store. Exit status 1 if something needs attention."""
     findings = [check() for check in (_python, _packages, _shadowed, _loopback, _unix_sockets, _proof, _descriptors, _secret)]
+    if store is not None:
+        findings.append(_etcd(store))
+    if data_dir is not None:
+        findings.append(_store_file(data_dir))
     if as_json:
         click.echo(json.dumps([attrs.asdict(finding) for finding in findings], indent=2))
     else:
@@ -72,7 +79,7 @@ def _shadowed() -> Finding:
 def _tried(check: str, attempt: Callable[[], str]) -> Finding:
     try:
         return Finding(check, True, attempt())
-    except (OSError, UnderstudyError) as error:
+    except (OSError, ValueError, UnderstudyError) as error:
         return Finding(check, False, str(error))
 
 
@@ -109,6 +116,52 @@ def _descriptors() -> Finding:
     return Finding(
         "descriptors", soft >= 1024, f"{soft} may be open (at most {hard})" + ("" if soft >= 1024 else "; raise it with `ulimit -n`")
     )
+
+
+def _etcd(address: str) -> Finding:
+    """Each member by itself: a cluster of etcd answers while some of them are away."""
+    from runtime.store.etcd.address import EtcdAddress
+    from runtime.store.etcd.gateway import Gateway
+
+    async def ask(parsed: EtcdAddress) -> tuple[list[str], list[str]]:
+        well: list[str] = []
+        away: list[str] = []
+        for endpoint in parsed.endpoints:
+            gateway = Gateway(attrs.evolve(parsed, endpoints=(endpoint,)))
+            where = f"{endpoint[0]}:{endpoint[1]}"
+            try:
+                answer = await gateway.ask("/v3/maintenance/status", {}, seconds=1.0)
+            except StoreError as error:
+                away.append(str(error))
+            else:
+                well.append(f"{where} {answer.get('version', '?')}" + ("" if int(answer.get("leader", 0)) else ", without a leader"))
+            finally:
+                gateway.close()
+        return well, away
+
+    def attempt() -> str:
+        well, away = trio.run(ask, EtcdAddress.parse(address))
+        if away or any("without a leader" in each for each in well):
+            raise StoreError("; ".join([*away, *well]))
+        return f"etcd answers: {'; '.join(well)}"
+
+    return _tried("store", attempt)
+
+
+def _store_file(directory: Path) -> Finding:
+    from runtime.store.file import FILE_NAME, StoreFile
+
+    def attempt() -> str:
+        if not (directory / FILE_NAME).exists():
+            return f"{directory} has no store yet; a founder will begin one there"
+        file = StoreFile(directory)
+        try:
+            kept = file.load()
+        finally:
+            file.close()
+        return f"{file.path} is sound: revision {kept.revision}, {len(kept.entries)} keys, {len(kept.leases)} leases"
+
+    return _tried("store", attempt)
 
 
 def _secret() -> Finding:

@@ -99,6 +99,27 @@ def test_nodes_of_an_etcd_find_each_other_without_being_told_of_any_node() -> No
 
 
 @needs_etcd
+def test_doctor_looks_at_each_member_of_an_etcd() -> None:
+    with shared_etcd(1) as etcd:
+        assert "etcd answers: 127.0.0.1:" in understudy("doctor", "--store", etcd.address).stdout
+        half = understudy("doctor", "--store", f"{etcd.address},127.0.0.1:1")
+        assert half.returncode == 1
+        assert "no member of the etcd at 127.0.0.1:1 answers" in half.stdout
+    assert "a store's address is etcd://" in understudy("doctor", "--store", "redis://one:1").stdout
+
+
+def test_doctor_looks_at_a_store_that_nobody_serves(tmp_path: Path) -> None:
+    assert "has no store yet" in understudy("doctor", "--data-dir", str(tmp_path)).stdout
+    with node("--data-dir", str(tmp_path)):
+        busy = understudy("doctor", "--data-dir", str(tmp_path))
+        assert busy.returncode == 1
+        assert "is in use by another node" in busy.stdout
+    assert "is sound: revision" in understudy("doctor", "--data-dir", str(tmp_path)).stdout
+    (tmp_path / "store.sqlite3").write_bytes(b"no database at all" * 1000)
+    assert "is damaged" in understudy("doctor", "--data-dir", str(tmp_path)).stdout
+
+
+@needs_etcd
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_the_demo_ends_equal_while_a_member_of_its_etcd_is_killed() -> None:

@@ -37,7 +37,7 @@ async def test_an_actor_may_stop_itself_and_still_answer(named: bool) -> None:
             (instance,) = (cell.instance for cell in node._station.host.cells.values() if isinstance(cell.instance, Suicidal))
             address = actor.address
             assert await actor.finish() == "the last word"
-            await node.watch_address(address)
+            await node.starting.watch_address(address)
             assert instance.ended == ["finished"]
             with pytest.raises(ActorNotFoundError):
                 await actor.finish()

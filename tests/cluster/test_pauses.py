@@ -1,0 +1,25 @@
+"""Nodes that are stopped for longer than their lease have no say when they go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.pausing import judge, pause_nodes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+async def test_no_actor_of_a_node_that_was_stopped_too_long_runs_after_its_successor() -> None:
+    verdict = await pause_nodes(8, seed=1)
+    assert verdict.overlaps == []
+    assert verdict.backwards == []
+    assert verdict.pauses == 8
+    assert verdict.moves >= 4, str(verdict)
+
+
+def test_the_oracle_knows_an_overlap(tmp_path: Path) -> None:
+    register = tmp_path / "register"
+    register.write_text("a 5 100\nb 7 110\na 5 120\na 9 130\na 5 140\nb 7 150\n")
+    assert judge(register) == (6, 1, ["a ran in epoch 5 at 140, after epoch 9"])
