@@ -26,6 +26,7 @@ HANDSHAKE_SECONDS = 5.0
 FIRST_DELAY = 0.02
 MOST_DELAY = 1.0
 BEAT = 0.5
+LOOK_EVERY = BEAT / 2
 SILENCE = 2.5
 """Seconds without a byte after which a connection counts as broken; beats are sent every `BEAT` seconds while idle."""
 
@@ -133,7 +134,7 @@ class Peers:
         """Acknowledge, ping and watch for silence, for ever. A late turn of our own loop is not held against the peers."""
         due = self._environment.now()
         while True:
-            due += BEAT
+            due += LOOK_EVERY
             await trio.sleep_until(due)
             now = self._environment.now()
             late = now - due > BEAT

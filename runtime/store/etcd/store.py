@@ -195,12 +195,12 @@ class EtcdStore(Store):
     ) -> TransactionResult | None:
         """Try a transaction; None if it certainly was not applied and may be tried again."""
         token = self._environment.token(8).hex()
+        answer: Json = {}
+        failure: AmbiguousError | LeaseLostError | None = None
         try:
             answer = await self._ask("/v3/kv/txn", guarded(self._space, marker.slot(token), compare, then, otherwise), once=True)
         except (AmbiguousError, LeaseLostError) as error:
-            failure: Exception | None = error
-        else:
-            failure = None
+            failure = error
         if isinstance(failure, AmbiguousError):
             return await self._resolve(marker, token, then, otherwise, failure, until)
         if failure is not None:
