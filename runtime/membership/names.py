@@ -67,13 +67,17 @@ class Names:
 
         `gone`: an incarnation known to have ended; what is still written of it does not count.
         """
+        return (await self.locate_at(name, gone))[0]
+
+    async def locate_at(self, name: str, gone: tuple[str, int] | None = None) -> tuple[Address, int]:
+        """Like `locate`, with the revision of the store at which that was so."""
         while True:
             result = await self._store.transaction([], [Get(NAMES + name), Get(SUPERVISED + name)])
             entry, promise = result.responses
             if isinstance(entry, Entry):
                 address = self._address(name, entry)
                 if (address.node, address.incarnation) != gone:
-                    return address
+                    return address, result.revision
             elif promise is None:
                 raise ActorNotFoundError(f"there is no actor called {name!r} in the cluster", actor=name)
             with trio.move_on_after(LOOK_AGAIN):

@@ -33,8 +33,9 @@ from runtime.links.transports import Connection, Network
 from runtime.membership.contact import StoreContact
 from runtime.membership.coordination import Coordination
 from runtime.membership.deaths import Deaths
+from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members, MembersWatch
-from runtime.membership.names import Names
+from runtime.membership.names import NAMES, Names
 from runtime.node.starting import Starting
 from runtime.node.status import describe
 from runtime.store.service import StoreService
@@ -108,6 +109,7 @@ class Node:
         codec = self._station.codec
         enrolment.use(store)
         self._names = Names(store, codec, enrolment.record.lease, self.name, self.incarnation)
+        self._lookups = Lookups(store, self._names, NAMES, self._may_live)
         self._members = Members(store, codec, self._gone)
         self._deaths = Deaths(self._members, store, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment)
@@ -155,7 +157,7 @@ class Node:
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
         """The handle of the actor of this name, wherever it runs; waits while its supervisor restarts it. Raises `ActorNotFoundError`."""
-        return cast("A", self._station.make_handle(await self._names.locate(name), actor))
+        return cast("A", self._station.make_handle(await self._lookups.locate(name), actor))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
         """Stop an actor and wait until it has ended. Stopping one that has ended already is no error.
@@ -171,6 +173,7 @@ class Node:
             self._nursery.start_soon(self.starting.stop_address, address, ExitReason("stopped", reason))
         elif address is not None:
             await self.starting.stop_address(address, ExitReason("stopped", reason))
+        self._lookups.forget(handle.name)
 
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, by name."""
@@ -253,6 +256,7 @@ class Node:
                 nursery.start_soon(self._enrolment.keep, names, name="lease")
                 if self._contact is not None:
                     nursery.start_soon(self._contact.run, self._ended, names.lose, name="store")
+                nursery.start_soon(self._lookups.run, name="names")
                 nursery.start_soon(self._let_go, name="references")
                 task_status.started()
 
@@ -290,6 +294,14 @@ class Node:
         """That incarnation is proven to have ended; the store may not know it yet."""
         self._members.bury(identity)
         self._station.ended(identity, reason)
+
+    def _may_live(self, address: Address) -> bool:
+        identity = (address.node, address.incarnation)
+        seen = self._members.find(address.node)
+        if seen is None or seen.member.incarnation != address.incarnation or self._members.is_dead(identity):
+            return False
+        cell = self._station.host.cells.get(address.name)
+        return identity != (self.name, self.incarnation) or (cell is not None and cell.address == address and cell.ended is None)
 
     def _gone(self, member: Member) -> None:
         if (member.name, member.incarnation) != (self.name, self.incarnation):

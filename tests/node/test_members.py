@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from actors import Actor, method
+from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import NodeDiedError, NotAMemberError
 from runtime import open_node
 from runtime.links.transports import Connection, SocketNetwork
@@ -114,3 +114,32 @@ async def test_the_members_are_told_again_after_every_change() -> None:
         ["here:up", "there:draining"],
         ["here:up"],
     ]
+
+
+async def test_a_supervised_actor_moves_when_its_node_leaves_and_that_counts_as_no_failure() -> None:
+    leaves: dict[str, trio.Event] = {}
+
+    async def keep(name: str, join: str) -> None:
+        leaves[name] = trio.Event()
+        async with open_node(name, join=join, secret=SECRET, labels={"keeps": "ledgers"}):
+            await leaves[name].wait()
+
+    options = SpawnOptions(name="ledger", labels={"keeps": "ledgers"})
+    spec = ChildSpec(id="ledger", actor=Ledger, options=options, restart="transient")
+    async with open_node("here", secret=SECRET) as here, trio.open_nursery() as keepers:
+        keepers.start_soon(keep, "keeper-0", here.address)
+        await here.wait_for(2)
+        supervisor = await here.options(name="supervisor").spawn(Supervisor, [spec], intensity=0)
+        ledger = await here.lookup("ledger", Ledger)
+        for number in range(4):
+            keepers.start_soon(keep, f"keeper-{number + 1}", here.address)
+            await here.wait_for(3)
+            assert (await supervisor.children())[0].node == f"keeper-{number}"
+            assert await ledger.enter() == 1
+            leaves[f"keeper-{number}"].set()
+            with trio.fail_after(5):
+                await here.wait_gone(f"keeper-{number}")
+        with trio.fail_after(5):
+            assert await ledger.enter() == 1
+        assert (await supervisor.children())[0].state == "running"
+        leaves["keeper-4"].set()
