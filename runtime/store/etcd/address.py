@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import attrs
 
@@ -36,9 +36,13 @@ class EtcdAddress:
         """
         scheme, colon, _ = text.partition("://")
         if not colon or scheme != SCHEME:
-            what = f"{scheme}://" if colon else repr(text)
+            # Whatever it is, it may hold a password.
+            what = f"{scheme}://" if colon else "one with an @ and without that beginning" if "@" in text else repr(text)
             raise ValueError(f"a store's address is {EXAMPLE}, not {what}; for a store of the founding node's own, give a data directory")
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError:
+            raise ValueError("brackets are for IPv6: etcd://[::1]:2379; in a password they are written %5B and %5D") from None
         if parts.path.strip("/") or parts.fragment:
             raise ValueError(f"nothing follows the ports of {EXAMPLE} but ?OPTION=VALUE; a prefix for the keys is ?prefix=NAME")
         login, _, members = parts.netloc.rpartition("@")
@@ -50,7 +54,7 @@ class EtcdAddress:
             raise ValueError("cert and key go together: give both files, or none")
         files = {name: Path(options[name]) for name in ("ca", "cert", "key") if options.get(name)}
         return cls(
-            tuple(_endpoint(member) for member in members.split(",")),
+            tuple(_endpoint(member.strip()) for member in members.split(",")),
             unquote(user),
             unquote(password),
             bool(files) or options.get("tls", "no") == "yes",
@@ -64,7 +68,7 @@ class EtcdAddress:
         if self.user or self.tls:
             return ""
         members = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.endpoints)
-        return f"{SCHEME}://{members}" + ("" if self.prefix == DEFAULT_PREFIX else f"?prefix={self.prefix}")
+        return f"{SCHEME}://{members}" + ("" if self.prefix == DEFAULT_PREFIX else f"?prefix={quote(self.prefix)}")
 
     def __str__(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in self.endpoints)
@@ -73,6 +77,11 @@ class EtcdAddress:
 def _options(query: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
+        if "@" in name:
+            raise ValueError(
+                "there is an @ after the ? of an etcd:// address; in a password, ? is written %3F, # is %23 and / is %2F, "
+                "or keep it in a file: ?password-file=FILE"
+            )
         if name not in OPTIONS:
             near = difflib.get_close_matches(name, OPTIONS, n=1)
             raise ValueError(
@@ -88,6 +97,11 @@ def _options(query: str) -> dict[str, str]:
 
 def _endpoint(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
+    if host and not port.isdigit():
+        # Not quoted: it may be a password whose @ is missing.
+        raise ValueError(
+            f"a member of an etcd is HOST:PORT; what follows {host + ':'!r} is no number; its clients' port is 2379 by default"
+        )
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"a member of an etcd is HOST:PORT, not {text!r}; its clients' port is 2379 by default")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,10 @@ MAX_BODY = 256 * 1024 * 1024
 """Bytes of one answer, or of one line of a stream."""
 
 CHUNK = 64 * 1024
+
+
+KEEP_ALIVE_SECONDS = 5
+"""After so long without a byte, the kernel asks whether the other end is still there; a watch may be silent for days."""
 
 
 class NotSentError(Exception):
@@ -65,8 +71,11 @@ class Connection:
         try:
             plain = await trio.open_tcp_stream(host, port)
         except OSError as error:
-            reason = error.strerror or (str(error.__cause__) if error.__cause__ else str(error))
-            raise NotSentError(f"{host}:{port}: {reason}") from None
+            raise NotSentError(f"{host}:{port}: {_reason(error)}") from None
+        plain.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+        plain.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
+        plain.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPINTVL, 2)
+        plain.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPCNT, 3)
         try:
             if context is None:
                 return cls(plain, plain.socket, f"{host}:{port}")
@@ -127,6 +136,12 @@ class Connection:
         self._http.start_next_cycle()
         return True
 
+    def is_over(self) -> bool:
+        """True if the other end has closed it, or said something unasked: a request would be lost. For a connection that is free."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
     def close(self) -> None:
         """Close it, without a word."""
         self._socket.close()
@@ -141,3 +156,12 @@ class Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
             raise LostError(f"{self._host}: the connection broke before the answer came") from error
         return event
+
+
+def _reason(error: BaseException) -> str:
+    """Why there is no connection, in the words of the kernel; trio gathers the failures of all of a host's addresses."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(map(_reason, error.exceptions)))
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return _reason(error.__cause__) if error.__cause__ is not None else str(error)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import trio
 
-from actors.errors import LeaseLostError, StoreCompactedError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.errors import LeaseLostError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import Environment
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.connection import LostError, NotSentError
-from runtime.store.etcd.gateway import CALL_SECONDS, PAUSE_SECONDS, AmbiguousError, EtcdRefusalError, Gateway, Stream
+from runtime.store.etcd.gateway import CALL_SECONDS, AmbiguousError, Gateway
 from runtime.store.etcd.markers import Marker, Markers
-from runtime.store.etcd.translation import Json, Space, guarded, number, wrote_marker
+from runtime.store.etcd.refusals import EtcdFullError, EtcdRefusalError
+from runtime.store.etcd.translation import Json, Space, guarded, number, outcome_of, wrote_marker
+from runtime.store.etcd.watching import Watches
 from runtime.store.interface import (
     Compare,
     Delete,
@@ -35,11 +37,6 @@ from runtime.store.interface import (
 MARKER_SECONDS = 60
 """For how long markers outlast their client."""
 
-IDLE_SECONDS = 5.0
-"""A watch that is silent for so long is begun anew: the member at its other end may be cut off."""
-
-KEPT_WATCHES = 16
-
 
 class EtcdStore(Store):
     """The keys of cluster `cluster` in the etcd at `address`. `run` must be running while it is used."""
@@ -53,8 +50,7 @@ class EtcdStore(Store):
         self._environment = environment
         self._lease = 0
         self._granting = trio.Lock()
-        # Watches between two polls, by their prefix and the revision that comes next.
-        self._watches: OrderedDict[tuple[str, int], Stream] = OrderedDict()
+        self._watches = Watches(self._gateway, self._space)
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -77,8 +73,9 @@ class EtcdStore(Store):
                 await self._say_goodbye()
 
     def close(self) -> None:
-        """Refuse calls from now on, with StoreError. Closing twice is closing once."""
+        """Refuse calls from now on and end the polls that wait, with StoreError. Closing twice is closing once."""
         self._over.set()
+        self._gateway.end_streams()
 
     async def get(self, key: str) -> Entry | None:
         """See `Store.get`."""
@@ -135,7 +132,7 @@ class EtcdStore(Store):
 
     async def keep_alive(self, lease: int) -> float:
         """See `Store.keep_alive`."""
-        seconds = number((await self._ask("/v3/lease/keepalive", {"ID": str(lease)})).get("result", {}), "TTL")
+        seconds = number((await self._ask("/v3/lease/keepalive", {"ID": str(lease)}, quick=True)).get("result", {}), "TTL")
         if seconds <= 0:
             raise LeaseLostError(f"lease {lease} has expired or was revoked")
         return float(seconds)
@@ -164,93 +161,105 @@ class EtcdStore(Store):
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`."""
         check_revision(from_revision)
-        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
-            stream = self._watches.pop((prefix, from_revision), None)
-            if stream is None:
-                stream = await self._watch(prefix, from_revision)
-            batch: WatchBatch | None = None
-            try:
-                with trio.move_on_after(IDLE_SECONDS):
-                    batch = await self._batch(stream)
-            except LostError:
-                self._gateway.prefer_another()
-            finally:
-                if batch is None:
-                    stream.close()
-            if batch is not None:
-                self._keep(prefix, batch.revision + 1, stream)
-                return batch
+        self._refuse_if_closed()
+        try:
+            return await self._watches.poll(prefix, from_revision)
+        except (LostError, NotSentError):
+            self._refuse_if_closed()
+            raise
 
     async def compact(self, revision: int) -> None:
         """Let etcd forget changes up to `revision`, for everybody who uses it: an operator's decision, or a test's."""
         await self._ask("/v3/kv/compaction", {"revision": str(revision)})
 
-    async def _ask(self, path: str, body: Json, *, once: bool = False) -> Json:
+    async def _ask(self, path: str, body: Json, *, once: bool = False, quick: bool = False) -> Json:
+        self._refuse_if_closed()
+        return await self._gateway.ask(path, body, once=once, quick=quick)
+
+    def _refuse_if_closed(self) -> None:
         if self._over.is_set():
             raise StoreError("the store is closed: its node has left")
-        return await self._gateway.ask(path, body, once=once)
 
     async def _attempt(
         self, marker: Marker, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation], until: float
     ) -> TransactionResult | None:
         """Try a transaction; None if it certainly was not applied and may be tried again."""
         token = self._environment.token(8).hex()
-        answer: Json = {}
-        failure: AmbiguousError | LeaseLostError | None = None
         try:
             answer = await self._ask("/v3/kv/txn", guarded(self._space, marker.slot(token), compare, then, otherwise), once=True)
-        except (AmbiguousError, LeaseLostError) as error:
+        except (AmbiguousError, EtcdFullError, LeaseLostError) as error:
             failure = error
+        else:
+            return self._result(marker, answer, then, otherwise)
+        marker.stale = True
         if isinstance(failure, AmbiguousError):
             return await self._resolve(marker, token, then, otherwise, failure, until)
-        if failure is not None:
-            if marker.lease == self._lease and await self._is_alive(marker.lease):
-                raise failure
-            # The markers' own lease has ended, or that as well.
+        if isinstance(failure, EtcdFullError):
+            return await self._applied_all_the_same(marker, token, then, otherwise, failure)
+        if await self._is_alive(marker.lease):
+            raise failure
+        # The markers' own lease has ended, or that as well.
+        if marker.lease == self._lease:
             self._lease = 0
-            marker.stale = True
-            return None
-        if not answer.get("succeeded"):
+        return None
+
+    def _result(self, marker: Marker, answer: Json, then: Sequence[Operation], otherwise: Sequence[Operation]) -> TransactionResult | None:
+        outcome = outcome_of(answer)
+        if outcome is None:
             # Only somebody who takes our markers away does this.
             marker.stale = True
             return None
-        inner = answer["responses"][0]["response_txn"]
-        succeeded = bool(inner.get("succeeded"))
+        succeeded, responses = outcome
         operations = then if succeeded else otherwise
-        responses = tuple(map(self._space.response, operations, inner.get("responses", ())))
         revision = number(answer["header"], "revision")
-        if wrote_marker(inner):
+        if wrote_marker(operations, responses):
             marker.revision = revision
-        return TransactionResult(succeeded, revision, responses)
+        # The marker's response is one more than there are operations.
+        return TransactionResult(succeeded, revision, tuple(map(self._space.response, operations, responses)))
 
     async def _resolve(
         self, marker: Marker, token: str, then: Sequence[Operation], otherwise: Sequence[Operation], lost: AmbiguousError, until: float
     ) -> TransactionResult | None:
         """The answer was lost: see to it that the transaction has been applied, or never will be."""
-        marker.stale = True
-        while True:
+        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
             try:
                 answer = await self._ask("/v3/kv/txn", marker.cancellation(token), once=True)
+                if answer.get("succeeded"):
+                    return None
+                branch = _branch_told(answer["responses"][0]["response_range"], token)
+                if branch == "never":
+                    return None
+                if not branch:
+                    raise self._unknown(lost)
+                return await self._told(answer["responses"][0]["response_range"], branch, then, otherwise)
             except AmbiguousError:
                 if trio.current_time() > until:
                     raise self._unknown(lost) from lost
-                continue
+            except StoreOutcomeUnknownError:
+                raise
             except StoreError as error:
                 raise self._unknown(lost) from error
-            if answer.get("succeeded"):
-                return None
-            found = answer["responses"][0]["response_range"].get("kvs", ())
-            branch, _, theirs = b64decode(found[0].get("value", "")).decode().partition(" ") if found else ("", "", "")
-            if theirs != token:
-                raise self._unknown(lost) from lost
-            if branch == "never":
-                return None
-            operations = then if branch == "then" else otherwise
-            revision = number(found[0], "mod_revision")
-            try:
-                return TransactionResult(branch == "then", revision, await self._answers(operations, revision))
-            except StoreError as error:
-                raise self._unknown(lost) from error
+
+    async def _applied_all_the_same(
+        self, marker: Marker, token: str, then: Sequence[Operation], otherwise: Sequence[Operation], full: EtcdFullError
+    ) -> TransactionResult:
+        """etcd said that it is full, which it says before it does a thing or after: the marker tells. Raises `full` if it was before."""
+        try:
+            found = await self._ask("/v3/kv/range", {"key": marker.key})
+            branch = _branch_told(found, token)
+            if branch:
+                return await self._told(found, branch, then, otherwise)
+        except StoreError as error:
+            raise StoreOutcomeUnknownError(f"what became of a write is not known ({error}): {full}") from error
+        raise full
+
+    async def _told(
+        self, found: Mapping[str, Any], branch: str, then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TransactionResult:
+        """The result of a transaction that was applied, by the marker that was found."""
+        operations = then if branch == "then" else otherwise
+        revision = number(found["kvs"][0], "mod_revision")
+        return TransactionResult(branch == "then", revision, await self._answers(operations, revision))
 
     async def _answers(self, operations: Sequence[Operation], revision: int) -> tuple[Entry | bool | None, ...]:
         """What a transaction that was applied at `revision` has answered, read from etcd's past."""
@@ -285,47 +294,7 @@ class EtcdStore(Store):
             return False
         return True
 
-    async def _watch(self, prefix: str, from_revision: int) -> Stream:
-        """Begin a watch, of whichever member answers."""
-        until = trio.current_time() + CALL_SECONDS
-        request = {**self._space.under(prefix), "start_revision": str(from_revision), "prev_kv": True}
-        while True:
-            if self._over.is_set():
-                raise StoreError("the store is closed: its node has left")
-            try:
-                return await self._gateway.stream("/v3/watch", {"create_request": request})
-            except (LostError, NotSentError) as error:
-                failure = error
-            if trio.current_time() > until:
-                raise StoreUnavailableError(f"no member of the etcd at {self.address} lets us watch: {failure}") from failure
-            await trio.sleep(PAUSE_SECONDS)
-
-    async def _batch(self, stream: Stream) -> WatchBatch:
-        """The next changes: etcd sends those of one revision together."""
-        while True:
-            result = (await stream.next()).get("result", {})
-            if result.get("canceled"):
-                if number(result, "compact_revision"):
-                    raise StoreCompactedError(
-                        f"changes before revision {result['compact_revision']} are no longer kept; read the keys afresh (range) and "
-                        "go on from there"
-                    )
-                raise LostError(str(result.get("cancel_reason", "the watch was ended")))
-            events = tuple(map(self._space.event, result.get("events", ())))
-            if events:
-                return WatchBatch(events, events[-1].revision)
-
-    def _keep(self, prefix: str, from_revision: int, stream: Stream) -> None:
-        before = self._watches.pop((prefix, from_revision), None)
-        self._watches[prefix, from_revision] = stream
-        if before is None and len(self._watches) > KEPT_WATCHES:
-            before = self._watches.popitem(last=False)[1]
-        if before is not None:
-            before.close()
-
     async def _say_goodbye(self) -> None:
-        while self._watches:
-            self._watches.popitem()[1].close()
         if self._lease:
             try:
                 await self._gateway.ask("/v3/lease/revoke", {"ID": str(self._lease)}, seconds=0.5)
@@ -333,3 +302,10 @@ class EtcdStore(Store):
                 # It ends of itself.
                 pass
         self._gateway.close()
+
+
+def _branch_told(found: Mapping[str, Any], token: str) -> str:
+    """ "then", "otherwise" or "never": what a marker tells of the transaction of `token`; "" if it is not that transaction's."""
+    entries = found.get("kvs", ())
+    branch, _, theirs = b64decode(entries[0].get("value", "")).decode().partition(" ") if entries else ("", "", "")
+    return branch if theirs == token else ""

@@ -12,9 +12,6 @@ from runtime.store.interface import Compare, Delete, Entry, Event, Operation, Pu
 
 Json = dict[str, Any]
 
-MAX_NESTED = 16
-"""Deletions of which a transaction asks whether there is anything to delete; etcd counts how deep transactions are nested."""
-
 _TARGETS = {"mod_revision": "MOD", "create_revision": "CREATE", "version": "VERSION", "value": "VALUE"}
 
 
@@ -101,40 +98,44 @@ class Space:
 def guarded(space: Space, slot: Json, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Json:
     """A transaction that writes a marker with whatever it writes, and does nothing once its marker was changed by somebody else.
 
-    `slot` has the marker's `key`, its `mod_revision` as known, and two values to write: `then` and `otherwise`; see `markers`.
+    `slot` has the marker's `key`, its `mod_revision` as known, its `lease`, and two values to write: `then` and `otherwise`; see `markers`.
+    What `then` writes is not nested: etcd's quota of space does not count what is (https://github.com/etcd-io/etcd/pull/22134).
     """
+    unchanged = {"key": slot["key"], "target": "MOD", "result": "EQUAL", "mod_revision": str(slot["mod_revision"])}
 
     def branch(operations: Sequence[Operation], value: str) -> list[Json]:
         asked = [space.operation(operation) for operation in operations]
         write = {"request_put": {"key": slot["key"], "value": value, "lease": slot["lease"]}}
         deleted = [operation.key for operation in operations if isinstance(operation, Delete)]
-        if any(isinstance(operation, Put) for operation in operations) or len(deleted) > MAX_NESTED:
+        if any(isinstance(operation, Put) for operation in operations):
             asked.append(write)
         elif deleted:
-            asked.append(_if_any_is_there([space.key(key) for key in deleted], write))
+            # What changes nothing must not raise the revision: no marker if none of these keys was there before.
+            absent = [space.condition(Compare(key, "create_revision", 0)) for key in deleted]
+            asked.append({"request_txn": {"compare": absent, "failure": [write]}})
         return asked
 
-    inner = {
-        "compare": [space.condition(condition) for condition in compare],
+    guarded_otherwise = {"request_txn": {"compare": [unchanged], "success": branch(otherwise, slot["otherwise"])}}
+    return {
+        "compare": [unchanged, *map(space.condition, compare)],
         "success": branch(then, slot["then"]),
-        "failure": branch(otherwise, slot["otherwise"]),
+        "failure": [guarded_otherwise] if compare else [],
     }
-    unchanged = {"key": slot["key"], "target": "MOD", "result": "EQUAL", "mod_revision": str(slot["mod_revision"])}
-    return {"compare": [unchanged], "success": [{"request_txn": inner}]}
 
 
-def _if_any_is_there(keys: Sequence[str], operation: Json) -> Json:
-    """`operation`, unless none of `keys` is there: what changes nothing must not raise the revision."""
-    there = {"key": keys[0], "target": "CREATE", "result": "GREATER", "create_revision": "0"}
-    others = [_if_any_is_there(keys[1:], operation)] if len(keys) > 1 else []
-    return {"request_txn": {"compare": [there], "success": [operation], "failure": others}}
+def outcome_of(answer: Mapping[str, Any]) -> tuple[bool, Sequence[Mapping[str, Any]]] | None:
+    """Which branch a transaction of `guarded` took, and the responses to its operations and its marker; None if its marker was changed."""
+    responses: Sequence[Mapping[str, Any]] = answer.get("responses", ())
+    if answer.get("succeeded"):
+        return True, responses
+    inner = responses[0]["response_txn"] if responses else {}
+    return (False, inner.get("responses", ())) if inner.get("succeeded") else None
 
 
-def wrote_marker(inner: Mapping[str, Any]) -> bool:
-    """Whether the transaction that `guarded` wraps wrote its marker, by its answer: the last response is the marker's, if there is one."""
-    answers = inner.get("responses", ())
-    last: Mapping[str, Any] = answers[-1] if answers else {}
-    while "response_txn" in last:
-        nested = last["response_txn"].get("responses", ())
-        last = nested[-1] if nested else {}
-    return "response_put" in last
+def wrote_marker(operations: Sequence[Operation], responses: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the branch of these operations wrote its marker, by its responses: the marker's comes after those of the operations."""
+    if len(responses) == len(operations):
+        return False
+    last = responses[-1]
+    # Of the deletions alone: the marker was written if it was not so that none of the keys was there.
+    return "response_put" in last or not last["response_txn"].get("succeeded")

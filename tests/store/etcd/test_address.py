@@ -26,11 +26,38 @@ def test_a_password_comes_from_a_file_and_is_never_shown(tmp_path: Path) -> None
 
 
 def test_what_others_may_be_told_of_leads_them_to_the_same_keys() -> None:
-    for text in ("etcd://one:2379", "etcd://one:2379,[::1]:2380?prefix=team"):
+    for text in ("etcd://one:2379", "etcd://one:2379,[::1]:2380?prefix=team", "etcd://one:2379?prefix=a%26b%20c%23d"):
         assert EtcdAddress.parse(text).public == text
         assert EtcdAddress.parse(EtcdAddress.parse(text).public) == EtcdAddress.parse(text)
     for text in ("etcd://ann:hush@one:2379", "etcd://one:2379?tls=yes"):
         assert not EtcdAddress.parse(text).public
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "etcd:/ann:hush@one:2379",
+        "ann:hush@one:2379",
+        "http://ann:hush@one:2379",
+        "etcd://ann:?hush@one:2379",
+        "etcd://ann:#hush@one:2379",
+        "etcd://ann:/hush@one:2379",
+        "etcd://ann:[hush]@one:2379",
+        "etcd://ann:hush",
+        "etcd://ann:hush@one",
+        "etcd://ann:hush@one:2379?tls=maybe",
+    ],
+)
+def test_an_address_that_is_written_wrong_does_not_give_its_password_away(text: str) -> None:
+    with pytest.raises(ValueError, match=r"etcd|HOST:PORT|tls") as refused:
+        EtcdAddress.parse(text)
+    assert "hush" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_members_may_be_told_apart_by_a_comma_and_a_space() -> None:
+    assert EtcdAddress.parse("etcd://one:1, two:2").endpoints == (("one", 1), ("two", 2))
 
 
 @pytest.mark.parametrize(
