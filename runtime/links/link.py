@@ -13,7 +13,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from actors.errors import ProtocolError
+from actors.errors import DecodeError, ProtocolError
 from runtime.links.outbound import Outbound
 from runtime.links.reassembly import FIRST_UNNUMBERED_KIND, Reassembly
 from runtime.links.session import Offer
@@ -187,19 +187,23 @@ class Link(Outbound):
         handlers = self._handlers
         self.batch = len(frames)
         numbered = 0
-        for frame in frames:
-            kind = frame.kind
-            if kind < FIRST_UNNUMBERED_KIND:
-                # Counted before it is handled: a frame that was acted upon must never be asked for again.
-                session.received += 1
-                numbered += 1
-                handler = handlers.get(kind)
-                if handler is not None:
-                    handler(self, frame)
-                else:
-                    self._part(frame)
-            elif self._control(frame):
-                return True
+        try:
+            for frame in frames:
+                kind = frame.kind
+                if kind < FIRST_UNNUMBERED_KIND:
+                    # Counted before it is handled: a frame that was acted upon must never be asked for again.
+                    session.received += 1
+                    numbered += 1
+                    handler = handlers.get(kind)
+                    if handler is not None:
+                        handler(self, frame)
+                    else:
+                        self._part(frame)
+                elif self._control(frame):
+                    return True
+        except DecodeError as error:
+            # Whoever expects values of users deals with those that cannot be read here. The rest is the runtime's own.
+            raise ProtocolError(f"a frame of the runtime's own with a value of somebody else's in it: {error}") from error
         self.counters.bytes_received += size
         self.counters.frames_received += numbered
         if session.arrived(numbered, size):

@@ -31,6 +31,7 @@ from runtime.membership import join
 from runtime.node import Node
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
+from runtime.wire.values import ENUM
 from tests.node.conftest import SECRET, Pair
 
 
@@ -281,6 +282,10 @@ async def test_an_oversized_frame_from_a_proven_peer_ends_its_link_and_no_other(
     await log("stranger broke the protocol")
 
 
+NO_SUCH_CLASS = cbor2.CBORTag(ENUM, ["no_such_module:NoSuchClass", "RED"])
+"""What cannot be read here, which only values of users may be."""
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -304,6 +309,10 @@ async def test_an_oversized_frame_from_a_proven_peer_ends_its_link_and_no_other(
         encode_frame(Kind.ERROR, cbor2.dumps([1, 2, 3])),
         encode_frame(Kind.ERROR, cbor2.dumps([[], 2, 3])),
         encode_frame(Kind.ERROR, b"\xff"),
+        *(
+            encode_frame(kind, cbor2.dumps(NO_SUCH_CLASS))
+            for kind in (Kind.FORGET, Kind.CREDIT, Kind.ITEM, Kind.CANCEL, Kind.CALL, Kind.REPLY)
+        ),
         encode_frame(9, b""),
         encode_frame(31, b""),
         encode_frame(Kind.ACK, b"123"),

@@ -13,6 +13,7 @@ import resource
 import struct
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -345,7 +346,9 @@ async def _fuzz(frames: list[Frame], count: int, seed: int) -> Report:
                     started = time.perf_counter()
                     target.feed(data)
             except Exception as error:
-                raise BrokenPromiseError(f"seed {seed}, input {number} ({what}): {data.hex()[:4000]}") from error
+                # The node's block drops causes, so the traceback goes into the text.
+                trace = "".join(traceback.format_exception(error))
+                raise BrokenPromiseError(f"seed {seed}, input {number} ({what}): {data.hex()[:4000]}\n{trace}") from error
             report.slowest = max(report.slowest, _settled(target, data, time.perf_counter() - started))
             report.kinds[what] += 1
             if not number % 50:
