@@ -79,14 +79,15 @@ class Gateway:
         self.is_ending = False
         """True after `end_streams`."""
 
-    async def ask(self, path: str, body: Json, *, once: bool = False, quick: bool = False, seconds: float = CALL_SECONDS) -> Json:
+    async def ask(self, path: str, body: Json, *, once: bool = False, quick: bool = False, seconds: float | None = None) -> Json:
         """The answer to a request.
 
         One that may not be made twice (`once`) raises `AmbiguousError` when its answer is lost; others are made again, of another member.
-        Raises `StoreUnavailableError` when no member answers within `seconds`, and `EtcdRefusalError` or a kin.
+        `quick`: it is wanted within a second or two. Raises `StoreUnavailableError` when no member answers within `seconds` (by default
+        `CALL_SECONDS`), and `EtcdRefusalError` or a kin.
         """
         failures: dict[str, str] = {}
-        until = trio.current_time() + seconds
+        until = trio.current_time() + (CALL_SECONDS if seconds is None else seconds)
         attempt_seconds = QUICK_SECONDS if quick and len(self._members) > 1 else ATTEMPT_SECONDS
         while trio.current_time() < until:
             member = self._members[0]
@@ -130,6 +131,9 @@ class Gateway:
         except (NotSentError, LostError):
             self._distrust(member)
             raise
+        if self.is_ending:
+            connection.close()
+            raise LostError(f"{member.name}: all streams were ended")
         member.streams[connection] = None
         return Stream(connection, member, token)
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -42,9 +42,10 @@ class EtcdMember:
 class EtcdServer:
     """A running etcd of one or more members; see `open_etcd`."""
 
-    def __init__(self, members: list[EtcdMember], binary: str) -> None:
+    def __init__(self, members: list[EtcdMember], binary: str, arguments: Sequence[str] = ()) -> None:
         self.members = members
         self._binary = binary
+        self._arguments = arguments
 
     @property
     def address(self) -> str:
@@ -76,7 +77,7 @@ class EtcdServer:
         command = [self._binary, "--name", member.name, "--data-dir", str(member.directory / member.name)]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-        command += ["--initial-cluster", peers, "--heartbeat-interval", "50", "--election-timeout", "500"]
+        command += ["--initial-cluster", peers, "--heartbeat-interval", "50", "--election-timeout", "500", *self._arguments]
         with member.log.open("ab") as log:
             # Started by this thread: the kernel's signal at the parent's end comes when the thread ends that asked for it.
             member.process = subprocess.Popen(
@@ -122,15 +123,18 @@ class EtcdServer:
 
 
 @asynccontextmanager
-async def open_etcd(members: int = 1) -> AsyncIterator[EtcdServer]:
-    """A local etcd of `members` processes on free ports and temporary files, which end with the block. Raises `StoreError` without etcd."""
+async def open_etcd(members: int = 1, *, arguments: Sequence[str] = ()) -> AsyncIterator[EtcdServer]:
+    """A local etcd of `members` processes on free ports and temporary files, which end with the block. Raises `StoreError` without etcd.
+
+    `arguments`: more of them for `etcd` itself, for example `["--quota-backend-bytes", "100000000"]`.
+    """
     binary = which("etcd")
     if binary is None:
         raise StoreError("there is no etcd on this machine: apt-get install etcd-server")
     with tempfile.TemporaryDirectory(prefix="understudy-etcd-") as directory:
         ports = await _free_ports(2 * members)
         found = [EtcdMember(f"member-{index}", Path(directory), ports[2 * index], ports[2 * index + 1]) for index in range(members)]
-        server = EtcdServer(found, binary)
+        server = EtcdServer(found, binary, arguments)
         try:
             for index in range(members):
                 await server.start(index)

@@ -295,13 +295,14 @@ class EtcdStore(Store):
         return True
 
     async def _say_goodbye(self) -> None:
-        if self._lease:
-            try:
+        try:
+            if self._lease:
                 await self._gateway.ask("/v3/lease/revoke", {"ID": str(self._lease)}, seconds=0.5)
-            except StoreError:
-                # It ends of itself.
-                pass
-        self._gateway.close()
+        except StoreError:
+            # It ends of itself.
+            pass
+        finally:
+            self._gateway.close()
 
 
 def _branch_told(found: Mapping[str, Any], token: str) -> str:

@@ -1,4 +1,4 @@
-"""A proxy before an etcd that loses requests and answers: an answer after etcd has given it, a request before etcd has seen it."""
+"""A proxy before an etcd that loses requests before etcd has seen them, answers after etcd has given them, and parts of either."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ import trio
 
 @attrs.define
 class LossyProxy:
-    """`lose_answers` and `lose_requests`: probabilities. `paths`: only requests of these are lost."""
+    """`lose_answers` and `lose_requests`: probabilities. `paths`: only requests of these are lost.
+
+    `cut`: the probability that a piece of either direction ends, at any byte, with its connection.
+    """
 
     target: int
     draw: random.Random
     port: int = 0
     lose_answers: float = 0.0
     lose_requests: float = 0.0
+    cut: float = 0.0
     paths: tuple[bytes, ...] = (b"/v3/kv/txn",)
     lost_answers: int = 0
     lost_requests: int = 0
+    cuts: int = 0
 
     async def serve(self, client: trio.SocketStream) -> None:
         """Carry one connection until either side ends it, or something is to be lost."""
@@ -34,7 +39,8 @@ class LossyProxy:
                         if doomed.is_set():
                             self.lost_answers += 1
                             break
-                        await client.send_all(data)
+                        if not await self._carried(data, client):
+                            break
                 except trio.BrokenResourceError:
                     pass
                 nursery.cancel_scope.cancel()
@@ -48,10 +54,18 @@ class LossyProxy:
                             break
                         if self.draw.random() < self.lose_answers:
                             doomed.set()
-                    await server.send_all(data)
+                    if not await self._carried(data, server):
+                        break
             except trio.BrokenResourceError:
                 pass
             nursery.cancel_scope.cancel()
+
+    async def _carried(self, data: bytes, sink: trio.SocketStream) -> bool:
+        """Send it on, all or a part; False if that was the last of the connection."""
+        cut = self.draw.random() < self.cut
+        self.cuts += cut
+        await sink.send_all(data[: self.draw.randrange(len(data))] if cut else data)
+        return not cut
 
 
 @asynccontextmanager

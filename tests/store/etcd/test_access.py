@@ -15,7 +15,8 @@ import trustme
 from actors.errors import JoinError, StoreError, StoreUnavailableError
 from runtime import open_node
 from runtime.store.etcd.address import EtcdAddress
-from runtime.store.etcd.gateway import EtcdRefusalError, Gateway
+from runtime.store.etcd.gateway import Gateway
+from runtime.store.etcd.refusals import EtcdRefusalError
 from runtime.testing import EtcdServer, open_etcd
 from tests.etcd import needs_etcd
 from tests.store.etcd.conftest import store_at
@@ -103,7 +104,10 @@ async def test_a_user_is_let_in_with_the_right_password_to_its_own_keys_and_agai
             opened._gateway._token = "expired"
             revision = await opened.put("key", b"2")
             opened._gateway._token = "expired"
-            assert (await opened.poll("key", revision)).events
+            assert (await opened.poll("k", revision)).events, "a new watch"
+        async with store_at(f"etcd://ann:right@{where}?prefix=others", "cluster") as opened:
+            with pytest.raises(EtcdRefusalError, match=r"permission denied.*READWRITE.*'others/'"):
+                await opened.poll("key", 1)
         for address, why in ((f"etcd://ann:wrong@{where}", "authentication failed"), (f"etcd://{where}", "user name is empty")):
             async with store_at(address, "cluster") as opened:
                 with pytest.raises(EtcdRefusalError, match=rf"does not let us in .*{why}.*password-file=FILE") as refused:

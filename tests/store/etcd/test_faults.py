@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import trio
 
 from actors.errors import StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from runtime import open_node
+from runtime.membership.members import LEASE_SECONDS, PREFIX
 from runtime.store.etcd import gateway, store
+from runtime.store.etcd.refusals import EtcdFullError, EtcdRefusalError
 from runtime.store.etcd.store import EtcdStore
+from runtime.store.etcd.translation import Json
 from runtime.store.interface import Compare, Delete, Entry, Get, Put
 from runtime.testing import EtcdServer, open_etcd
 from tests.etcd import needs_etcd
@@ -78,6 +83,33 @@ async def test_transactions_whose_requests_and_answers_are_lost_are_applied_once
             assert min(proxy.lost_answers, proxy.lost_requests) > 40
 
 
+async def test_connections_that_are_cut_at_any_byte_lose_and_double_nothing(etcd: EtcdServer) -> None:
+    with trio.fail_after(50):
+        async with lossy_proxy(etcd.members[0].client_port, seed=3) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as cut:
+            first = await cut.put("counter/0", b"0")
+            proxy.cut = 0.1
+            counts: dict[str, int] = {}
+            seen: list[tuple[str, bytes]] = []
+
+            async def count(key: str) -> None:
+                counts[key] = await increment(cut, key, 30)
+
+            async def watch() -> None:
+                async for batch in cut.watch("counter/", first + 1):
+                    seen.extend((event.key, event.value) for event in batch.events)
+                    if len(seen) == 4 * 30:
+                        return
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                for number in range(4):
+                    nursery.start_soon(count, f"counter/{number}")
+            assert set(counts.values()) == {30}
+            assert proxy.cuts > 20
+            for key in counts:
+                assert [value for name, value in seen if name == key] == [b"%d" % number for number in range(1, 31)]
+
+
 async def test_deletes_grants_and_revokes_survive_lost_answers(etcd: EtcdServer) -> None:
     with trio.fail_after(50):
         async with lossy_proxy(etcd.members[0].client_port) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy:
@@ -105,6 +137,71 @@ async def test_an_answer_that_is_lost_for_good_is_unknown_and_names_etcd(etcd: E
             proxy.lose_answers = 0.0
             # What became of it can be seen, and can change no more.
             assert (await lossy.get("key")) is None or (await lossy.delete("key"))
+
+
+async def test_an_etcd_that_is_full_says_so_at_once_and_can_be_emptied() -> None:
+    with trio.fail_after(50):
+        async with open_etcd(arguments=["--quota-backend-bytes", "17000000"]) as server, store_at(server.address) as opened:
+            lease = await opened.grant(60)
+            acknowledged: list[int] = []
+
+            async def fill() -> None:
+                for number in range(40):
+                    await opened.put(f"key/{number}", bytes(1_000_000))
+                    acknowledged.append(number)
+
+            with pytest.raises(EtcdFullError, match=r"no room left .*etcdctl compact"):
+                await fill()
+            assert len((await opened.range("key/")).entries) == len(acknowledged)
+            with pytest.raises(EtcdFullError):
+                await opened.grant(60)
+            assert await opened.keep_alive(lease) == 60
+            assert await opened.delete("key/0")
+            assert await opened.get("key/0") is None
+
+
+async def test_a_write_that_was_done_although_etcd_called_itself_full_is_acknowledged(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store_at(etcd.address) as opened:
+        await opened.put("key", b"before")
+        ask = opened._gateway.ask
+
+        async def applied_and_full(path: str, body: Json, **options: Any) -> Json:
+            answer = await ask(path, body, **options)
+            if path == "/v3/kv/txn":
+                raise EtcdFullError("database space exceeded")
+            return answer
+
+        monkeypatch.setattr(opened._gateway, "ask", applied_and_full)
+        result = await opened.transaction([Compare("key", "value", b"before")], [Put("key", b"after"), Get("key")], [Get("key")])
+        assert result.succeeded
+        entry = await opened.get("key")
+        assert entry is not None
+        assert (entry.value, result.responses) == (b"after", (None, entry))
+        result = await opened.transaction([Compare("key", "value", b"before")], [Put("key", b"again")], [Put("other", b"")])
+        assert not result.succeeded
+        assert await opened.get("other") is not None
+
+
+async def test_a_value_that_is_too_large_is_refused_at_once_with_the_limit_to_raise(etcd: EtcdServer) -> None:
+    async with store_at(etcd.address) as opened:
+        for size in (1_600_000, 5_000_000):
+            with trio.fail_after(gateway.CALL_SECONDS / 2), pytest.raises(EtcdRefusalError, match=r"too large .*--max-request-bytes"):
+                await opened.put("key", bytes(size))
+        assert await opened.get("key") is None
+
+
+async def test_a_write_while_etcd_is_down_certainly_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "CALL_SECONDS", 0.5)
+    async with open_etcd() as server, store_at(server.address) as opened:
+        await opened.put("key", b"")
+        server.kill()
+        process = server.members[0].process
+        assert process is not None
+        await trio.to_thread.run_sync(process.wait)
+        with trio.fail_after(30), pytest.raises(StoreUnavailableError, match="Connection refused"):
+            await opened.put("key", b"more")
 
 
 @pytest.mark.slow
@@ -139,6 +236,21 @@ async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledge
                 assert entry is not None
                 assert acknowledged <= int(entry.value) <= acknowledged + len(unknown)
                 assert entry.version == int(entry.value), "each number was written once"
+
+
+@pytest.mark.slow
+async def test_a_member_that_hangs_for_longer_than_a_lease_costs_no_node_its_lease(caplog: pytest.LogCaptureFixture) -> None:
+    with trio.fail_after(50):
+        async with open_etcd(3) as server, open_node("here", store=server.address, secret="of the tests") as node:
+            server.pause(0)
+            # Time passing is what this is about.
+            await trio.sleep(1.4 * LEASE_SECONDS)
+            async with store_at(
+                "etcd://" + ",".join(f"127.0.0.1:{member.client_port}" for member in server.members[1:]), node.cluster
+            ) as other:
+                assert [entry.key for entry in (await other.range(PREFIX)).entries] == [f"{PREFIX}here"]
+            server.resume(0)
+    assert "lost its lease" not in caplog.text
 
 
 async def until(happens: Callable[[], bool]) -> None:
