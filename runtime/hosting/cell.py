@@ -123,6 +123,7 @@ class Cell:
         "held",
         "instance",
         "last_error",
+        "leased",
         "limit",
         "mailbox",
         "methods",
@@ -140,6 +141,8 @@ class Cell:
         self.methods = type(instance).__methods__
         self.limit = limit
         self.system = system
+        self.leased = address.registered
+        """True if it may run only as long as its node holds its lease: it has a name of its own, which others may get."""
         self.mailbox: deque[Job] | None = None
         """None while it is empty: most actors have no mail most of the time, and a deque takes more memory than all the rest."""
         self._turn: Job | None = None

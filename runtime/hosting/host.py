@@ -126,7 +126,7 @@ class Host:
         self.claims = claims
         self.make_handle = make_handle
         self.make_supervision = make_supervision
-        self.workers = Workers(nursery, environment, self._crash)
+        self.workers = Workers(nursery, environment, self._crash, self.pause_names)
         self.cells: dict[str, Cell] = {}
         self.draining = False
         self._homes: dict[Cell, Home] = {}
@@ -134,6 +134,7 @@ class Host:
         self._exits: OrderedDict[tuple[str, int], ExitReason] = OrderedDict()
         self._watchers: dict[tuple[str, int], trio.Event] = {}
         self._next_number = 0
+        self._names_paused = False
 
     def home(self, cell: Cell) -> Home:
         """Where the actor's own tasks live; made when it is first asked for."""
@@ -298,13 +299,21 @@ class Host:
         await self.stop_all(ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"))
 
     def pause_names(self) -> None:
-        """Serve the actors that have names of their own no more, for now: mail waits and outcomes are held back."""
+        """Somebody else may get the names soon. Their actors are served no more, for now: mail waits and outcomes are held back."""
+        if not self._names_paused:
+            logger.warning("node %s cannot renew its lease: its named actors pause until it can", self.node.name)
+            self._names_paused = True
         for cell in self.cells.values():
-            if cell.address.registered:
+            if cell.leased:
                 cell.paused = True
 
-    def resume_names(self) -> None:
-        """Serve them again, and tell what was held back."""
+    def hold_names_until(self, doubtful_at: float) -> None:
+        """The names are this node's until then, on its own clock. Serve their actors, and tell what was held back."""
+        self.workers.names_until = doubtful_at
+        if not self._names_paused:
+            return
+        logger.warning("node %s has its lease still: its named actors go on", self.node.name)
+        self._names_paused = False
         for cell in self.cells.values():
             if cell.paused and cell.resume():
                 cell.busy = True
@@ -314,7 +323,7 @@ class Host:
         """End all actors that have a name of their own, at once: somebody else may own it now."""
         self.draining = True
         for cell in list(self.cells.values()):
-            if cell.address.registered:
+            if cell.leased:
                 self._crash(cell, error)
 
     async def stop_all(self, reason: ExitReason) -> None:

@@ -21,13 +21,11 @@ class LeasedNames:
 
     def doubt(self) -> None:
         """Somebody else may get the names soon: pause."""
-        logger.warning("node %s cannot renew its lease: its named actors pause until it can", self._node)
         self._host.pause_names()
 
-    def trust(self) -> None:
-        """The names are ours still: go on."""
-        logger.warning("node %s has its lease still: its named actors go on", self._node)
-        self._host.resume_names()
+    def hold_until(self, doubtful_at: float) -> None:
+        """The names are ours until then, by our own clock: go on."""
+        self._host.hold_names_until(doubtful_at)
 
     def lose(self) -> None:
         """The names may have new owners already: whatever their actors would still answer could be out of date."""

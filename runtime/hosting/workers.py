@@ -60,12 +60,22 @@ class _Worker:
 
 
 class Workers:
-    """Runs the jobs of all cells of one node. `crashed(cell, error)` is told of a method that asked its process to exit."""
+    """Runs the jobs of all cells of one node. `crashed(cell, error)` is told of a method that asked its process to exit.
 
-    def __init__(self, nursery: trio.Nursery, environment: Environment, crashed: Callable[[Cell, BaseException], None]) -> None:
+    `doubt()` is called when a named actor is about to run at `names_until` or later, and must pause them all. A process that was stopped, or
+    whose loop was blocked, for longer than its lease finds runs ready to go on at once, before any timer: so the clock is asked right before
+    each of them, and not only by a timer.
+    """
+
+    def __init__(
+        self, nursery: trio.Nursery, environment: Environment, crashed: Callable[[Cell, BaseException], None], doubt: Callable[[], None]
+    ) -> None:
         self._nursery = nursery
         self._environment = environment
         self._crashed = crashed
+        self._doubt = doubt
+        self.names_until = math.inf
+        """Until when the node relies on its lease, on its own clock."""
         self._queue: deque[Cell | Job] = deque()
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
@@ -106,12 +116,9 @@ class Workers:
             while queue:
                 item = queue.popleft()
                 if isinstance(item, Job):
-                    if item.cell.ended is not None:
-                        item.sink.refused(item, item.cell.gone())
-                    elif not item.cancelled:
-                        await self._run(item, worker, task)
+                    await self._run_beside(item, worker, task)
                 else:
-                    while (job := item.take()) is not None:
+                    while (job := self._next(item)) is not None:
                         try:
                             await self._run(job, worker, task)
                         except BaseException:
@@ -139,6 +146,26 @@ class Workers:
             self.running.pop(task, None)
             self._parked.append(task)
             await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
+
+    def _next(self, cell: Cell) -> Job | None:
+        if cell.leased and self._environment.now() >= self.names_until:
+            self._doubt()
+        return cell.take()
+
+    async def _run_beside(self, job: Job, worker: _Worker, task: trio.lowlevel.Task) -> None:
+        cell = job.cell
+        if cell.leased and self._environment.now() >= self.names_until:
+            self._doubt()
+        if cell.ended is not None:
+            job.sink.refused(job, cell.gone())
+        elif job.cancelled:
+            return
+        elif cell.paused:
+            refusal = cell.offer(job, self._environment.now)
+            if refusal is not None:
+                job.sink.refused(job, refusal)
+        else:
+            await self._run(job, worker, task)
 
     def _abort_parking(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
         # The node is going down. A parked worker that was cancelled must not be woken again.
@@ -185,7 +212,7 @@ class Workers:
             except StopIteration as stop:
                 self._returned(job, stop.value)
             else:
-                self._returned(job, await self._suspended(coroutine, trap))
+                self._returned(job, await self._suspended(job, coroutine, trap))
         except Exception as error:
             if cell.paused:
                 cell.hold(job, functools.partial(job.sink.raised, job, error))
@@ -217,7 +244,7 @@ class Workers:
         else:
             job.sink.value(job, value)
 
-    async def _suspended(self, coroutine: Coroutine[Any, Any, object], trap: object) -> object:
+    async def _suspended(self, job: Job, coroutine: Coroutine[Any, Any, object], trap: object) -> object:
         self._ready -= 1
         if self._queue and not self._ready:
             # This worker will be away for a while: those queued behind it must not wait for it.
@@ -226,6 +253,8 @@ class Workers:
             return await _resume(coroutine, trap)
         finally:
             self._ready += 1
+            if job.cell.leased and self._environment.now() >= self.names_until:
+                self._doubt()
 
     def _cancelled(self, job: Job) -> None:
         if job.cell.ended is not None:

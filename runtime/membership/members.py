@@ -200,8 +200,8 @@ class NamedActors(Protocol):
         """The lease may end soon, and somebody else get the names: serve them no more, until told otherwise."""
         ...
 
-    def trust(self) -> None:
-        """The lease has held after all: go on."""
+    def hold_until(self, doubtful_at: float) -> None:
+        """The lease is held, and relied upon until then, on the node's clock: serve them so long, and not a moment longer."""
         ...
 
     def lose(self) -> None:
@@ -276,8 +276,9 @@ class Enrolment:
         await self._store.put(PREFIX + self.record.name, self._encoded(), self.record.lease)
 
     async def keep(self, names: NamedActors) -> None:
-        """Renew the lease for ever; `names` is told when it is in doubt, held again, or lost."""
+        """Renew the lease for ever; `names` is told how long it holds, when it is in doubt, and when it is lost."""
         while True:
+            names.hold_until(self._clock.doubtful_at)
             await trio.sleep(RENEW_EVERY)
             held = self._clock.is_held(self._environment.now())
             if not held:
@@ -291,8 +292,6 @@ class Enrolment:
             except LeaseLostError:
                 names.lose()
                 return
-            if not held:
-                names.trust()
 
     async def _renewed(self, held: bool) -> bool:
         """Ask for a renewal; False if there was no answer in time."""

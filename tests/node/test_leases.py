@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,8 @@ from runtime import Node, open_node
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import ASK_AGAIN, LEASE_SECONDS, RENEW_EVERY
 from runtime.store.embedded import EmbeddedStore
+from tests.memory_network import MemoryNetwork
+from tests.scheduling import SeededEnvironment, under_seeds
 
 SECRET = "a secret of the tests of leases"
 
@@ -174,3 +177,44 @@ def test_the_pause_begins_before_the_store_may_give_the_names_away(monkeypatch: 
             assert gone - paused >= LEASE_SECONDS / 3 - RENEW_EVERY / 2
 
     trio.run(main, clock=MockClock(autojump_threshold=0.02))
+
+
+@under_seeds(20)
+async def test_nothing_runs_on_a_lease_that_ended_while_the_process_stood_still(draw: random.Random) -> None:
+    """As after SIGSTOP: time has passed at once, runs and timers are due together, and the order is any."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    async with open_node("alone", secret=SECRET, environment=SeededEnvironment(draw), network=MemoryNetwork(lambda: 0.0)) as node:
+        lease = node._enrolment._clock
+        ran_without: list[float] = []
+
+        class Witness(Actor):
+            @method
+            async def work(self) -> None:
+                if not lease.is_held(trio.current_time()):
+                    ran_without.append(trio.current_time())
+
+            @method(concurrent=True)
+            async def wait(self) -> None:
+                await self.work()
+                await trio.lowlevel.checkpoint()
+
+        witness = await node.options(name="witness").spawn(Witness)
+        answered = 0
+
+        async def ask(what: str) -> None:
+            nonlocal answered
+            for _ in range(40):
+                await getattr(witness, what)()
+                answered += 1
+
+        with trio.fail_after(600):
+            async with trio.open_nursery() as nursery:
+                for what in ("work", "work", "wait"):
+                    nursery.start_soon(ask, what)
+                for _ in range(4):
+                    for _ in range(draw.randrange(12)):
+                        await trio.lowlevel.checkpoint()
+                    clock.jump(LEASE_SECONDS)
+        assert answered == 120
+        assert ran_without == []
