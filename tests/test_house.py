@@ -55,6 +55,7 @@ SANS_IO = (
     "runtime/store/etcd/translation.py",
     "runtime/store/history.py",
     "runtime/store/memory.py",
+    "runtime/store/rows.py",
     "runtime/wire/*.py",
 )
 """The state machines: driven by the caller with bytes, events and the time as a number. A new one is named here."""

@@ -7,16 +7,21 @@ got so far it saves through the runtime, so a successor goes on where it was kil
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 
 import attrs
 import trio
 
 from actors import Actor, NotExecutedError, OutcomeUnknownError, message, method
+from actors.errors import StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.demonstration.job import FileIndex, index_file
 
 SAVE_EVERY = 0.1
 """Seconds between saves: what a killed scheduler had received since the last one is computed again."""
+
+
+logger = logging.getLogger("understudy.demonstration")
 
 
 @message
@@ -60,6 +65,7 @@ class Scheduler(Actor):
         self.indexers: dict[str, Indexer] = {}
         self.busy: set[str] = set()
         self.changed = trio.Event()
+        self.saving = trio.Lock()
 
     async def on_start(self) -> None:
         """Take over from a predecessor, if there was one."""
@@ -77,8 +83,9 @@ class Scheduler(Actor):
 
     @method
     async def welcome(self, node: str, indexer: Indexer) -> None:
-        """A new indexer is there, at whatever time."""
+        """A new indexer is there, at whatever time. When this returns, a successor will know of it too."""
         self._employ(node, indexer)
+        await self._save()
 
     @method(concurrent=True, idempotent=True)
     async def progress(self) -> Progress:
@@ -127,11 +134,19 @@ class Scheduler(Actor):
 
     async def _keep_saving(self) -> None:
         while self.saved_count < len(self.pieces):
-            count = len(self.done)
-            if count > self.saved_count:
-                await self.save({"done": dict(self.done), "rerun": self.rerun, "indexers": dict(self.indexers)})
-                self.saved_count = count
+            if len(self.done) > self.saved_count:
+                try:
+                    await self._save()
+                except (StoreUnavailableError, StoreOutcomeUnknownError) as error:
+                    logger.warning("%d pieces are not saved yet: %s", len(self.done) - self.saved_count, error)
             await trio.sleep(SAVE_EVERY)
+
+    async def _save(self) -> None:
+        # One after the other: an earlier state must not arrive after a later one.
+        async with self.saving:
+            count = len(self.done)
+            await self.save({"done": dict(self.done), "rerun": self.rerun, "indexers": dict(self.indexers)})
+            self.saved_count = count
 
     async def _wait_for_change(self) -> None:
         await self.changed.wait()

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
+from actors.errors import UnderstudyError
 from runtime.demonstration.cast import Indexer, Progress, Scheduler
 from runtime.demonstration.job import Index, index_alone, merge, source_files, split
 from runtime.environment import SystemEnvironment
@@ -18,6 +19,9 @@ from runtime.local_cluster import LocalCluster, open_local_cluster
 
 BURST = 1_000
 BURST_SECONDS = 1.0
+
+PATIENCE_SECONDS = 50.0
+"""How long the job and all that happens to it may take."""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,8 +78,13 @@ class Story:
                     starting.start_soon(self._start, cluster, name, "work")
             self._say("started", f"4 node processes and this one; {len(files)} files in {len(pieces)} pieces")
             scheduler = await self._begin(cluster, pieces)
-            with trio.fail_after(50):
+            with trio.move_on_after(PATIENCE_SECONDS) as patience:
                 await self._happen(cluster, scheduler, len(pieces))
+            if patience.cancelled_caught:
+                progress = await scheduler.progress()
+                raise UnderstudyError(
+                    f"the job did not get done in {PATIENCE_SECONDS:g} s: {progress}; is this machine busy with something else?"
+                )
             parts = [part for number in range(len(pieces)) for part in await scheduler.result(number)]
             progress = await scheduler.progress()
             seconds = trio.current_time() - self._began

@@ -210,6 +210,12 @@ class Cell:
             self.tell_if_quiet()
         return None
 
+    def put_back(self, job: Job) -> None:
+        """It is its turn, but the cell is about to be paused, or is: let it be the next when it goes on."""
+        if self.mailbox is None:
+            self.mailbox = deque()
+        self.mailbox.appendleft(job)
+
     def late(self, job: Job, now: float) -> bool:
         """True if a job with a deadline is not worth running any more, now that its turn has come."""
         left = job.deadline - now

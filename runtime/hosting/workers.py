@@ -62,9 +62,9 @@ class _Worker:
 class Workers:
     """Runs the jobs of all cells of one node. `crashed(cell, error)` is told of a method that asked its process to exit.
 
-    `doubt()` is called when a named actor is about to run at `names_until` or later, and must pause them all. A process that was stopped, or
-    whose loop was blocked, for longer than its lease finds runs ready to go on at once, before any timer: so the clock is asked right before
-    each of them, and not only by a timer.
+    `doubt()` is called when a named actor is about to run at `names_until` or later, and must pause them all. A process that was
+    stopped, or whose loop was blocked, for longer than its lease finds runs ready to go on at once, before any timer: so the clock is
+    asked right before each of them, and not only by a timer.
     """
 
     def __init__(
@@ -116,9 +116,12 @@ class Workers:
             while queue:
                 item = queue.popleft()
                 if isinstance(item, Job):
-                    await self._run_beside(item, worker, task)
+                    if item.cell.ended is not None:
+                        item.sink.refused(item, item.cell.gone())
+                    elif not item.cancelled:
+                        await self._run(item, worker, task)
                 else:
-                    while (job := self._next(item)) is not None:
+                    while (job := item.take()) is not None:
                         try:
                             await self._run(job, worker, task)
                         except BaseException:
@@ -146,26 +149,6 @@ class Workers:
             self.running.pop(task, None)
             self._parked.append(task)
             await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
-
-    def _next(self, cell: Cell) -> Job | None:
-        if cell.leased and self._environment.now() >= self.names_until:
-            self._doubt()
-        return cell.take()
-
-    async def _run_beside(self, job: Job, worker: _Worker, task: trio.lowlevel.Task) -> None:
-        cell = job.cell
-        if cell.leased and self._environment.now() >= self.names_until:
-            self._doubt()
-        if cell.ended is not None:
-            job.sink.refused(job, cell.gone())
-        elif job.cancelled:
-            return
-        elif cell.paused:
-            refusal = cell.offer(job, self._environment.now)
-            if refusal is not None:
-                job.sink.refused(job, refusal)
-        else:
-            await self._run(job, worker, task)
 
     def _abort_parking(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
         # The node is going down. A parked worker that was cancelled must not be woken again.
@@ -196,6 +179,11 @@ class Workers:
                 coroutine = job.outflow.produce(job, job.definition.items(cell.instance, job.args, job.kwargs))
         except TypeError as error:
             job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
+            return
+        if cell.leased and (cell.paused or self._environment.now() >= self.names_until):
+            coroutine.close()
+            cell.put_back(job)
+            self._doubt()
             return
         refusal = cell.begin(job)
         if refusal is not None:

@@ -277,21 +277,25 @@ class Enrolment:
 
     async def keep(self, names: NamedActors) -> None:
         """Renew the lease for ever; `names` is told how long it holds, when it is in doubt, and when it is lost."""
-        while True:
+        renewed = True
+        try:
+            while True:
+                held = self._tell(names)
+                await trio.sleep(RENEW_EVERY if held and renewed else ASK_AGAIN)
+                renewed = await self._renewed(self._tell(names))
+        except LeaseLostError:
+            names.lose()
+
+    def _tell(self, names: NamedActors) -> bool:
+        """True if the lease is relied upon. The answer to a renewal may have waited here while the process was stopped, so the clock has
+        the last word.
+        """
+        held = self._clock.is_held(self._environment.now())
+        if held:
             names.hold_until(self._clock.doubtful_at)
-            await trio.sleep(RENEW_EVERY)
-            held = self._clock.is_held(self._environment.now())
-            if not held:
-                names.doubt()
-            try:
-                while not await self._renewed(held):
-                    if held and not self._clock.is_held(self._environment.now()):
-                        held = False
-                        names.doubt()
-                    await trio.sleep(ASK_AGAIN)
-            except LeaseLostError:
-                names.lose()
-                return
+        else:
+            names.doubt()
+        return held
 
     async def _renewed(self, held: bool) -> bool:
         """Ask for a renewal; False if there was no answer in time."""

@@ -20,6 +20,7 @@ import trio
 
 from actors.errors import StoreError
 from runtime.environment import Environment
+from runtime.exception_groups import unwrap
 from runtime.store.interface import Compare, Delete, Entry, Operation, Put, RangeResult, Store, TransactionResult, WatchBatch
 from runtime.store.journal import Journal
 from runtime.store.memory import Snapshot, StoreMachine
@@ -29,11 +30,14 @@ T = TypeVar("T")
 GRACE_SECONDS = 5.0
 """The least that a lease has left when a store is served again: its holder must find the way back first."""
 
-LATE_SECONDS = 0.5
-"""When the end of a lease is handled later than this, its holder is not to blame."""
-
 RENEWAL_SECONDS = 2.0
-"""What leases have left then."""
+"""Before a lease is ended, this store's loop has run for so long: what its holder sent in time has been handled."""
+
+LATE_SECONDS = 0.5
+"""A loop that runs later than this has not run meanwhile: the process was stopped, the loop blocked, the machine asleep."""
+
+LOOK_SECONDS = 0.25
+"""How often the loop is looked at during `RENEWAL_SECONDS`."""
 
 
 @attrs.define(eq=False)
@@ -55,7 +59,9 @@ class EmbeddedStore(Store):
         # A dict for its order: polls are woken in the order in which they came, in every run of a simulation.
         self._waiting: dict[_Waiting, None] = {}
         self._sooner = trio.Event()
-        self._closed = False
+        self._asked_for = math.inf
+        self._closed = ""
+        """Why, once it is."""
 
     @classmethod
     async def on_disk(cls, environment: Environment, directory: Path) -> EmbeddedStore:
@@ -64,28 +70,50 @@ class EmbeddedStore(Store):
         return cls(environment, StoreMachine.restored(kept, environment.now(), GRACE_SECONDS), journal)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """End leases when their time is over, and write what is to be written, until the store is closed."""
-        async with trio.open_nursery() as nursery:
-            if self._journal is not None:
-                nursery.start_soon(self._journal.run, lambda: self._machine, self._go_back)
-            task_status.started()
-            await self._end_leases()
+        """End leases when their time is over, and write what is to be written, until the store is closed.
+
+        Raises `StoreDataError` if the disk fails so that nobody can tell what is on it. The store is closed then.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                if self._journal is not None:
+                    nursery.start_soon(self._journal.run, lambda: self._machine, self._go_back)
+                task_status.started()
+                await self._end_leases()
+        except BaseExceptionGroup as group:
+            raise unwrap(group) from None
+        finally:
+            self._close("the store has ended; see why on its node")
 
     async def _end_leases(self) -> None:
+        """The ends of leases are put off while the loop does not run: holders may have renewed them, and nobody has looked.
+
+        How late a lease's own end is handled does not tell: the loop may have stood still all the time before it.
+        """
         while not self._closed:
-            self._sooner = trio.Event()
-            due = self._machine.next_expiry()
-            with trio.move_on_after(math.inf if due is None else max(0.0, due - self._environment.now())):
-                await self._sooner.wait()
+            self._sooner, self._asked_for = trio.Event(), math.inf
             now, due = self._environment.now(), self._machine.next_expiry()
-            if due is not None and now - due > LATE_SECONDS:
-                # This process did not run, or its loop was blocked: the renewals that came meanwhile must be seen first.
-                self._machine.postpone(now + RENEWAL_SECONDS)
+            look = math.inf if due is None else max(due - RENEWAL_SECONDS, min(due, now + LOOK_SECONDS))
+            with trio.move_on_after(math.inf if look == math.inf else max(0.0, look - now)):
+                await self._sooner.wait()
+            now = self._environment.now()
+            late = now - min(look, self._asked_for)
+            if late > LATE_SECONDS:
+                self._machine.postpone(now + min(max(late, RENEWAL_SECONDS), GRACE_SECONDS))
             self._step(partial(StoreMachine.expire, now=now))
+
+    def _look_sooner(self) -> None:
+        """What `run` sleeps for has changed."""
+        if not self._sooner.is_set():
+            self._asked_for = self._environment.now()
+            self._sooner.set()
 
     def close(self) -> None:
         """Refuse calls from now on and end those that wait, with StoreError. Closing twice is closing once."""
-        self._closed = True
+        self._close("the store is closed: its node has left")
+
+    def _close(self, why: str) -> None:
+        self._closed = self._closed or why
         self._sooner.set()
         if self._journal is not None:
             self._journal.close()
@@ -131,7 +159,7 @@ class EmbeddedStore(Store):
         lease = self._step(lambda machine: machine.grant(ttl, self._environment.now()))
         # `run` sleeps until the end that was next: it needs to know of one before that, and of no other.
         if self._machine.next_expiry() != due:
-            self._sooner.set()
+            self._look_sooner()
         await self._lasting(wrote=True)
         return lease
 
@@ -154,7 +182,8 @@ class EmbeddedStore(Store):
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`. A poll that waits keeps pace: what is compacted meanwhile does not concern it."""
         await self._open()
-        while (batch := self._machine.changes(prefix, from_revision)) is None:
+        machine, since = self._machine, from_revision
+        while (batch := machine.changes(prefix, since)) is None:
             waiting = _Waiting(prefix)
             self._waiting[waiting] = None
             try:
@@ -162,7 +191,11 @@ class EmbeddedStore(Store):
             finally:
                 del self._waiting[waiting]
             self._refuse_if_closed()
-            from_revision = max(from_revision, waiting.since)
+            if machine is self._machine:
+                since = max(since, waiting.since)
+            else:
+                # The store went back, and the revisions that it skipped for this poll will be others.
+                machine, since = self._machine, from_revision
         await self._lasting(wrote=False)
         return batch
 
@@ -172,7 +205,7 @@ class EmbeddedStore(Store):
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise StoreError("the store is closed: its node has left")
+            raise StoreError(self._closed)
 
     def _step(self, step: Callable[[StoreMachine], T]) -> T:
         """Change the machine; tell those whom it concerns, and the journal."""
@@ -193,7 +226,7 @@ class EmbeddedStore(Store):
     def _go_back(self, kept: Snapshot) -> None:
         """Nothing that was not written has happened. Who waits for a change of it waits on."""
         self._machine = StoreMachine.restored(kept, self._environment.now(), GRACE_SECONDS)
-        self._sooner.set()
+        self._look_sooner()
 
     def _tell(self, before: int) -> None:
         """Wake the polls that the changes after revision `before` concern."""

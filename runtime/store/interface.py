@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import isfinite
 from types import UnionType
 from typing import Any, Literal
 
@@ -30,6 +29,9 @@ MAX_OPERATIONS = 120
 """Conditions, and operations in either branch, of one transaction: what etcd takes by default (128) and what we add, so that programs fit
 every store.
 """
+
+MAX_LEASE_SECONDS = 9_000_000_000
+"""Of one lease: what etcd takes at most."""
 
 
 def check_key(key: object) -> None:
@@ -204,8 +206,8 @@ def check_time_to_live(ttl: object) -> None:
     """Refuse what no lease can be granted for. Raises TypeError or ValueError."""
     if not isinstance(ttl, int | float):
         raise TypeError(f"a lease's ttl is a number of seconds, not {type(ttl).__name__}")
-    if not (ttl > 0 and isfinite(ttl)):
-        raise ValueError(f"a lease's ttl is a positive number of seconds, not {ttl!r}")
+    if not 0 < ttl <= MAX_LEASE_SECONDS:
+        raise ValueError(f"a lease's ttl is a positive number of seconds, at most {MAX_LEASE_SECONDS}, not {ttl!r}")
 
 
 def check_revision(from_revision: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from actors.errors import StoreError, StoreUnavailableError
+from actors.errors import StoreDataError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.store.changes import Changes
 from runtime.store.memory import Snapshot, StoreMachine
 
@@ -28,10 +28,18 @@ class Commit:
     async def done(self, *, wrote: bool) -> None:
         """Wait for the end of it. Raises what has happened to the step that waits: `wrote` or not."""
         await self.over.wait()
-        if self.error is not None:
-            if wrote:
-                raise type(self.error)(f"not written: {self.error}") from self.error
+        if self.error is None:
+            return
+        if not wrote:
             raise StoreUnavailableError(f"the store went back to what is on its disk; ask again: {self.error}") from self.error
+        if isinstance(self.error, StoreOutcomeUnknownError):
+            raise StoreOutcomeUnknownError(str(self.error)) from self.error
+        raise type(self.error)(f"not written: {self.error}") from self.error
+
+    def fail(self, error: StoreError) -> None:
+        """It is over, and for this reason nothing came of it that anybody may rely upon."""
+        self.error = error
+        self.over.set()
 
 
 class Journal:
@@ -53,7 +61,11 @@ class Journal:
 
         limiter = trio.CapacityLimiter(1)
         file = await trio.to_thread.run_sync(StoreFile, directory, limiter=limiter)
-        return cls(file, limiter), await trio.to_thread.run_sync(file.load, limiter=limiter)
+        try:
+            return cls(file, limiter), await trio.to_thread.run_sync(file.load, limiter=limiter)
+        except BaseException:
+            file.close()
+            raise
 
     def note(self, machine: StoreMachine, before: int, leases: frozenset[int]) -> None:
         """A step of the machine has been made; see `Changes.note`."""
@@ -65,7 +77,10 @@ class Journal:
         return self._writing if self._waiting.changes.is_empty else self._waiting
 
     async def run(self, machine: Callable[[], StoreMachine], go_back: Callable[[Snapshot], None]) -> None:
-        """Write until closed, and then what is left. `go_back` takes what is on disk when a commit has failed."""
+        """Write until closed, and then what is left. `go_back` takes what is on disk when a commit has been refused.
+
+        Raises `StoreDataError` if the file can be used no more. However it ends, nobody waits for a commit any longer.
+        """
         try:
             while True:
                 await self._woken.wait()
@@ -78,6 +93,10 @@ class Journal:
                     await self._commit(self._writing, machine(), go_back)
                 self._writing = None
         finally:
+            ended = "the store has ended; see why on its node, and ask again when it is back"
+            if self._writing is not None and not self._writing.over.is_set():
+                self._writing.fail(StoreOutcomeUnknownError(ended))
+            self._waiting.fail(StoreUnavailableError(ended))
             self._file.close()
 
     def close(self) -> None:
@@ -91,12 +110,15 @@ class Journal:
                 await trio.to_thread.run_sync(self._file.rewrite, machine.snapshot(), limiter=self._limiter)
             else:
                 await trio.to_thread.run_sync(self._file.write, commit.changes, limiter=self._limiter)
+        except StoreOutcomeUnknownError as error:
+            commit.fail(error)
+            raise StoreDataError(str(error)) from error
         except StoreError as error:
             kept = await trio.to_thread.run_sync(self._file.load, limiter=self._limiter)
-            commit.error = error
             # What was built upon it meanwhile is as void.
             later, self._waiting = self._waiting, Commit()
-            later.error = error
             go_back(kept)
-            later.over.set()
-        commit.over.set()
+            commit.fail(error)
+            later.fail(error)
+        else:
+            commit.over.set()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,11 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.errors import LeaseLostError, StoreCompactedError, StoreDataError, StoreUnavailableError
+from actors.errors import LeaseLostError, StoreCompactedError, StoreDataError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import SystemEnvironment
 from runtime.store.changes import Changes
-from runtime.store.embedded import GRACE_SECONDS, RENEWAL_SECONDS, EmbeddedStore
-from runtime.store.file import FILE_NAME, StoreFile
+from runtime.store.embedded import GRACE_SECONDS, LOOK_SECONDS, EmbeddedStore
+from runtime.store.file import StoreFile
 from runtime.store.history import History
 from runtime.store.interface import Compare, Delete, Put
 from runtime.store.memory import Snapshot, StoreMachine
@@ -38,6 +38,13 @@ async def reopened(store: EmbeddedStore, nursery: trio.Nursery, directory: Path)
     opened = await EmbeddedStore.on_disk(SystemEnvironment(), directory)
     await nursery.start(opened.run)
     return opened
+
+
+async def pass_time(clock: trio.testing.MockClock, seconds: float) -> None:
+    """Let time pass as it does for a loop that runs."""
+    for _ in range(math.ceil(seconds / LOOK_SECONDS)):
+        clock.jump(LOOK_SECONDS)
+        await trio.testing.wait_all_tasks_blocked(0.005)
 
 
 # Crashes
@@ -134,7 +141,7 @@ async def test_after_a_restart_leases_have_their_time_anew_and_watches_go_on(tmp
         assert await store.time_to_live(short) == pytest.approx(GRACE_SECONDS, abs=0.1)
         assert await store.time_to_live(long) == pytest.approx(20.0, abs=0.1)
         assert [event.key for event in (await store.poll("", revision)).events] == ["long"]
-        mock_clock.jump(GRACE_SECONDS)
+        await pass_time(mock_clock, GRACE_SECONDS)
         assert [event.key for event in (await store.poll("", revision + 1)).events] == ["short"]
         assert await store.grant(1.0) > long
         with pytest.raises(LeaseLostError):
@@ -165,92 +172,44 @@ async def test_a_store_that_could_not_run_gives_leases_time_to_be_renewed(mock_c
         # As when the process was stopped, or its loop blocked, for a minute: nobody could renew anything.
         mock_clock.jump(60.0)
         await trio.testing.wait_all_tasks_blocked()
-        assert await store.time_to_live(lease) == pytest.approx(RENEWAL_SECONDS)
-        mock_clock.jump(RENEWAL_SECONDS)
-        await trio.testing.wait_all_tasks_blocked()
+        assert await store.time_to_live(lease) == pytest.approx(GRACE_SECONDS)
+        await pass_time(mock_clock, GRACE_SECONDS)
         with pytest.raises(LeaseLostError):
             await store.time_to_live(lease)
         store.close()
 
 
-# Files that cannot be used
+# A disk that fails
 
 
-def fill(directory: Path) -> bytes:
-    """A store with something in it; returns its file."""
-    file, machine, changes = StoreFile(directory), StoreMachine(), Changes()
-    machine.transaction([], [Put(f"key/{number}", bytes(2_000)) for number in range(100)])
-    changes.note(machine, 1, frozenset())
-    file.write(changes)
-    file.close()
-    return (directory / FILE_NAME).read_bytes()
+async def test_when_nobody_can_tell_what_is_on_the_disk_the_store_ends_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path)
+    ended: list[str] = []
 
+    def failing(self: StoreFile, changes: Changes) -> None:
+        raise StoreOutcomeUnknownError("the disk failed, says the test")
 
-def cut_in_half(content: bytes) -> bytes:
-    return content[: len(content) // 2]
+    async def run(task_status: trio.TaskStatus[None]) -> None:  # noqa: ASYNC128  passed on
+        with pytest.raises(StoreDataError, match="the disk failed"):
+            await store.run(task_status=task_status)
+        ended.append("run")
 
+    async def put(key: str) -> None:
+        with pytest.raises((StoreOutcomeUnknownError, StoreUnavailableError)):
+            await store.put(key, b"")
+        ended.append(key)
 
-def overwrite_pages(content: bytes) -> bytes:
-    return content[:8192] + b"\xff" * 40_000 + content[48_192:]
-
-
-def garbage(content: bytes) -> bytes:
-    return random.Random(0).randbytes(len(content))
-
-
-@pytest.mark.parametrize("damage", [cut_in_half, overwrite_pages, garbage])
-def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    damaged = damage(fill(tmp_path))
-    (tmp_path / FILE_NAME).write_bytes(damaged)
-    with pytest.raises(StoreDataError, match=r"is damaged .*put a copy in its place"):
-        StoreFile(tmp_path)
-    assert (tmp_path / FILE_NAME).read_bytes() == damaged
-
-
-def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with sqlite3.connect(tmp_path / FILE_NAME) as database:
-        database.execute("PRAGMA user_version = 7")
-    database.close()
-    later = (tmp_path / FILE_NAME).read_bytes()
-    with pytest.raises(StoreDataError, match=r"later version .*version 7.*upgrade"):
-        StoreFile(tmp_path)
-    assert (tmp_path / FILE_NAME).read_bytes() == later
-
-
-def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / FILE_NAME) as database:
-        database.execute("CREATE TABLE invoices (number INTEGER)")
-    database.close()
-    theirs = (tmp_path / FILE_NAME).read_bytes()
-    with pytest.raises(StoreDataError, match="database of another program"):
-        StoreFile(tmp_path)
-    assert (tmp_path / FILE_NAME).read_bytes() == theirs
-
-
-def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.store.store_process", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        with pytest.raises(StoreDataError, match=rf"in use by another node \(process {process.pid}\)"):
-            StoreFile(tmp_path)
-        process.kill()
-    StoreFile(tmp_path).close()
-
-
-def test_a_file_that_another_program_locks_is_a_clear_error(tmp_path: Path) -> None:
-    fill(tmp_path)
-    database = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
-    database.execute("BEGIN EXCLUSIVE")
-    file = StoreFile(tmp_path)
-    changes = Changes(revision=5)
-    with pytest.raises(StoreDataError, match="locked by another program"):
-        file.write(changes)
-    database.close()
-    file.write(changes)
-    file.close()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run)
+        await store.put("before", b"")
+        monkeypatch.setattr(StoreFile, "write", failing)
+        for key in "abc":
+            nursery.start_soon(put, key)
+    assert sorted(ended) == ["a", "b", "c", "run"]
+    with pytest.raises(StoreError, match="the store has ended"):
+        await store.get("before")
+    monkeypatch.undo()
+    assert [entry.key for entry in StoreFile(tmp_path).load().entries] == ["before"]
 
 
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
