@@ -51,7 +51,7 @@ def snapshot_from(state: Iterable[Row], leases: Iterable[Row], entries: Iterable
         revision,
         compacted,
         next_lease,
-        {lease: seconds for lease, seconds in (_opened("lease", row) for row in leases)},
+        {int(lease): float(seconds) for lease, seconds in (_opened("lease", row) for row in leases)},
         tuple([Entry(*_opened("entry", row)) for row in entries]),
         tuple([Event(*_opened("event", row)) for row in events]),
     )
