@@ -62,6 +62,10 @@ class ActorContext(Protocol):
         """See `Actor.saved`."""
         ...
 
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """Run what blocks beside the event loop."""
+        ...
+
     def supervise(self, supervisor: Any) -> Any:
         """The work of a supervisor that is hosted here; see `actors.supervisor.SupervisorWork`."""
         ...

@@ -10,12 +10,12 @@ The typing (a descriptor over ParamSpec) was checked to accept right and refuse 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import attrs
-import trio
 
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
@@ -25,6 +25,9 @@ from actors.stream import Stream, StreamChanges
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+InThread = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
+"""Runs blocking code beside the event loop."""
 
 
 @attrs.frozen
@@ -46,11 +49,14 @@ class MethodDefinition:
     stream: bool = False
     options: CallOptions = NO_CALL_OPTIONS
 
-    def run(self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, object]:
-        """The coroutine of one run on `instance`. Raises TypeError if the arguments do not fit."""
+    def run(
+        self, instance: object, args: tuple[object, ...], kwargs: dict[str, object], in_thread: InThread
+    ) -> Coroutine[Any, Any, object]:
+        """The coroutine of one run on `instance`; a plain `def` runs through `in_thread`. Raises TypeError if the arguments do not fit."""
         if self.in_thread:
             inspect.signature(self.function).bind(instance, *args, **kwargs)
-            return _run_in_thread(self.function, instance, args, kwargs)
+            # Not abandoned on cancellation: the actor must not take its next message while one still runs in a thread.
+            return in_thread(functools.partial(self.function, instance, *args, **kwargs))
         coroutine: Coroutine[Any, Any, object] = self.function(instance, *args, **kwargs)
         return coroutine
 
@@ -58,11 +64,6 @@ class MethodDefinition:
         """The generator of one run of a stream on `instance`. Raises TypeError if the arguments do not fit."""
         generator: AsyncGenerator[object, None] = self.function(instance, *args, **kwargs)
         return generator
-
-
-async def _run_in_thread(function: Callable[..., object], instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    # Not abandoned on cancellation: a thread cannot be stopped, and the actor must not take its next message while one still runs in it.
-    return await trio.to_thread.run_sync(lambda: function(instance, *args, **kwargs))
 
 
 class Caller(Protocol):
@@ -191,7 +192,10 @@ class OwnMethod(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the method as an ordinary function of this object."""
-        return cast("Coroutine[Any, Any, R]", self._definition.run(self._instance, args, kwargs))
+        return cast("Coroutine[Any, Any, R]", self._definition.run(self._instance, args, kwargs, self._in_thread))
+
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        return await cast("Any", self._instance)._hosted().in_thread(function)
 
     def __getattr__(self, attribute: str) -> object:
         # `self.add.send(1)` puts a message to oneself into the mailbox: the way of the handle.

@@ -1,4 +1,4 @@
-"""The only way out: time, randomness and ids of a node.
+"""The only way out: time, randomness, ids, processes and threads of a node.
 
 Everything a node decides depends on what it is told and on its `Environment`, so that the same code runs under a virtual clock and a
 seeded generator. Product code outside this module never touches `time`, `random`, `uuid` or `os.urandom`.
@@ -9,9 +9,24 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
+import attrs
 import trio
+
+from runtime.liveness import has_ended, host_identity, process_start
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Process:
+    """An operating system's process. `host`: equal for those that can see each other, "" where that cannot be told."""
+
+    host: str
+    pid: int
+    started: str
 
 
 class Environment(Protocol):
@@ -33,9 +48,21 @@ class Environment(Protocol):
         """`size` unpredictable bytes: for nonces, secrets and ids that must not collide."""
         ...
 
+    def process(self) -> Process:
+        """The one that this node runs in."""
+        ...
+
+    def has_ended(self, process: Process) -> bool:
+        """True only if it is certain that `process` runs no more, which nobody on another host can say."""
+        ...
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Run what blocks beside the event loop. It is waited for even when cancelled: a thread cannot be stopped."""
+        ...
+
 
 class SystemEnvironment:
-    """The real world: trio's clock, the kernel's randomness."""
+    """The real world: trio's clock, the kernel's randomness, its processes and threads."""
 
     def __init__(self) -> None:
         self._generator = random.Random(os.urandom(16))
@@ -55,3 +82,15 @@ class SystemEnvironment:
     def token(self, size: int) -> bytes:
         """See `Environment.token`."""
         return os.urandom(size)
+
+    def process(self) -> Process:
+        """See `Environment.process`."""
+        return Process(host_identity(), os.getpid(), process_start(os.getpid()))
+
+    def has_ended(self, process: Process) -> bool:
+        """See `Environment.has_ended`."""
+        return bool(process.host) and process.host == host_identity() and has_ended(process.pid, process.started)
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """See `Environment.in_thread`."""
+        return await trio.to_thread.run_sync(function)

@@ -22,10 +22,10 @@ from runtime.faults import Faults
 from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address, split_host_port
 from runtime.membership.charter import find_founder, note_founder
 from runtime.membership.coordination import Coordination, Elsewhere, StoreKind, enter_by_member, enter_with_store
-from runtime.membership.liveness import host_identity, process_start
 from runtime.membership.members import NodeRecord
 from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
+from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.handshake import Introduction, Peer
 
@@ -53,6 +53,7 @@ class _Settings:
     store: str | None
     environment: Environment
     network: Network
+    disk: Disk
     faults: Faults | None
 
 
@@ -98,6 +99,7 @@ async def open_node(
     store: str | None = None,
     environment: Environment | None = None,
     network: Network | None = None,
+    disk: Disk | None = None,
     faults: Faults | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
@@ -106,6 +108,7 @@ async def open_node(
     same machine use a Unix socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on
     loopback addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors. `resources`: amounts by
     name, for members to see.
+    `environment`, `network`, `disk`: what simulated nodes have in the place of the real ones.
     `faults`: failpoints for tests, see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
 
     `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
@@ -133,6 +136,7 @@ async def open_node(
         store=store,
         environment=environment,
         network=network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto"),
+        disk=disk or open_file,
         faults=faults or _faults_asked_for(),
     )
     try:
@@ -177,12 +181,13 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
     door = _Door()
     bound = await _listening(nursery, settings, before[1] if before is not None else None, door)
     local = await nursery.start(network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept)
+    process = environment.process()
     record = NodeRecord(
         name=settings.name or (before[0] if before is not None else f"node-{environment.token(4).hex()}"),
         addresses=(bound, local),
-        host=host_identity(),
-        pid=os.getpid(),
-        started=process_start(os.getpid()),
+        host=process.host,
+        pid=process.pid,
+        started=process.started,
         lease=0,
         joined=environment.wall_time(),
         labels=settings.labels,
@@ -223,7 +228,7 @@ async def _held_store(nursery: trio.Nursery, settings: _Settings) -> _Held | Non
         return await _running(nursery, _etcd(settings.store, settings))
     if settings.data_dir is None:
         return await _running(nursery, _Held(EmbeddedStore(settings.environment), "embedded"))
-    return await _running(nursery, _Held(await EmbeddedStore.on_disk(settings.environment, settings.data_dir), "embedded"))
+    return await _running(nursery, _Held(await EmbeddedStore.on_disk(settings.environment, settings.data_dir, settings.disk), "embedded"))
 
 
 def _etcd(address: str, settings: _Settings) -> _Held:

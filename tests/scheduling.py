@@ -20,6 +20,8 @@ import trio
 from trio._core import _run
 from trio.testing import MockClock
 
+from runtime.environment import SystemEnvironment
+
 SEEDS = 50
 
 
@@ -59,7 +61,7 @@ def under_seeds(count: int = SEEDS, *, seconds: float = 300.0) -> Callable[[Call
     return repeat
 
 
-class SeededEnvironment:
+class SeededEnvironment(SystemEnvironment):
     """An `Environment` of nothing but trio's clock and one seed."""
 
     def __init__(self, draw: random.Random) -> None:

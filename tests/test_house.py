@@ -77,7 +77,7 @@ ROOMS = (
     "supervision",
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("environment", "exception_groups", "faults", "system_calls", "version"),
+    ("environment", "exception_groups", "faults", "liveness", "system_calls", "version"),
     ("wire",),
     ("links",),
     ROOMS,

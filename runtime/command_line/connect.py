@@ -12,8 +12,8 @@ import click
 
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork, is_loopback
+from runtime.liveness import host_identity
 from runtime.membership.join import Client, open_client
-from runtime.membership.liveness import host_identity
 from runtime.membership.secrets import find_secret, read_secret_file
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,7 +18,7 @@ import trio
 
 from actors.errors import StoreError, UnderstudyError
 from runtime.environment import SystemEnvironment
-from runtime.membership.liveness import host_identity
+from runtime.liveness import host_identity
 from runtime.membership.secrets import find_secret
 
 

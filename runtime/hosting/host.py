@@ -104,6 +104,9 @@ class _Hosted:
     async def saved(self) -> Any:
         return await self._host.claims().saved(self.name) if self._cell.address.registered else None
 
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        return await self._host.in_thread(function)
+
     def supervise(self, supervisor: Any) -> Any:
         return self._host.make_supervision(supervisor, self._cell.address)
 
@@ -127,6 +130,7 @@ class Host:
         self.make_handle = make_handle
         self.make_supervision = make_supervision
         self.workers = Workers(nursery, environment, self._crash, self.pause_names)
+        self.in_thread = environment.in_thread
         self.cells: dict[str, Cell] = {}
         self.draining = False
         self._homes: dict[Cell, Home] = {}

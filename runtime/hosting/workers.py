@@ -174,7 +174,7 @@ class Workers:
                 return
         try:
             if job.outflow is None:
-                coroutine = job.definition.run(cell.instance, job.args, job.kwargs)
+                coroutine = job.definition.run(cell.instance, job.args, job.kwargs, self._environment.in_thread)
             else:
                 coroutine = job.outflow.produce(job, job.definition.items(cell.instance, job.args, job.kwargs))
         except TypeError as error:

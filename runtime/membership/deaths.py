@@ -11,8 +11,8 @@ from collections.abc import Callable
 import trio
 
 from actors.errors import StoreError
+from runtime.environment import Environment
 from runtime.links.link import Link
-from runtime.membership.liveness import has_ended, host_identity
 from runtime.membership.members import Members
 from runtime.store.interface import Store
 from runtime.wire.handshake import Peer
@@ -24,8 +24,16 @@ PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 class Deaths:
     """`ended(identity, reason)` is told of an incarnation that is proven to have ended."""
 
-    def __init__(self, members: Members, store: Store, nursery: trio.Nursery, ended: Callable[[tuple[str, int], str], None]) -> None:
+    def __init__(
+        self,
+        members: Members,
+        store: Store,
+        environment: Environment,
+        nursery: trio.Nursery,
+        ended: Callable[[tuple[str, int], str], None],
+    ) -> None:
         self._members = members
+        self._environment = environment
         self._store = store
         self._nursery = nursery
         self._ended = ended
@@ -42,13 +50,15 @@ class Deaths:
 
     async def _look_for_proof(self, link: Link) -> None:
         seen = self._members.find(link.peer.name)
-        if seen is None or seen.member.incarnation != link.peer.incarnation or not seen.record.host or seen.record.host != host_identity():
+        if seen is None or seen.member.incarnation != link.peer.incarnation:
+            return
+        if not seen.record.host or seen.record.host != self._environment.process().host:
             return
         for delay in PROOF_DELAYS:
             await trio.sleep(delay)
             if link.connected or link.ended is not None:
                 return
-            if has_ended(seen.record.pid, seen.record.started):
+            if self._environment.has_ended(seen.record.process):
                 self._ended((link.peer.name, link.peer.incarnation), f"its process {seen.record.pid} has ended")
                 try:
                     await self._store.revoke(seen.record.lease)

@@ -16,7 +16,7 @@ import trio
 from actors.errors import LeaseLostError, NodeNameTakenError, StoreCompactedError, StoreError
 from actors.messages import message
 from actors.node import Member
-from runtime.environment import Environment
+from runtime.environment import Environment, Process
 from runtime.links.transports import Network
 from runtime.membership.lease import LeaseClock
 from runtime.membership.predecessor import accepts_connections, is_certainly_over
@@ -48,6 +48,11 @@ class NodeRecord:
     state: str = "joining"
     labels: dict[str, str] = attrs.field(factory=dict)
     resources: dict[str, float] = attrs.field(factory=dict)
+
+    @property
+    def process(self) -> Process:
+        """The one that the node runs in."""
+        return Process(self.host, self.pid, self.started)
 
 
 @attrs.frozen
@@ -257,7 +262,7 @@ class Enrolment:
         before = self._codec.decode(entry.value)
         if not isinstance(before, NodeRecord):
             return False
-        if is_certainly_over(before):
+        if is_certainly_over(before, self._environment):
             try:
                 await self._store.revoke(before.lease)
             except LeaseLostError:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from runtime.environment import Environment
 from runtime.links.transports import Network
-from runtime.membership.liveness import has_ended, host_identity
 
 if TYPE_CHECKING:
     from runtime.membership.members import NodeRecord
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 DIAL_SECONDS = 1.0
 
 
-def is_certainly_over(record: NodeRecord) -> bool:
+def is_certainly_over(record: NodeRecord, environment: Environment) -> bool:
     """True if its process ran on this machine, and has ended."""
-    return bool(record.host) and record.host == host_identity() and has_ended(record.pid, record.started)
+    return environment.has_ended(record.process)
 
 
 async def accepts_connections(record: NodeRecord, network: Network) -> bool:

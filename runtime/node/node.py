@@ -111,7 +111,7 @@ class Node:
         self._names = Names(store, codec, enrolment.record.lease, self.name, self.incarnation)
         self._lookups = Lookups(store, self._names, NAMES, self._may_live)
         self._members = Members(store, codec, self._gone)
-        self._deaths = Deaths(self._members, store, nursery, self._ended)
+        self._deaths = Deaths(self._members, store, environment, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))

@@ -21,6 +21,7 @@ import trio
 from actors.errors import StoreError
 from runtime.environment import Environment
 from runtime.exception_groups import unwrap
+from runtime.store.disk import Disk, open_file
 from runtime.store.interface import Compare, Delete, Entry, Operation, Put, RangeResult, Store, TransactionResult, WatchBatch
 from runtime.store.journal import Journal
 from runtime.store.memory import Snapshot, StoreMachine
@@ -64,9 +65,15 @@ class EmbeddedStore(Store):
         """Why, once it is."""
 
     @classmethod
-    async def on_disk(cls, environment: Environment, directory: Path) -> EmbeddedStore:
+    async def on_disk(cls, environment: Environment, directory: Path, disk: Disk = open_file) -> EmbeddedStore:
         """The store in `directory`, a new one if there is none. Its leases have their whole time again. Raises `StoreDataError`."""
-        journal, kept = await Journal.opened(directory)
+        medium = await disk(directory)
+        try:
+            kept = await medium.load()
+        except BaseException:
+            medium.close()
+            raise
+        journal = Journal(medium)
         return cls(environment, StoreMachine.restored(kept, environment.now(), GRACE_SECONDS), journal)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from actors.errors import StoreDataError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.store.changes import Changes
+from runtime.store.disk import Medium
 from runtime.store.memory import Snapshot, StoreMachine
-
-if TYPE_CHECKING:
-    from runtime.store.file import StoreFile
 
 
 @attrs.define(eq=False)
@@ -43,29 +39,14 @@ class Commit:
 
 
 class Journal:
-    """Commits what it is told of to `file`. Whoever answers a call waits for `latest` first, so that nothing is known before it lasts."""
+    """Commits what it is told of to `medium`. Whoever answers a call waits for `latest` first, so that nothing is known before it lasts."""
 
-    def __init__(self, file: StoreFile, limiter: trio.CapacityLimiter) -> None:
-        self._file = file
-        self._limiter = limiter
+    def __init__(self, medium: Medium) -> None:
+        self._medium = medium
         self._waiting = Commit()
         self._writing: Commit | None = None
         self._woken = trio.Event()
         self._closing = False
-
-    @classmethod
-    async def opened(cls, directory: Path) -> tuple[Journal, Snapshot]:
-        """The journal of the store in `directory`, and what is there. Raises `StoreDataError`."""
-        # Brings SQLite, which nodes without a file do not need.
-        from runtime.store.file import StoreFile
-
-        limiter = trio.CapacityLimiter(1)
-        file = await trio.to_thread.run_sync(StoreFile, directory, limiter=limiter)
-        try:
-            return cls(file, limiter), await trio.to_thread.run_sync(file.load, limiter=limiter)
-        except BaseException:
-            file.close()
-            raise
 
     def note(self, machine: StoreMachine, before: int, leases: frozenset[int]) -> None:
         """A step of the machine has been made; see `Changes.note`."""
@@ -97,7 +78,7 @@ class Journal:
             if self._writing is not None and not self._writing.over.is_set():
                 self._writing.fail(StoreOutcomeUnknownError(ended))
             self._waiting.fail(StoreUnavailableError(ended))
-            self._file.close()
+            self._medium.close()
 
     def close(self) -> None:
         """Let `run` come to its end."""
@@ -107,14 +88,14 @@ class Journal:
     async def _commit(self, commit: Commit, machine: StoreMachine, go_back: Callable[[Snapshot], None]) -> None:
         try:
             if commit.changes.everything:
-                await trio.to_thread.run_sync(self._file.rewrite, machine.snapshot(), limiter=self._limiter)
+                await self._medium.rewrite(machine.snapshot())
             else:
-                await trio.to_thread.run_sync(self._file.write, commit.changes, limiter=self._limiter)
+                await self._medium.write(commit.changes)
         except StoreOutcomeUnknownError as error:
             commit.fail(error)
             raise StoreDataError(str(error)) from error
         except StoreError as error:
-            kept = await trio.to_thread.run_sync(self._file.load, limiter=self._limiter)
+            kept = await self._medium.load()
             # What was built upon it meanwhile is as void.
             later, self._waiting = self._waiting, Commit()
             go_back(kept)

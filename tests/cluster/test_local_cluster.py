@@ -15,7 +15,7 @@ import trio
 from actors import ChildSpec, NotExecutedError, OutcomeUnknownError, RetryPolicy, SpawnOptions, Supervisor
 from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
 from runtime import open_local_cluster
-from runtime.membership.liveness import process_start
+from runtime.liveness import process_start
 from tests.cluster.actors_used import Ledger, Sleeper
 
 pytestmark = pytest.mark.cluster

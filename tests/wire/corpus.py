@@ -181,8 +181,9 @@ async def _talk(here: Node, faults: Faults, network: RecordingNetwork) -> None:
 def _one_machine() -> Iterator[None]:
     """The same process on the same machine every time, and parts that are small."""
     with (
-        patch("runtime.opening.host_identity", lambda: "host"),
-        patch("runtime.opening.process_start", lambda pid: "start"),
+        patch("runtime.environment.host_identity", lambda: "host"),
+        patch("runtime.environment.process_start", lambda pid: "start"),
+        patch("runtime.environment.has_ended", lambda pid, started: False),
         patch("os.getpid", lambda: 4711),
         patch("runtime.links.transfers.WHOLE", 100_000),
         patch("runtime.links.outbound.WHOLE", 100_000),
