@@ -29,6 +29,11 @@ class Process:
     started: str
 
 
+def real_seconds() -> float:
+    """The machine's own clock, where time is virtual: to say how long something took."""
+    return time.perf_counter()
+
+
 class Environment(Protocol):
     """What a node may ask of the world around it."""
 

@@ -27,7 +27,7 @@ from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.introduction import Introduction, Peer
 
 if TYPE_CHECKING:
     from runtime.store.etcd.store import EtcdStore
@@ -205,7 +205,15 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
     if settings.data_dir is not None and held is not None:
         await note_founder(held.store, record.name, bound)
     incarnation = coordination.enrolment.incarnation
-    peer = Peer(name=record.name, incarnation=incarnation, role="node", addresses=record.addresses, host=record.host)
+    peer = Peer(
+        name=record.name,
+        incarnation=incarnation,
+        role="node",
+        addresses=record.addresses,
+        host=record.host,
+        store=coordination.identity,
+        life=environment.token(8).hex(),
+    )
     introduction = Introduction(cluster=settings.cluster, peer=peer)
     node = Node(introduction, settings.secret, environment, network, nursery, coordination, settings.faults)
     try:

@@ -50,6 +50,11 @@ SANS_IO = (
     "runtime/links/transfers.py",
     "runtime/processes/output.py",
     "runtime/processes/protocol.py",
+    "runtime/simulation/history.py",
+    "runtime/simulation/linearizability.py",
+    "runtime/simulation/oracle.py",
+    "runtime/simulation/report.py",
+    "runtime/simulation/trace.py",
     "runtime/store/etcd/markers.py",
     "runtime/store/etcd/refusals.py",
     "runtime/store/etcd/translation.py",
@@ -72,7 +77,6 @@ ROOMS = (
     "processes",
     "references",
     "rendezvous",
-    "simulation",
     "store",
     "supervision",
 )
@@ -84,6 +88,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("node",),
     ("opening",),
     ("testing",),
+    ("simulation",),
     ("local_cluster",),
     ("demonstration",),
     (FACE,),
@@ -213,6 +218,9 @@ def test_time_chance_and_ids_come_in_through_the_environment() -> None:
         if source.module == "runtime.environment":
             return
         for found in imports(source):
+            if source.module.startswith("runtime.simulation.") and found.target == "random":
+                # It makes environments, from generators with seeds; see the next test.
+                continue
             if found.top in sources_of_chance:
                 yield source.at(found.line, f"imports {found.target}; ask the Environment")
         for node in ast.walk(source.tree):
@@ -224,6 +232,30 @@ def test_time_chance_and_ids_come_in_through_the_environment() -> None:
                         yield source.at(node, f"imports {node.module}.{alias.name}; ask the Environment")
 
     check(rule)
+
+
+def test_what_is_simulated_depends_on_nothing_but_seeds() -> None:
+    outside = {"threading", "socket", "subprocess", "multiprocessing", "signal", "select", "asyncio", "concurrent"}
+
+    def rule(source: Source) -> Iterator[str]:
+        for found in imports(source):
+            if found.top in outside:
+                yield source.at(found.line, f"imports {found.target}: a simulation has nothing outside of itself")
+        for node in ast.walk(source.tree):
+            if not isinstance(node, ast.Attribute):
+                continue
+            text = ast.unparse(node)
+            if text.startswith("random.") and not text.startswith("random.Random"):
+                yield source.at(node, f"uses {text}: the generator that all share; make one with a seed")
+            elif text.startswith(("trio.to_thread", "trio.from_thread", "trio.SystemClock")) or text in (
+                "random.SystemRandom",
+                "os.environ",
+            ):
+                yield source.at(node, f"uses {text}")
+            elif isinstance(node.value, ast.Call) and ast.unparse(node.value) == "random.Random()":
+                yield source.at(node, "uses a generator without a seed")
+
+    check(rule, "runtime/simulation/*.py")
 
 
 def room_of(module: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from actors.errors import CallError, DecodeError, NodeDiedError, NodeUnreachableError, OutcomeUnknownError
+from actors.reference import ReferenceAddress
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, rebuild
 from runtime.calls.format import answer_items
@@ -18,7 +19,10 @@ from runtime.wire.frames import Frame
 class Answers:
     """Takes the frames that answer calls, and finishes the calls they are for."""
 
-    def __init__(self, codec: Codec, routes: Routes, find_class: Callable[[str], type]) -> None:
+    def __init__(
+        self, codec: Codec, routes: Routes, find_class: Callable[[str], type], unwanted: Callable[[ReferenceAddress], None]
+    ) -> None:
+        self._unwanted = unwanted
         self._codec = codec
         self._routes = routes
         self._find_class = find_class
@@ -38,6 +42,8 @@ class Answers:
             call.value = items[1]
             call.finished = True
             wake(call)
+        elif isinstance(items[1], ReferenceAddress):
+            self._unwanted(items[1])
 
     def on_error(self, link: Link, frame: Frame) -> None:
         """Handle an ERROR frame: `[number, code, description]`."""

@@ -68,7 +68,7 @@ class LocalCalls:
         """Nobody waits for the call any more; True if it has not begun, and so will not run."""
         if not isinstance(call.ticket, Job):
             return True
-        waited = call.ticket.runner is None
+        waited = not call.ticket.begun
         call.ticket.cancel()
         return waited
 

@@ -28,11 +28,12 @@ ORPHAN_SECONDS = 10.0
 
 
 class _Client:
-    """The calls of one client incarnation, and the links that it has now."""
+    """The calls of one client incarnation, and the links that it has now. `life`: see `Peer.life`."""
 
-    __slots__ = ("links", "records")
+    __slots__ = ("life", "links", "records")
 
-    def __init__(self) -> None:
+    def __init__(self, life: str) -> None:
+        self.life = life
         self.records: CallRecords[Job] = CallRecords()
         self.links: set[Link] = set()
 
@@ -160,8 +161,12 @@ class RecordedCalls:
     def _client(self, link: Link) -> _Client:
         identity = (link.peer.name, link.peer.incarnation)
         client = self._clients.get(identity)
+        if client is not None and client.life != link.life:
+            # Its numbers are another process's, and so are the answers.
+            self.ended(identity)
+            client = None
         if client is None:
-            client = self._clients[identity] = _Client()
+            client = self._clients[identity] = _Client(link.life)
         client.links.add(link)
         return client
 

@@ -8,6 +8,7 @@ client's identity.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ from runtime.links.transports import Network
 from runtime.references.table import ReferenceTable
 from runtime.system_calls import SYSTEM_CALLS
 from runtime.wire.codec import Codec, Extension
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.introduction import Introduction, Peer
 
 HANDLE_TAG = 64_100
 REFERENCE_TAG = 64_101
@@ -51,6 +52,29 @@ class ReferencesOfOthers:
         self._identity = identity
         self._table = table
         self._dropped: list[ReferenceAddress] = []
+        self._alive: Counter[ReferenceAddress] = Counter()
+        self._unwanted: list[ReferenceAddress] = []
+        self._suspected: list[ReferenceAddress] = []
+        self._made = trio.Event()
+
+    def made(self, address: ReferenceAddress) -> None:
+        """There is one more reference, which will be dropped some time."""
+        self._alive[address] += 1
+        self._made.set()
+
+    def unwanted(self, address: ReferenceAddress) -> None:
+        """The answer of a call that nobody waits for any more was a reference. If it has not come before, nobody else will drop it.
+
+        That is looked at later: whoever took it when it came before may be about to wake up.
+        """
+        self._unwanted.append(address)
+        self._made.set()
+
+    async def wait_some(self) -> None:
+        """Wait until there are any, dropped or not: there is nothing to look for before."""
+        if not self._alive and not self._unwanted and not self._suspected:
+            self._made = trio.Event()
+            await self._made.wait()
 
     async def fetch(self, address: ReferenceAddress) -> object:
         """See `ReferenceHolder.fetch`."""
@@ -61,9 +85,17 @@ class ReferencesOfOthers:
         self._dropped.append(address)
 
     async def let_go(self) -> None:
-        """Tell owners what was dropped since the last time."""
+        """Tell owners what was dropped since the last time, and what nobody took since the time before."""
+        suspected, self._suspected, self._unwanted = self._suspected, self._unwanted, []
+        for address in suspected:
+            if not self._alive[address]:
+                self._alive[address] = 1
+                self._dropped.append(address)
         while self._dropped:
             address = self._dropped.pop()
+            self._alive[address] -= 1
+            if not self._alive[address]:
+                del self._alive[address]
             if (address.owner, address.incarnation) == self._identity:
                 self._table.drop(address.number, self._identity)
             else:
@@ -97,13 +129,13 @@ class Station:
         )
         if faults is not None:
             faults.use(environment.random)
-        routes = Routes(identity, self.codec, directory)
-        answers = Answers(self.codec, routes, self.codec.find_class)
+        routes = self._routes = Routes(identity, self.codec, directory)
+        self.references = ReferenceTable()
+        self.held = ReferencesOfOthers(self.node_service, identity, self.references)
+        answers = Answers(self.codec, routes, self.codec.find_class, self.held.unwanted)
         numbers = itertools.count(1).__next__
         deadlines = Deadlines(nursery, environment)
         self.caller = Caller(environment, self.codec, routes, answers, deadlines, numbers, self.make_reference, faults)
-        self.references = ReferenceTable()
-        self.held = ReferencesOfOthers(self.node_service, identity, self.references)
         self.host = make_host(self)
         self.caller.attach(self.host, LocalCalls(self.host, self.codec, self.codec.find_class, self._keep, identity))
         replies = Replies(self.codec, self._keep)
@@ -127,11 +159,23 @@ class Station:
 
     def make_reference(self, address: Any) -> Reference[Any]:
         """A reference to the value at `address`."""
+        self.held.made(address)
         return Reference(self.held, address)
 
     def system_handle(self, service: type[Actor], name: str, node: str, incarnation: int) -> Any:
         """A handle of one of the runtime's own services on another node, or on this one."""
         return Handle(self.caller, Address(name, node, incarnation), service.__methods__, SYSTEM_CALLS)
+
+    def loads(self) -> dict[str, int]:
+        """How much is kept at the moment: what other nodes and this one's own tasks have not let go of yet."""
+        cells = [cell for cell in self.host.cells.values() if not cell.system]
+        return {
+            "calls made": sum(len(table.pending) for table in self._routes.tables.values()),
+            "calls waiting": sum(cell.waiting for cell in cells),
+            "calls running": sum(len(cell.running) for cell in cells),
+            "streams": self.produced.count,
+            "references": len(self.references),
+        }
 
     def ended(self, peer: tuple[str, int], reason: str) -> None:
         """That incarnation is known to be no more: end what it had asked for and what was asked of it."""

@@ -61,6 +61,7 @@ class Job:
 
     __slots__ = (
         "args",
+        "begun",
         "cancelled",
         "cell",
         "deadline",
@@ -93,6 +94,8 @@ class Job:
         self.link: Any = link
         self.number = number
         self.deadline = deadline
+        self.begun = False
+        """True from its first step on, also when it has ended and its outcome is held back."""
         self.runner: Cancellable | None = None
         self.cancelled = False
         self.keeps_result = False

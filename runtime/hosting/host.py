@@ -24,6 +24,7 @@ from actors.errors import (
     NotExecutedError,
     SpawnError,
     StaleEpochError,
+    StoreError,
     SupervisorGaveUpError,
     UnderstudyError,
 )
@@ -269,8 +270,7 @@ class Host:
             with trio.move_on_after(STOP_SECONDS):
                 if cell in self._homes:
                     await self._homes[cell].close()
-            with trio.move_on_after(STOP_SECONDS):
-                await self._forget(cell.address)
+            await self._give_back(cell.address)
         self._end(cell, reason)
 
     async def watch(self, name: str, epoch: int) -> ExitReason:
@@ -355,16 +355,19 @@ class Host:
             self._nursery.start_soon(self._finish_crash, cell, reason)
 
     async def _finish_crash(self, cell: Cell, reason: ExitReason) -> None:
-        with trio.move_on_after(STOP_SECONDS):
-            try:
-                await self._forget(cell.address)
-            except Exception:
-                logger.exception("%s: the name could not be given back; it falls with the node's lease", cell.address.name)
+        await self._give_back(cell.address)
         self._end(cell, reason)
 
+    async def _give_back(self, address: Address) -> None:
+        with trio.move_on_after(STOP_SECONDS):
+            try:
+                await self._forget(address)
+            except StoreError as error:
+                logger.warning("%s: the name could not be given back; it falls with the node's lease: %s", address.name, error)
+
     async def _forget_in_time(self, address: Address) -> None:
-        with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
-            await self._forget(address)
+        with trio.CancelScope(shield=True):
+            await self._give_back(address)
 
     async def _forget(self, address: Address) -> None:
         if address.registered:

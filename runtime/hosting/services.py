@@ -25,6 +25,14 @@ from runtime.wire.codec import Codec
 NODE_SERVICE = "@node"
 STORE_SERVICE = "@store"
 
+
+def store_service(identity: str) -> str:
+    """The name of the service of one store. Another store at the same address, begun anew after a loss, must not be mistaken for it: what
+    was its lease may be somebody else's there.
+    """
+    return f"{STORE_SERVICE}-{identity[:12]}"
+
+
 TICKETS_KEPT = 1024
 """Latest spawns that can be taken back: their answers are on the way, which takes no longer than a few others do."""
 

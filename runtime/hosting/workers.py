@@ -190,6 +190,7 @@ class Workers:
             coroutine.close()
             job.sink.refused(job, refusal)
             return
+        job.begun = True
         job.runner = worker
         self.running[task] = job
         if timed:

@@ -19,7 +19,7 @@ from runtime.links.reassembly import FIRST_UNNUMBERED_KIND, Reassembly
 from runtime.links.session import Offer
 from runtime.links.transports import Connection
 from runtime.wire.frames import Frame, FrameReader, Kind
-from runtime.wire.handshake import Peer
+from runtime.wire.introduction import Peer
 
 
 class Receiver(Protocol):
@@ -51,6 +51,8 @@ class Link(Outbound):
     def __init__(self, peer: Peer, receiver: Receiver) -> None:
         super().__init__()
         self.peer = peer
+        self.life = ""
+        """Of the process that was last connected; see `Peer.life`."""
         self.counters = LinkCounters()
         self.batch = 0
         """Frames in the receive that is being handled: with one only, an answer is sent at once rather than gathered."""

@@ -20,7 +20,8 @@ from runtime.links.link import Link, Receiver
 from runtime.links.session import Offer
 from runtime.links.transports import Connection, Network
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
+from runtime.wire.handshake import Acceptor, Dialer
+from runtime.wire.introduction import Introduction, Peer
 
 HANDSHAKE_SECONDS = 5.0
 FIRST_DELAY = 0.02
@@ -98,6 +99,7 @@ class Peers:
             dialer = Dialer(self.introduction, self._secret, self._environment.token(32), None)
             settled = await self._shake_hands(connection, dialer)
             link = self._link(attrs.evolve(settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address)))))
+            link.life = settled.peer.life
         except BaseException:
             connection.close()
             raise
@@ -220,6 +222,8 @@ class Peers:
                 connection = await self._network.connect(address)
                 dialer = Dialer(self.introduction, self._secret, self._environment.token(32), (link.peer.name, link.peer.incarnation))
                 settled = await self._shake_hands(connection, dialer)
+                if not self._is_same(link, settled.peer):
+                    return False
                 early = await self._resume(link, connection, settled.reader)
                 resumed = None if early is None else (settled.reader, early)
             self._dialling.pop(link, None)
@@ -286,6 +290,14 @@ class Peers:
             link.open(connection, offer.session, answer.received)
         return early
 
+    def _is_same(self, link: Link, peer: Peer) -> bool:
+        """True if the process at the other end is the one of before, or the first. If not, that one is no more: the link ends."""
+        if link.life not in ("", peer.life):
+            self.ended(link.peer.name, link.peer.incarnation, "another process has its name and incarnation now: its store was begun anew")
+            return False
+        link.life = peer.life
+        return True
+
     async def _carry_first(self, link: Link, connection: Connection, reader: FrameReader) -> None:
         """Carry a link over the connection of a first contact; from then on it is redialled like any other."""
         try:
@@ -305,6 +317,8 @@ class Peers:
         peer = settled.peer
         offered, begun, early = await _next_offer(connection, settled.reader)
         link = self._link(peer)
+        if not self._is_same(link, peer):
+            link = self._link(peer)
         # Asked only now, and a dial lasts until its session goes on: else each side could wait for the other's answer to its own offer.
         dialling = self._dialling.get(link)
         if dialling is not None:
@@ -314,6 +328,7 @@ class Peers:
         if not begun and link.session is not None:
             self.ended(peer.name, peer.incarnation, "the peer began a new session")
             link = self._link(peer)
+        link.life = peer.life
         async with link.settling:
             await link.released()
             known = not begun if link.session is None else link.session.identity == offered.session
@@ -333,7 +348,9 @@ class Peers:
             logger.error("%s broke the protocol: %s; the link is given up", link.peer.name, error)
             self.ended(link.peer.name, link.peer.incarnation, f"the peer broke the protocol: {error}")
         if link.ended is not None:
-            self.links.pop((link.peer.name, link.peer.incarnation), None)
+            # Another one may have begun to the same peer meanwhile.
+            if self.links.get(link.peer.identity) is link:
+                del self.links[link.peer.identity]
         elif not self._closing:
             self._broken(link)
 

@@ -15,11 +15,11 @@ import trio
 from actors.errors import CallError, HandshakeError, ProtocolError
 from runtime.calls.station import Station
 from runtime.environment import Environment
-from runtime.hosting.services import STORE_SERVICE
+from runtime.hosting.services import store_service
 from runtime.links.link import Link
 from runtime.membership.join import peer_of
 from runtime.store.service import RemoteStore, StoreService
-from runtime.wire.handshake import Peer
+from runtime.wire.introduction import Peer
 
 PATIENCE = 1.0
 """Seconds that the link to the store's node may be without a connection before its addresses are asked who is there now."""
@@ -46,9 +46,11 @@ class StoreContact:
         `ended` is told of the incarnation that was replaced; `foreign` is called if another store is found in its place: ours is lost.
         """
         while True:
-            link = self._station.peers.link(self.peer)
-            await self._lost(link)
-            while not link.connected:
+            await self._lost(self.link())
+            found = None
+            # Another link each time, if the last has ended: that says nothing about the node. Who answers may be another process at the
+            # same place, with another store.
+            while found is None or not self.link().connected:
                 found = await self._look()
                 if found is not None and not self._is_ours(found):
                     logger.error("the node %s serves another store now: ours is lost, and with it this node's place", self.peer.name)
@@ -57,7 +59,13 @@ class StoreContact:
                 if found is not None and (before := self._moved(found)) is not None:
                     ended(before.identity, f"it was started anew as incarnation {self.peer.incarnation}")
                     break
+                if found is not None and self.link().connected:
+                    break
                 await trio.sleep(LOOK_EVERY * (0.5 + self._environment.random()))
+
+    def link(self) -> Link:
+        """To the store's node, which the store need not be asked about."""
+        return self._station.peers.link(self.peer)
 
     async def _lost(self, link: Link) -> None:
         while link.ended is None:
@@ -96,4 +104,4 @@ class StoreContact:
         return before
 
     def _service(self) -> StoreService:
-        return cast("StoreService", self._station.system_handle(StoreService, STORE_SERVICE, *self.peer.identity))
+        return cast("StoreService", self._station.system_handle(StoreService, store_service(self._identity), *self.peer.identity))

@@ -17,7 +17,7 @@ from runtime.membership.charter import find_or_write_charter
 from runtime.membership.join import JOIN_SECONDS, open_client, peer_of
 from runtime.membership.members import Enrolment, NodeRecord
 from runtime.store.interface import Store
-from runtime.wire.handshake import Peer
+from runtime.wire.introduction import Peer
 
 StoreKind = Literal["embedded", "etcd"]
 

@@ -18,12 +18,12 @@ from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.exception_groups import unwrap
 from runtime.hosting.host import Host
-from runtime.hosting.services import STORE_SERVICE
+from runtime.hosting.services import store_service
 from runtime.links.link import Link
 from runtime.links.transports import Network
 from runtime.membership.names import Names
 from runtime.store.service import RemoteStore, StoreService
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.introduction import Introduction, Peer
 
 JOIN_SECONDS = 10.0
 
@@ -86,7 +86,11 @@ async def open_client(
 ) -> AsyncIterator[Client]:
     """Connect to a cluster by the address of any member. Raises `JoinError` or a `HandshakeError` that name the address."""
     me = Peer(
-        name=f"client-{environment.token(6).hex()}", incarnation=int.from_bytes(environment.token(6), "big") + 1, role="client", host=host
+        name=f"client-{environment.token(6).hex()}",
+        incarnation=int.from_bytes(environment.token(6), "big") + 1,
+        role="client",
+        host=host,
+        life=environment.token(8).hex(),
     )
     directory = _ClientDirectory()
     try:
@@ -112,7 +116,7 @@ async def open_client(
                 raise JoinError(f"{address} answered, but could not say where the cluster's store is: {error}") from error
             directory.members = status["members"]
             where = status["store"]
-            handle = station.system_handle(StoreService, STORE_SERVICE, where["node"], where["incarnation"])
+            handle = station.system_handle(StoreService, store_service(where["identity"]), where["node"], where["incarnation"])
             store = RemoteStore(handle)
             directory.names = Names(store, station.codec, 0, me.name, me.incarnation)
             try:

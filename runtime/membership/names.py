@@ -8,11 +8,12 @@ it wait instead of failing while nobody has it.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
 import trio
 
-from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StoreCompactedError
+from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StoreCompactedError, StoreError, StoreOutcomeUnknownError
 from actors.method import Address
 from runtime.membership.states import States
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
@@ -20,6 +21,9 @@ from runtime.wire.codec import Codec
 
 NAMES = "names/"
 SUPERVISED = "supervised/"
+
+GIVE_BACK_AFTER = 1.0
+"""Seconds from a claim whose outcome nobody learned, for it may still be on its way, and between attempts."""
 
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether a supervisor still promises a name, while waiting for it to be claimed."""
@@ -35,12 +39,35 @@ class Names:
         self._node = node
         self._incarnation = incarnation
         self._states = States(store, NAMES)
+        self._claims = itertools.count(1)
+        self._strays: dict[str, bytes] = {}
+        self._strayed = trio.Event()
+
+    async def run(self) -> None:
+        """Give back what may have been claimed without anybody knowing, for ever."""
+        while True:
+            while self._strays:
+                await trio.sleep(GIVE_BACK_AFTER)
+                for key, value in list(self._strays.items()):
+                    try:
+                        await self._store.transaction([Compare(key, "value", value)], [Delete(key)])
+                    except StoreError:
+                        continue
+                    del self._strays[key]
+            self._strayed = trio.Event()
+            await self._strayed.wait()
 
     async def claim(self, name: str, class_path: str, on_behalf_of: str = "") -> int:
         """See `NameClaims.claim`."""
         key = NAMES + name
-        value = self._encode([self._node, self._incarnation, class_path])
-        result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)])
+        # Its number tells this claim from all others of this node.
+        value = self._encode([self._node, self._incarnation, class_path, next(self._claims)])
+        try:
+            result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)])
+        except (trio.Cancelled, StoreOutcomeUnknownError):
+            self._strays[key] = value
+            self._strayed.set()
+            raise
         if result.succeeded:
             return result.revision
         entry = result.responses[0]
@@ -110,7 +137,7 @@ class Names:
         return self._decode(found) if found is not None else None
 
     def _address(self, name: str, entry: Entry) -> Address:
-        node, incarnation, class_path = cast("list[Any]", self._decode(entry.value))
+        node, incarnation, class_path, _ = cast("list[Any]", self._decode(entry.value))
         return Address(name, node, incarnation, entry.mod_revision, class_path, True)
 
     def _encode(self, value: object, where: str = "") -> bytes:

@@ -27,7 +27,7 @@ from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.host import Host
 from runtime.hosting.leased import LeasedNames
-from runtime.hosting.services import NODE_SERVICE, STORE_SERVICE, NodeService
+from runtime.hosting.services import NODE_SERVICE, NodeService, store_service
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
 from runtime.membership.contact import StoreContact
@@ -40,7 +40,7 @@ from runtime.node.starting import Starting
 from runtime.node.status import describe
 from runtime.store.service import StoreService
 from runtime.supervision.work import SupervisionWork
-from runtime.wire.handshake import Introduction, Peer
+from runtime.wire.introduction import Introduction, Peer
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -111,13 +111,13 @@ class Node:
         self._names = Names(store, codec, enrolment.record.lease, self.name, self.incarnation)
         self._lookups = Lookups(store, self._names, NAMES, self._may_live)
         self._members = Members(store, codec, self._gone)
-        self._deaths = Deaths(self._members, store, environment, nursery, self._ended)
+        self._deaths = Deaths(self._members, store, coordination.identity, environment, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
         if coordination.store is not None:
             # Also where everybody could reach it: the command line's clients come without a way of their own.
-            host.add_system(STORE_SERVICE, StoreService(coordination.store))
+            host.add_system(store_service(coordination.identity), StoreService(coordination.store))
 
     @property
     def name(self) -> str:
@@ -214,9 +214,14 @@ class Node:
             "incarnation": where[1],
             "away": self._coordination.enrolment.store_is_away,
         }
-        return describe(self, self._station, store)
+        return describe(self, self._station, store, self._enrolment.record.pid)
 
     # What follows is for the rooms of the runtime.
+
+    @property
+    def station(self) -> Station:
+        """Its links, calls and actors."""
+        return self._station
 
     async def locate(self, name: str) -> Address:
         """See `Directory.locate`."""
@@ -228,6 +233,9 @@ class Node:
         link = links.get((node, incarnation))
         if link is not None and link.ended is None:
             return link
+        if self._contact is not None and (node, incarnation) == self._contact.peer.identity:
+            # Without asking the store, which is asked over this link.
+            return self._contact.link()
         await self._members.caught_up(incarnation)
         seen = self._members.find(node)
         if seen is None or seen.member.incarnation != incarnation or self._members.is_dead((node, incarnation)):
@@ -257,6 +265,7 @@ class Node:
                 if self._contact is not None:
                     nursery.start_soon(self._contact.run, self._ended, names.lose, name="store")
                 nursery.start_soon(self._lookups.run, name="names")
+                nursery.start_soon(self._names.run, name="claims")
                 nursery.start_soon(self._let_go, name="references")
                 task_status.started()
 
@@ -310,6 +319,7 @@ class Node:
 
     async def _let_go(self) -> None:
         while True:
+            await self._station.held.wait_some()
             await trio.sleep(LET_GO_EVERY)
             try:
                 await self._station.held.let_go()

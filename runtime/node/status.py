@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from typing import TYPE_CHECKING
 
@@ -13,14 +12,14 @@ if TYPE_CHECKING:
     from runtime.node.node import Node
 
 
-def describe(node: Node, station: Station, store: dict[str, object]) -> dict[str, object]:
+def describe(node: Node, station: Station, store: dict[str, object], pid: int) -> dict[str, object]:
     """The facts. `store`: those about the store."""
     return {
         "node": node.name,
         "incarnation": node.incarnation,
         "cluster": node.cluster,
         "address": node.address,
-        "pid": os.getpid(),
+        "pid": pid,
         "python": platform.python_version(),
         "store": store,
         "members": [attrs.asdict(member) for member in node.members()],

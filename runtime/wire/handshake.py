@@ -24,15 +24,26 @@ import hmac
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Literal, NoReturn, cast, get_args
+from typing import Final, NoReturn, cast
 
-import attrs
 import cbor2
 
 from actors.errors import HandshakeError, ProtocolError, ProtocolVersionError, WrongClusterError, WrongPeerError, WrongSecretError
 from runtime.wire.frames import Kind
-
-Role = Literal["node", "client"]
+from runtime.wire.introduction import (
+    MAX_ADDRESSES,
+    MAX_FEATURES,
+    MAX_INCARNATION,
+    MAX_VERSION,
+    Introduction,
+    Peer,
+    Role,
+    check_bytes,
+    check_integer,
+    check_list,
+    check_text,
+    check_versions,
+)
 
 MAGIC: Final = "understudy"
 CONTROL_LIMIT: Final = 4096
@@ -40,99 +51,13 @@ CONTROL_LIMIT: Final = 4096
 
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = hashlib.sha256().digest_size
-MAX_NAME: Final = 255
-MAX_ADDRESSES: Final = 16
-MAX_FEATURES: Final = 64
 MAX_REFUSAL_TEXT: Final = 1000
 """Characters. Even of four bytes each they stay within `CONTROL_LIMIT`."""
 
-MAX_INCARNATION: Final = 2**64 - 1
-MAX_VERSION: Final = 2**16 - 1
 
 _REFUSALS: Final = (WrongSecretError, WrongClusterError, ProtocolVersionError, WrongPeerError)
 _BUILTIN_TAGS: Final = (*range(6), 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
 """Tags that cbor2 would decode by itself. None is of use here, and some build large or surprising objects from few bytes."""
-
-
-def _check_text(value: object, what: str, *, least: int = 1, most: int = MAX_NAME) -> str:
-    if not isinstance(value, str) or not least <= len(value) <= most:
-        raise ValueError(f"{what} must be a string of {least} to {most} characters")
-    return value
-
-
-def _check_integer(value: object, what: str, *, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{what} must be an integer from {least} to {most}")
-    return value
-
-
-def _check_bytes(value: object, what: str, *, length: int) -> bytes:
-    if not isinstance(value, bytes) or len(value) != length:
-        raise ValueError(f"{what} must be {length} bytes")
-    return value
-
-
-def _check_list(value: object, what: str, *, least: int = 0, most: int) -> list[object]:
-    if not isinstance(value, list) or not least <= len(value) <= most:
-        raise ValueError(f"{what} must be a list of {least} to {most}")
-    return cast("list[object]", value)
-
-
-def _check_versions(low: object, high: object) -> tuple[int, int]:
-    lowest = _check_integer(low, "the lowest version", least=1, most=MAX_VERSION)
-    return lowest, _check_integer(high, "the highest version", least=lowest, most=MAX_VERSION)
-
-
-@attrs.frozen
-class Peer:
-    """What one side of a connection says of itself.
-
-    Raises ValueError where a field is of the wrong type or too long; the limits are this module's constants.
-    """
-
-    name: str
-    incarnation: int
-    """Tells this life of the node from earlier ones under the same name."""
-    role: Role
-    addresses: tuple[str, ...] = ()
-    """Where it listens; empty for a side that only dials."""
-    host: str = ""
-    """Identifies the machine, so that two nodes of one host can find the shorter way; empty where unknown."""
-    features: frozenset[str] = frozenset()
-
-    def __attrs_post_init__(self) -> None:
-        _check_text(self.name, "a node's name")
-        _check_integer(self.incarnation, "an incarnation", least=0, most=MAX_INCARNATION)
-        if self.role not in get_args(Role):
-            raise ValueError(f"a role must be one of {', '.join(get_args(Role))}")
-        _check_text(self.host, "a host", least=0)
-        _check_list(list(self.addresses), "addresses", most=MAX_ADDRESSES)
-        _check_list(list(self.features), "features", most=MAX_FEATURES)
-        for address in self.addresses:
-            _check_text(address, "an address")
-        for feature in self.features:
-            _check_text(feature, "a feature")
-
-    @property
-    def identity(self) -> tuple[str, int]:
-        """Name and incarnation: no two processes ever share both."""
-        return self.name, self.incarnation
-
-
-@attrs.frozen
-class Introduction:
-    """What this side brings to every handshake: its cluster, itself, and the lowest and highest protocol version it speaks.
-
-    Raises ValueError where a field is of the wrong type, too long, or the versions are in the wrong order.
-    """
-
-    cluster: str
-    peer: Peer
-    versions: tuple[int, int] = (1, 1)
-
-    def __attrs_post_init__(self) -> None:
-        _check_text(self.cluster, "a cluster's name")
-        _check_versions(*self.versions)
 
 
 def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
@@ -151,7 +76,7 @@ class _Side:
     def __init__(self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes) -> None:
         if not secret:
             raise ValueError("the cluster's secret is empty: set UNDERSTUDY_SECRET or give --secret-file")
-        self._nonce = _check_bytes(nonce, "a nonce", length=NONCE_BYTES)
+        self._nonce = check_bytes(nonce, "a nonce", length=NONCE_BYTES)
         self._introduction = introduction
         self._secret = secret
         self._channel_binding = channel_binding
@@ -181,7 +106,7 @@ class _Side:
     def _verify(self, fields: Mapping[str, object], part: str, *more: bytes) -> bytes:
         """Hold the peer's proof against ours; returns it, with `peer` and `version` set, or raises WrongSecretError."""
         with _reading("the proof"):
-            proof = _check_bytes(fields.get("proof"), "proof", length=PROOF_BYTES)
+            proof = check_bytes(fields.get("proof"), "proof", length=PROOF_BYTES)
         assert self._claimed is not None, "a proof is due only after the facts that it proves"
         if not hmac.compare_digest(proof, self._proof(part, *more)):
             raise _wrong_secret(self._claimed.name, self._introduction.peer.name, self._introduction.cluster)
@@ -237,8 +162,8 @@ class Dialer(_Side):
     def _refusal(self, fields: Mapping[str, object]) -> HandshakeError:
         """The error that a REFUSED stands for. Its text is a stranger's: bounded, and without what could pose as another line of a log."""
         with _reading("REFUSED"):
-            code = _check_text(fields.get("code"), "code")
-            text = _check_text(fields.get("text"), "text", least=0, most=MAX_REFUSAL_TEXT)
+            code = check_text(fields.get("code"), "code")
+            text = check_text(fields.get("text"), "text", least=0, most=MAX_REFUSAL_TEXT)
         kind = next((each for each in _REFUSALS if each.code == code), HandshakeError)
         refuser = "the node dialled" if self._expected is None else _shown(self._expected)
         readable = "".join(character if character.isprintable() else " " for character in text)
@@ -248,10 +173,10 @@ class Dialer(_Side):
     def _answer(self, fields: Mapping[str, object], control: bytes) -> tuple[Kind, bytes]:
         ours = self._introduction
         with _reading("CHALLENGE"):
-            version = _check_integer(fields.get("version"), "version", least=1, most=MAX_VERSION)
-            cluster = _check_text(fields.get("cluster"), "cluster")
+            version = check_integer(fields.get("version"), "version", least=1, most=MAX_VERSION)
+            cluster = check_text(fields.get("cluster"), "cluster")
             peer = _peer(fields)
-            _check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
+            check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
         if not ours.versions[0] <= version <= ours.versions[1]:
             raise _wrong_version(ours.peer.name, ours.versions, peer.name, (version, version))
         if cluster != ours.cluster:
@@ -300,9 +225,9 @@ class Acceptor(_Side):
         with _reading("HELLO"):
             if fields.get("magic") != MAGIC:
                 raise ValueError("it does not name this protocol")
-            versions = _check_versions(*_check_list(fields.get("versions"), "versions", least=2, most=2))
-            name = _check_text(fields.get("name"), "name")
-            cluster = _check_text(fields.get("cluster"), "cluster")
+            versions = check_versions(*check_list(fields.get("versions"), "versions", least=2, most=2))
+            name = check_text(fields.get("name"), "name")
+            cluster = check_text(fields.get("cluster"), "cluster")
         # Only the fields above keep their meaning in all versions, so these refusals come before the rest is read.
         version = common_version(ours.versions, versions)
         if version is None:
@@ -312,7 +237,7 @@ class Acceptor(_Side):
         with _reading("HELLO"):
             peer = _peer(fields)
             expected = _expected(fields)
-            _check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
+            check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
         if wrong := _wrong_peer(peer, expected, ours.peer):
             raise wrong
         self._claimed, self._claimed_version = peer, version
@@ -334,13 +259,15 @@ def _facts(introduction: Introduction) -> dict[str, object]:
         "addresses": list(peer.addresses),
         "host": peer.host,
         "features": sorted(peer.features),
+        "store": peer.store,
+        "life": peer.life,
     }
 
 
 def _peer(fields: Mapping[str, object]) -> Peer:
     """The sender's facts; ValueError where they are malformed (the types are checked by `Peer`)."""
-    addresses = _check_list(fields.get("addresses"), "addresses", most=MAX_ADDRESSES)
-    features = [_check_text(each, "a feature") for each in _check_list(fields.get("features"), "features", most=MAX_FEATURES)]
+    addresses = check_list(fields.get("addresses"), "addresses", most=MAX_ADDRESSES)
+    features = [check_text(each, "a feature") for each in check_list(fields.get("features"), "features", most=MAX_FEATURES)]
     return Peer(
         name=cast(str, fields.get("name")),
         incarnation=cast(int, fields.get("incarnation")),
@@ -348,6 +275,8 @@ def _peer(fields: Mapping[str, object]) -> Peer:
         addresses=tuple(cast("list[str]", addresses)),
         host=cast(str, fields.get("host")),
         features=frozenset(features),
+        store=cast(str, fields.get("store")),
+        life=cast(str, fields.get("life")),
     )
 
 
@@ -355,8 +284,8 @@ def _expected(fields: Mapping[str, object]) -> tuple[str, int] | None:
     value = fields.get("expected")
     if value is None:
         return None
-    name, incarnation = _check_list(value, "expected", least=2, most=2)
-    return _check_text(name, "the expected name"), _check_integer(incarnation, "the expected incarnation", least=0, most=MAX_INCARNATION)
+    name, incarnation = check_list(value, "expected", least=2, most=2)
+    return check_text(name, "the expected name"), check_integer(incarnation, "the expected incarnation", least=0, most=MAX_INCARNATION)
 
 
 @contextmanager

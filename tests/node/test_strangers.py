@@ -30,7 +30,8 @@ from runtime.links.transports import SocketNetwork
 from runtime.membership import join
 from runtime.node import Node
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
+from runtime.wire.handshake import Acceptor, Dialer
+from runtime.wire.introduction import Introduction, Peer
 from runtime.wire.values import ENUM
 from tests.node.conftest import SECRET, Pair
 

@@ -26,7 +26,8 @@ from runtime import Node, open_node
 from runtime.links.link import Link
 from runtime.links.peers import _offer
 from runtime.wire.frames import HEADER, UNPROVEN, Frame, FrameReader, Kind, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
+from runtime.wire.handshake import Acceptor, Dialer
+from runtime.wire.introduction import Introduction, Peer
 from tests.memory_network import MemoryNetwork
 from tests.wire.corpus import SECRET, Talker, capture
 

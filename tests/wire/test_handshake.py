@@ -21,7 +21,8 @@ from actors.errors import (
     WrongSecretError,
 )
 from runtime.wire.frames import Kind
-from runtime.wire.handshake import CONTROL_LIMIT, Acceptor, Dialer, Introduction, Peer, common_version
+from runtime.wire.handshake import CONTROL_LIMIT, Acceptor, Dialer, common_version
+from runtime.wire.introduction import Introduction, Peer
 
 SECRET = b"a secret of good length, for tests"
 NONCE_A = bytes(range(32))

@@ -1,0 +1,234 @@
+"""Which faults a seed draws, how strong, and how they are inflicted.
+
+Each seed draws some of the faults and leaves others out, so that they meet in many combinations, and none hides what another would show
+(swarm testing: Groce and others, ISSTA 2012). Strengths differ from seed to seed as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import attrs
+import trio
+
+from runtime.simulation.cluster import SimulatedCluster
+
+INCLUDED = 0.5
+"""How probable it is that a fault which may happen does in a run."""
+
+MOST_OFTEN = 2.0
+LEAST_OFTEN = 25.0
+"""Seconds between two of one kind, on average."""
+
+LONGEST = 12.0
+"""Seconds that a fault may last: longer than two leases."""
+
+KINDS: Mapping[str, str] = {
+    "crash": "a process is killed, and started again after a while",
+    "power": "a host goes down without a word, and comes back",
+    "lost disk": "a host goes down, and comes back with an empty disk",
+    "pause": "a process is stopped, for longer than its lease at times",
+    "leave": "a node is told to leave, and is started again",
+    "partition": "two groups of hosts cannot reach each other",
+    "one-way": "bytes pass between two groups of hosts in one direction only",
+    "bridge": "two groups of hosts cannot reach each other, and one host reaches both",
+    "cut": "a connection breaks, after any byte",
+    "half-open": "a connection carries nothing any more, and nobody is told",
+    "clog": "bytes between two hosts take up to seconds",
+    "slow disk": "the store's disk takes up to seconds for a commit",
+}
+"""The faults there are."""
+
+
+def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
+    """The faults of one run: how many seconds lie between two of each kind, on average. Raises ValueError for a kind that is not there."""
+    allowed = list(allowed)
+    for kind in allowed:
+        if kind not in KINDS:
+            raise ValueError(f"there is no fault {kind!r}; there are: {', '.join(KINDS)}")
+    draw = random.Random(f"{seed} faults")
+    found: dict[str, float] = {}
+    for kind in KINDS:
+        # Always the same number of draws, so that leaving a kind out changes nothing about the others.
+        included, often = draw.random() < INCLUDED, draw.uniform(MOST_OFTEN, LEAST_OFTEN)
+        if kind in allowed and included:
+            found[kind] = round(often, 1)
+    return found
+
+
+@attrs.define(eq=False)
+class Weather:
+    """Inflicts `faults` on the machines of `cluster` but those in `spared`. `run` for as long as they may begin; `heal` ends all."""
+
+    cluster: SimulatedCluster
+    faults: Mapping[str, float]
+    spared: frozenset[str] = frozenset()
+    disk_lost: Callable[[], None] = lambda: None
+    """Called before the store loses its disk: what it had acknowledged may be forgotten."""
+    _draw: random.Random = attrs.field(init=False)
+    _ends: dict[Callable[[], None], None] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self._draw = random.Random(f"{self.cluster.seed} weather")
+
+    async def run(self) -> None:
+        """For ever."""
+        ways: dict[str, Callable[[], Awaitable[None]]] = {
+            "crash": self._crash,
+            "power": self._power,
+            "lost disk": self._lose_disk,
+            "pause": self._pause,
+            "leave": self._leave,
+            "partition": self._partition,
+            "one-way": self._one_way,
+            "bridge": self._bridge,
+            "cut": self._cut,
+            "half-open": self._half_open,
+            "clog": self._clog,
+            "slow disk": self._slow_disk,
+        }
+        async with trio.open_nursery() as nursery:
+            for kind, often in self.faults.items():
+                nursery.start_soon(self._again, ways[kind], often)
+
+    def heal(self) -> None:
+        """End what lasts."""
+        for end in list(self._ends):
+            end()
+        self._ends.clear()
+        self.cluster.trace.tell("", "calm", "no more faults")
+
+    async def _again(self, inflict: Callable[[], Awaitable[None]], often: float) -> None:
+        while True:
+            await trio.sleep(self._draw.expovariate(1 / often))
+            await inflict()
+
+    async def _lasting(self, end: Callable[[], None], seconds: float | None = None) -> None:
+        """Let a fault last for a while, or until all is healed."""
+        self._ends[end] = None
+        await trio.sleep(self._draw.uniform(0.0, LONGEST) * self._draw.random() if seconds is None else seconds)
+        if end in self._ends:
+            del self._ends[end]
+            end()
+
+    def _victim(self) -> str | None:
+        names = [name for name, machine in self.cluster.machines.items() if name not in self.spared and machine.live is not None]
+        return self._draw.choice(names) if names else None
+
+    def _sides(self) -> tuple[list[str], list[str]]:
+        names = list(self.cluster.machines)
+        self._draw.shuffle(names)
+        cut = self._draw.randrange(1, len(names)) if len(names) > 1 else 0
+        return names[:cut], names[cut:]
+
+    # Machines
+
+    async def _crash(self) -> None:
+        name = self._victim()
+        if name is not None:
+            self.cluster.machines[name].restart_after = self._draw.choice((0.01, 0.5, 2.0, 8.0)) * self._draw.random()
+            self.cluster.crash(name)
+        await trio.lowlevel.checkpoint()
+
+    async def _power(self, *, disk: bool = True) -> None:
+        name = self._victim()
+        if name is None:
+            return
+        if not disk and name == self.cluster.founder:
+            self.disk_lost()
+        machine = self.cluster.machines[name]
+        ends = [self.cluster.block(*pair) for other in self.cluster.machines if other != name for pair in ((name, other), (other, name))]
+        machine.want(running=False)
+        self.cluster.crash(name, power=True, disk=disk)
+
+        def end() -> None:
+            for each in ends:
+                each()
+            machine.want(running=True)
+
+        await self._lasting(end)
+
+    async def _lose_disk(self) -> None:
+        await self._power(disk=False)
+
+    async def _pause(self) -> None:
+        name = self._victim()
+        if name is not None:
+            process = self.cluster.machines[name].process
+            self.cluster.pause(name)
+            await self._lasting(lambda: self.cluster.resume(name) if self.cluster.machines[name].process is process else None)
+
+    async def _leave(self) -> None:
+        name = self._victim()
+        node = self.cluster.live(name) if name is not None else None
+        if node is not None:
+            node.leave()
+        await trio.lowlevel.checkpoint()
+
+    # The network
+
+    async def _partition(self) -> None:
+        await self._lasting(self.cluster.partition(*self._sides()))
+
+    async def _one_way(self) -> None:
+        here, there = self._sides()
+        ends = [self.cluster.block(one, other) for one in here for other in there]
+        text = f"nothing from {' '.join(here)} to {' '.join(there)}"
+        self.cluster.trace.tell("", "partition", text)
+
+        def end() -> None:
+            for each in ends:
+                each()
+            self.cluster.trace.tell("", "heal", text)
+
+        await self._lasting(end)
+
+    async def _bridge(self) -> None:
+        here, there = self._sides()
+        bridge = self._draw.choice([*here, *there])
+        await self._lasting(self.cluster.partition([name for name in here if name != bridge], [name for name in there if name != bridge]))
+
+    async def _cut(self) -> None:
+        await trio.lowlevel.checkpoint()
+        connections = [one for one in self.cluster.network.connections if one.sends.sender_broken is None and not one.closed]
+        if connections:
+            connection = self._draw.choice(connections)
+            pipe = self._draw.choice((connection.sends, connection.receives))
+            pipe.cut_after = pipe.sent + self._draw.choice((0, 10, 100, 10_000)) * self._draw.random()
+            self.cluster.trace.tell("", "cut", f"connection {pipe.number} between {pipe.hosts[0]} and {pipe.hosts[1]}")
+
+    async def _half_open(self) -> None:
+        await trio.lowlevel.checkpoint()
+        connections = [one for one in self.cluster.network.connections if one.sends.sender_broken is None and not one.closed]
+        if connections:
+            connection = self._draw.choice(connections)
+            connection.sends.vanished = connection.receives.vanished = True
+            hosts = connection.sends.hosts
+            self.cluster.trace.tell("", "cut", f"connection {connection.sends.number} between {hosts[0]} and {hosts[1]} falls silent")
+
+    async def _clog(self) -> None:
+        names = list(self.cluster.machines)
+        if len(names) > 1:
+            one, other = self._draw.sample(names, 2)
+            path = self.cluster.network.path(one, other)
+            seconds = self._draw.choice((0.05, 0.5, 3.0))
+            path.clog += seconds
+            text = f"{one} to {other}: up to {seconds:g} s"
+            self.cluster.trace.tell("", "clog", text)
+
+            def end() -> None:
+                path.clog -= seconds
+                self.cluster.trace.tell("", "heal", text)
+
+            await self._lasting(end)
+
+    async def _slow_disk(self) -> None:
+        disk = self.cluster.machines[self.cluster.founder].disk
+        usual, disk.delay = disk.delay, self._draw.choice((0.05, 0.3, 2.0))
+        self.cluster.trace.tell(self.cluster.founder, "slow disk", f"{disk.delay:g} s for a commit")
+
+        def end() -> None:
+            disk.delay = usual
+
+        await self._lasting(end)

@@ -1,0 +1,346 @@
+"""A network of simulated hosts: bytes take time, get stuck, and connections break, as the faults would have it.
+
+It behaves as TCP does to those who use it. Bytes arrive in order or not at all. What is sent into a partition is sent again when that is
+over, unless it took longer than `USER_TIMEOUT`: then the sender's side breaks, and the receiver learns of it only when something gets
+through again. A process that was killed leaves a reset for its peers; a host that lost its power leaves nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import random
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import attrs
+import trio
+
+from runtime.links.transports import Connection
+from runtime.simulation.scheduler import VirtualClock
+from runtime.simulation.trace import Trace
+
+CAPACITY = 1024 * 1024
+"""Bytes of one direction that are under way or not yet read."""
+
+USER_TIMEOUT = 5.0
+"""See `runtime.links.transports`: how long bytes may be stuck before the sender's side breaks."""
+
+DIAL_SECONDS = 20.0
+DIAL_AGAIN = 1.0
+
+_END = b""
+
+
+@attrs.define(eq=False)
+class Path:
+    """From one host to another, in this direction. `delay` seconds, up to `jitter` more; `speed` in bytes per second."""
+
+    delay: float
+    jitter: float
+    speed: float
+    blocked: int = 0
+    """How many faults block it."""
+    clog: float = 0.0
+    """Seconds that are added while it is clogged."""
+
+
+class Pipe:
+    """One direction of a connection."""
+
+    def __init__(self, network: SimulatedNetwork, number: int, path: Path, hosts: tuple[str, str]) -> None:
+        self.network = network
+        self.number = number
+        self.hosts = hosts
+        self.path = path
+        self.arrived: deque[bytes] = deque()
+        self.stuck: deque[bytes | None] = deque()
+        self.stuck_since = math.inf
+        self.size = 0
+        self.latest = 0.0
+        self.sent = 0
+        self.cut_after = math.inf
+        self.vanished = False
+        """Nothing gets through any more, and nobody is told."""
+        self.sender_broken: OSError | None = None
+        self.reader_broken: OSError | None = None
+        self.reader_gone = False
+        self.other: Pipe
+        """The other direction."""
+        self.readable = trio.lowlevel.ParkingLot()
+        self.writable = trio.lowlevel.ParkingLot()
+
+    def put(self, data: bytes | None) -> None:
+        """Send `data`, or b"" for the end, or None for a reset."""
+        length = len(data) if data else 0
+        draw = self.network.draw
+        path = self.path
+        arrival = self.network.now() + path.delay + draw.random() * path.jitter + draw.random() * path.clog + length / path.speed
+        self.latest = max(self.latest, arrival)
+        self.size += length
+        self.network.at(self.latest, lambda: self.arrive(data))
+
+    def arrive(self, data: bytes | None) -> None:
+        """It is there, unless something is in its way."""
+        if self.stuck or self.vanished or self.path.blocked:
+            self.stuck.append(data)
+            if self.stuck_since == math.inf:
+                since = self.stuck_since = self.network.now()
+                self.network.at(since + USER_TIMEOUT, lambda: self.give_up(since))
+            return
+        self.network.trace.note(self.number, -1 if data is None else len(data), zlib.crc32(data or b""))
+        if data is None:
+            self.break_reader(ConnectionResetError(errno.ECONNRESET, "reset by the peer"))
+            self.break_sender(ConnectionResetError(errno.ECONNRESET, "reset"))
+        elif self.reader_gone:
+            # Nobody there knows this connection any more.
+            self.size -= len(data)
+            if data:
+                self.other.put(None)
+        elif self.reader_broken is None:
+            self.arrived.append(data)
+            self.readable.unpark_all()
+
+    def give_up(self, since: float) -> None:
+        """The kernel's patience with bytes that nobody acknowledges is at its end."""
+        if self.stuck_since == since and self.stuck:
+            self.break_sender(TimeoutError(errno.ETIMEDOUT, "what was sent was not acknowledged in time"))
+            self.stuck.clear()
+            self.stuck.append(None)
+
+    def unstick(self) -> None:
+        """The path is free again: what was stuck is sent again."""
+        if self.stuck and not self.vanished and not self.path.blocked:
+            stuck, self.stuck = self.stuck, deque()
+            self.stuck_since = math.inf
+            for data in stuck:
+                self.latest = max(self.latest, self.network.now() + self.path.delay)
+                self.network.at(self.latest, lambda data=data: self.arrive(data))  # type: ignore[misc]
+
+    def break_sender(self, error: OSError) -> None:
+        """Whoever sends into this direction, and reads from the other, gets `error`."""
+        if self.sender_broken is None:
+            self.sender_broken = error
+            self.other.break_reader(error)
+            self.writable.unpark_all()
+
+    def break_reader(self, error: OSError) -> None:
+        """Whoever reads from this direction, and sends into the other, gets `error`."""
+        if self.reader_broken is None:
+            self.reader_broken = error
+            self.other.break_sender(error)
+            self.readable.unpark_all()
+
+
+class SimulatedConnection:
+    """One end; a `Connection` of `runtime.links.transports`."""
+
+    def __init__(self, sends: Pipe, receives: Pipe) -> None:
+        self.sends = sends
+        self.receives = receives
+        self.closed = False
+
+    def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+        """See `Connection.send_some`."""
+        pipe = self.sends
+        if self.closed:
+            raise OSError(errno.EBADF, "closed")
+        if pipe.sender_broken is not None:
+            raise pipe.sender_broken
+        data = b"".join(buffers)
+        room = CAPACITY - pipe.size
+        if len(data) > room:
+            data = data[: max(room, 0)]
+        if not data:
+            return 0
+        left = pipe.cut_after - pipe.sent
+        pipe.sent += len(data)
+        if left <= len(data):
+            # The prefix still arrives; then it is over at both ends.
+            pipe.put(data[: int(left)] or None)
+            pipe.put(None)
+            pipe.cut_after = math.inf
+        else:
+            pipe.put(data)
+        return len(data)
+
+    async def wait_writable(self) -> None:
+        """See `Connection.wait_writable`."""
+        await trio.lowlevel.checkpoint()
+        while self.sends.size >= CAPACITY and not self.closed and self.sends.sender_broken is None:
+            await self.sends.writable.park()
+
+    async def receive(self) -> bytes:
+        """See `Connection.receive`."""
+        return await self._received(math.inf)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """See `Connection.receive_into`."""
+        data = await self._received(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    async def _received(self, most: float) -> bytes:
+        pipe = self.receives
+        while not pipe.arrived:
+            if self.closed:
+                raise trio.ClosedResourceError("closed while it was being read")
+            if pipe.reader_broken is not None:
+                await trio.lowlevel.checkpoint()
+                raise pipe.reader_broken
+            await pipe.readable.park()
+        await trio.lowlevel.checkpoint()
+        if self.closed:
+            raise trio.ClosedResourceError("closed while it was being read")
+        if not pipe.arrived[0]:
+            return _END
+        data = pipe.arrived.popleft()
+        if len(data) > most:
+            pipe.arrived.appendleft(data[int(most) :])
+            data = data[: int(most)]
+        pipe.size -= len(data)
+        pipe.writable.unpark_all()
+        return data
+
+    def close(self) -> None:
+        """See `Connection.close`."""
+        if not self.closed:
+            self.closed = True
+            self.receives.reader_gone = True
+            self.receives.readable.unpark_all()
+            self.sends.writable.unpark_all()
+            if self.sends.sender_broken is None:
+                self.sends.put(_END)
+
+    def abandon(self, *, told: bool) -> None:
+        """The process is no more; its kernel tells the peer, if the host still runs."""
+        if not self.closed:
+            self.closed = True
+            self.receives.reader_gone = True
+            if told:
+                self.sends.put(None)
+
+
+@attrs.define(eq=False)
+class Listener:
+    """Somebody who accepts at an address."""
+
+    owner: HostNetwork
+    incoming: deque[SimulatedConnection] = attrs.field(factory=deque)
+    came: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+
+
+class SimulatedNetwork:
+    """All hosts and what lies between them. Everything is drawn from `draw`, and noted in `trace`."""
+
+    def __init__(self, draw: random.Random, trace: Trace, clock: VirtualClock) -> None:
+        self.draw = draw
+        self.trace = trace
+        self.now = clock.current_time
+        self.at = clock.at
+        self.listeners: dict[str, Listener] = {}
+        self.connections: list[SimulatedConnection] = []
+        """The dialling ends of those that live."""
+        self._paths: dict[tuple[str, str], Path] = {}
+        self._ports = itertools.count(7400)
+        self._numbers = itertools.count(1)
+        self._slowest = draw.uniform(0.0002, 0.01)
+
+    def path(self, there: str, back: str) -> Path:
+        """The way from one host to another."""
+        found = self._paths.get((there, back))
+        if found is None:
+            base = 0.00002 if there == back else self._slowest * self.draw.uniform(0.1, 1.0)
+            found = self._paths[there, back] = Path(base, base * self.draw.choice((0.1, 1.0, 5.0)), self.draw.choice((1e7, 1e8, 1e9)))
+        return found
+
+    def freed(self) -> None:
+        """Some paths are free again."""
+        for connection in self.connections:
+            connection.sends.unstick()
+            connection.receives.unstick()
+
+    async def connect(self, owner: HostNetwork, address: str) -> SimulatedConnection:
+        """Dial from one process to whoever listens."""
+        host = owner.host if address.startswith("unix:") else address.removeprefix("tcp:").rpartition(":")[0]
+        if not host:
+            raise ValueError(f"{address!r} is no address")
+        key = f"{host}|{address}" if address.startswith("unix:") else f"tcp:{address.removeprefix('tcp:')}"
+        there, back = self.path(owner.host, host), self.path(host, owner.host)
+        until = self.now() + DIAL_SECONDS
+        while there.blocked or back.blocked:
+            if self.now() >= until:
+                raise TimeoutError(errno.ETIMEDOUT, f"nothing comes back from {host}")
+            await trio.sleep(DIAL_AGAIN)
+        await trio.sleep(there.delay + back.delay + self.draw.random() * (there.clog + back.clog))
+        listener = self.listeners.get(key)
+        if listener is None or listener.owner.over:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {address}")
+        if owner.over:
+            raise OSError(errno.ENETDOWN, "this process is no more")
+        number = next(self._numbers)
+        near = Pipe(self, 2 * number, there, (owner.host, host))
+        far = Pipe(self, 2 * number + 1, back, (host, owner.host))
+        near.other, far.other = far, near
+        dialled, accepted = SimulatedConnection(near, far), SimulatedConnection(far, near)
+        self.trace.note(number, 0, zlib.crc32(f"{owner.host} {host}".encode()))
+        self.connections = [one for one in self.connections if one.sends.sender_broken is None]
+        self.connections.append(dialled)
+        owner.connections.append(dialled)
+        listener.owner.connections.append(accepted)
+        listener.incoming.append(accepted)
+        listener.came.unpark_all()
+        return dialled
+
+
+class HostNetwork:
+    """The network as one process sees it; a `Network` of `runtime.links.transports`."""
+
+    def __init__(self, network: SimulatedNetwork, host: str) -> None:
+        self.network = network
+        self.host = host
+        self.connections: list[SimulatedConnection] = []
+        self.over = False
+
+    async def connect(self, address: str) -> Connection:
+        """See `Network.connect`."""
+        if self.over:
+            raise OSError(errno.ENETDOWN, "this process is no more")
+        self.connections = [one for one in self.connections if not one.closed]
+        return await self.network.connect(self, address)
+
+    async def listen(
+        self,
+        address: str,
+        handler: Callable[[Connection], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """See `Network.listen`."""
+        if address.startswith("unix:"):
+            bound, key = address, f"{self.host}|{address}"
+        else:
+            port = int(address.rpartition(":")[2]) or next(self.network._ports)
+            bound = key = f"tcp:{self.host}:{port}"
+        before = self.network.listeners.get(key)
+        if self.over or (before is not None and not before.owner.over):
+            raise OSError(errno.EADDRINUSE, f"{bound} is in use")
+        listener = self.network.listeners[key] = Listener(self)
+        async with trio.open_nursery() as nursery:
+            try:
+                task_status.started(bound)
+                while True:
+                    while listener.incoming:
+                        nursery.start_soon(handler, listener.incoming.popleft())
+                    await listener.came.park()
+            finally:
+                if self.network.listeners.get(key) is listener:
+                    del self.network.listeners[key]
+
+    def end(self, *, told: bool) -> None:
+        """The process is no more. `told`: its host still runs, and tells its peers."""
+        self.over = True
+        for connection in self.connections:
+            connection.abandon(told=told)

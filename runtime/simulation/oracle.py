@@ -1,0 +1,74 @@
+"""What actors of a simulation report as it happens, and what must never be seen.
+
+The oracle stands outside: it knows at every moment what has happened everywhere, which no node does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from runtime.simulation.trace import Trace
+
+SHOWN = 20
+"""Violations of each kind that are kept as text."""
+
+
+@attrs.define(eq=False)
+class Oracle:
+    """Reports of actors. Each rule that is broken is kept as a sentence."""
+
+    trace: Trace
+    runs: int = 0
+    executions: dict[str, int] = attrs.field(factory=dict)
+    owners: dict[str, int] = attrs.field(factory=dict)
+    """The latest epoch under which each name has run something."""
+    fair: bool = False
+    """True if no faults were drawn: then restarts are counted exactly."""
+    children: set[str] = attrs.field(factory=set)
+    restarts: dict[str, deque[float]] = attrs.field(factory=dict)
+    twice: list[str] = attrs.field(factory=list)
+    overlaps: list[str] = attrs.field(factory=list)
+    beyond: list[str] = attrs.field(factory=list)
+
+    def ran(self, name: str, epoch: int, node: str, call: str = "") -> None:
+        """A method of the named actor begins to run. `call`: an id, if it must run once at most."""
+        self.runs += 1
+        latest = self.owners.get(name, 0)
+        if epoch < latest:
+            self._wrong(self.overlaps, f"{name} ran on {node} in epoch {epoch}, after epoch {latest} had run elsewhere")
+        self.owners[name] = max(latest, epoch)
+        if call:
+            self.executions[call] = self.executions.get(call, 0) + 1
+            if self.executions[call] > 1:
+                self._wrong(self.twice, f"{call} was executed by {name} {self.executions[call]} times, the last time on {node}")
+
+    def started(self, supervisor: str, child: str, now: float, intensity: int, period: float) -> None:
+        """A supervisor has started a child. The first start is no restart.
+
+        Starts that took long lie closer together than the ends they answer: in bad weather twice the intensity is allowed.
+        """
+        if child not in self.children:
+            self.children.add(child)
+            return
+        times = self.restarts.setdefault(supervisor, deque())
+        times.append(now)
+        while times[0] <= now - period:
+            times.popleft()
+        if len(times) > (intensity if self.fair else 2 * intensity):
+            self._wrong(
+                self.beyond, f"{supervisor} restarted children {len(times)} times within {period:g} s, its intensity is {intensity}"
+            )
+
+    def gave_up(self, supervisor: str, now: float, intensity: int, period: float) -> None:
+        """A supervisor ended because of too many restarts. In bad weather restarts fail without a report, so nothing can be said."""
+        recent = [time for time in self.restarts.get(supervisor, ()) if time > now - period]
+        if self.fair and len(recent) < intensity:
+            text = f"{supervisor} gave up after {len(recent)} restarts within {period:g} s, its intensity is {intensity}"
+            self._wrong(self.beyond, text)
+
+    def _wrong(self, where: list[str], text: str) -> None:
+        if len(where) < SHOWN:
+            where.append(text)
+        self.trace.tell("", "wrong", text)

@@ -1,0 +1,440 @@
+"""A report as one HTML page that stands alone: no network, readable without JavaScript, in light and dark.
+
+The time line is an SVG without a view box: positions along the time are percentages and everything else is in pixels, so the page fits
+any width, and zooming is a wider image whose texts and marks keep their size.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from runtime.simulation.report import Happening, Report, Verdict
+
+CALL_KINDS = ("call", "ok", "failed", "unknown")
+SMALL_KINDS = (*CALL_KINDS, "begin", "end")
+"""What comes in thousands: drawn small, and thinned apart from the rest, so that many calls never hide a crash."""
+
+MOST_SMALL, MOST_MARKS, MOST_WRONG, MOST_BARS, MOST_BANDS = 4000, 2000, 300, 1500, 600
+"""The most elements of each sort on the time line; together with the two below they keep a page under about 5 MB."""
+MOST_TABLE_BYTES = 2_600_000
+LONGEST_TEXT, LONGEST_TOOLTIP = 1000, 160
+"""Characters of one happening's text in the table and on the time line. Verdicts are never cut."""
+
+HEAD, LANE = 52, 44
+"""Pixels: what stands above the lanes, and one lane. Within a lane, from the top: the life, begin and end, calls, how they ended."""
+
+GLYPHS = {
+    "start": "M-3-5V5L5 0Z",
+    "up": "M0-5L5 4H-5Z",
+    "leave": "M3-5V5L-5 0Z",
+    "crash": "M-5-5L5 5M5-5L-5 5",
+    "restart": "M-5-5V5M-2-5V5L6 0Z",
+    "pause": "M-2.5-5V5M2.5-5V5",
+    "resume": "M-5-5V5M-1 0H5M2-3L5 0L2 3",
+    "partition": "M-6 0H-2M2 0H6M-2-5V5M2-5V5",
+    "heal": "M-5 0H5M0-5V5",
+    "cut": "M-5 5L5-5M-5-1H5",
+    "clog": "M-5-4H5L1 0V5H-1V0Z",
+    "slow disk": "M-5-5H5V5H-5ZM-2-5V-1H2V-5",
+    "calm": "M-6 2Q-3-4 0 0T6-2",
+    "wrong": "M0-7L7 6H-7ZM0-2.5V2M0 3.6V4.6",
+    "call": "M0-2V2",
+    "ok": "M0-2V2",
+    "failed": "M-2.5-2.5L2.5 2.5M2.5-2.5L-2.5 2.5",
+    "unknown": "M-2.5 0A2.5 2.5 0 1 1 2.5 0A2.5 2.5 0 1 1-2.5 0",
+    "begin": "M-2-2.5V2.5L2.5 0Z",
+    "end": "M-2-2H2V2H-2Z",
+    "": "M0-5L5 0L0 5L-5 0Z",
+}
+"""The shape of each kind around its middle; "" is for kinds that this page does not know. Colour only repeats what the shape says."""
+
+HEIGHTS = {"begin": 25, "end": 25, "call": 31, "ok": 36, "failed": 39, "unknown": 39}
+"""How far below the top of its lane a mark stands; all others stand on the life, at 12."""
+
+STYLE = """
+:root{color-scheme:light dark;--paper:#fff;--ink:#1c2430;--dim:#5a6675;--line:#d5dbe3;--lane:#f4f6f9;--life:#b9d3ee;--edge:#3f76b0;
+--good:#1a7340;--bad:#c0182a;--badpaper:#fdecee;--warn:#9a5b00;--band:#7a4fb5;--clog:#b06a00;--calm:#1a7340}
+@media(prefers-color-scheme:dark){:root{--paper:#14181e;--ink:#e3e8ef;--dim:#9aa6b5;--line:#343d49;--lane:#1b2129;--life:#2c4a6b;
+--edge:#7fb2e8;--good:#5fcf8e;--bad:#ff6b78;--badpaper:#3a1a20;--warn:#e8ad55;--band:#b796ea;--clog:#e0a04a;--calm:#5fcf8e}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1rem clamp(.6rem,2vw,2rem) 3rem;max-width:2000px;background:var(--paper);color:var(--ink);
+font:15px/1.45 system-ui,sans-serif}
+h1{margin:0;font-size:1.6rem}h2{margin:1.8rem 0 .5rem;font-size:1.15rem}
+header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
+.state{padding:.2rem .8rem;border:2px solid;border-radius:.4rem;font-weight:700}
+.good{color:var(--good)}.bad{color:var(--bad)}.dim{color:var(--dim)}
+code,td.at,dd{font-variant-numeric:tabular-nums}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
+dl{display:flex;flex-wrap:wrap;gap:.5rem 2rem;margin:.8rem 0}dl div{min-width:5rem}
+dt{color:var(--dim);font-size:.82rem}dd{margin:0;font-weight:600;overflow-wrap:anywhere}
+.verdicts{list-style:none;margin:0;padding:0}
+.verdicts li{padding:.35rem .7rem;border-left:4px solid var(--good);margin:.3rem 0}
+.verdicts li.wrong{border-left:8px double var(--bad);background:var(--badpaper)}
+.verdicts p{margin:0;white-space:pre-wrap;overflow-wrap:anywhere}.wrong p{font-family:ui-monospace,monospace;font-size:.9rem}
+.tools{display:flex;flex-wrap:wrap;gap:.3rem .6rem;align-items:center;margin:.4rem 0}[hidden]{display:none!important}
+button,input{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--dim);border-radius:.3rem;padding:.15rem .6rem}
+input[type=search]{width:min(26rem,100%)}
+.key{display:flex;flex-wrap:wrap;gap:.1rem 1rem;margin:.5rem 0;padding:0;list-style:none;font-size:.85rem}
+.key li{display:flex;gap:.3rem;align-items:center}.key svg{overflow:visible}
+.line{display:flex;border:1px solid var(--line);border-radius:.3rem;overflow:hidden}
+.names{flex:none;width:clamp(4.8rem,11vw,11rem);margin:0;padding:52px 0 0;list-style:none;border-right:1px solid var(--line)}
+.names li{height:44px;padding:2px .5rem;font-size:.85rem;font-weight:600;white-space:nowrap;overflow:hidden;text-overflow:ellipsis}
+.names li:nth-child(odd){background:var(--lane)}
+.scroll{flex:1;min-width:0;overflow-x:auto;padding:0 10px}.scroll svg{display:block;overflow:visible}
+.scroll text{fill:var(--dim);font-size:11px}.lane{fill:var(--lane)}.grid{stroke:var(--line)}
+.life{fill:var(--life);stroke:var(--edge)}.paused{fill:url(#hatch);stroke:var(--ink);stroke-dasharray:2 2}
+.band{fill:url(#dots);stroke:var(--band);stroke-opacity:.5}.band.clog{fill:url(#slant);stroke:var(--clog)}
+.hatch{stroke:var(--ink);stroke-width:2}.slant{stroke:var(--clog);stroke-width:1.5;opacity:.4}.dots{fill:var(--band);opacity:.13}
+.dot{fill:var(--band);opacity:.4}
+.m{fill:var(--paper);stroke:var(--ink);stroke-width:1.5}.crash{stroke:var(--bad);stroke-width:2.5}.restart,.up{fill:var(--edge)}
+.call{stroke:var(--dim);stroke-width:1}.ok{stroke:var(--good);stroke-width:1}.failed{stroke:var(--bad)}.unknown{stroke:var(--warn)}
+.begin,.end{stroke-width:1}.m.wrong{fill:var(--badpaper);stroke:var(--bad)}
+line.wrong{stroke:var(--bad);stroke-width:2}line.calm{stroke:var(--calm);stroke-width:2;stroke-dasharray:7 4}
+.scroll text.calm{fill:var(--calm);font-weight:700}
+table{width:100%;border-collapse:collapse;table-layout:fixed;font-size:.88rem}
+th{position:sticky;top:0;background:var(--paper);text-align:left;border-bottom:2px solid var(--line)}
+th,td{padding:.15rem .5rem;vertical-align:top;overflow-wrap:anywhere}td{border-top:1px solid var(--line)}
+th:nth-child(1){width:6.6rem}th:nth-child(2){width:clamp(5rem,12vw,11rem)}th:nth-child(3){width:6rem}
+td:nth-child(4){white-space:pre-wrap}th:first-child,td:first-child{text-align:right;font-variant-numeric:tabular-nums}
+tr.w td{background:var(--badpaper);color:var(--bad);font-weight:600}
+#calls:not(:checked)~table tr.c{display:none}
+"""
+
+SCRIPT = """
+(() => {
+  const id = name => document.getElementById(name);
+  const rows = [...document.querySelectorAll("#happenings tbody tr")], filter = id("filter"), calls = id("calls");
+  let texts = null, later = 0, zoom = 1;
+  const apply = () => {
+    texts ??= rows.map(row => [...row.cells].map(cell => cell.textContent).join(" ").toLowerCase());
+    const words = filter.value.toLowerCase().split(/\\s+/).filter(Boolean);
+    let shown = 0;
+    rows.forEach((row, i) => {
+      row.hidden = !words.every(word => texts[i].includes(word));
+      if (!row.hidden && (calls.checked || row.className !== "c")) shown++;
+    });
+    id("shown").textContent = shown + " of " + rows.length + " rows shown";
+  };
+  filter.addEventListener("input", () => { clearTimeout(later); later = setTimeout(apply, 150); });
+  calls.addEventListener("change", apply);
+  const line = id("line"), box = line.parentElement, scale = factor => {
+    const middle = (box.scrollLeft + box.clientWidth / 2) / box.scrollWidth;
+    zoom = Math.min(64, Math.max(1, zoom * factor));
+    line.style.width = zoom * 100 + "%";
+    box.scrollLeft = middle * box.scrollWidth - box.clientWidth / 2;
+  };
+  id("in").addEventListener("click", () => scale(2));
+  id("out").addEventListener("click", () => scale(0.5));
+  line.addEventListener("mousemove", event => {
+    const place = line.getBoundingClientRect(), share = (event.clientX - place.left) / place.width;
+    id("now").textContent = "pointer at " + (Math.min(1, Math.max(0, share)) * line.dataset.end).toFixed(3) + " s";
+  });
+  for (const tool of document.querySelectorAll(".script")) tool.hidden = false;
+  if (filter.value || calls.checked) apply();
+})();
+"""
+
+
+class Stretch(NamedTuple):
+    """Something that lasted, from the happening that began it to the one that ended it; `last` is None if the run ended first."""
+
+    first: Happening
+    last: Happening | None
+    end: float
+
+
+def page(report: Report) -> str:
+    """The whole report as one HTML page. The same report gives the same page; texts and names in it are shown and never interpreted."""
+    happenings = sorted(report.happenings, key=lambda happening: happening.at)
+    # Only this very script may run: a second guard behind the escaping, and a promise that nothing is fetched.
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>Seed {report.seed}: {'all holds' if report.holds else 'WRONG'}</title>",
+            f"<style>{STYLE}</style>\n</head>\n<body>",
+            *_summary(report, happenings),
+            *_time_line(report, happenings),
+            *_table(happenings),
+            f"<script>{SCRIPT}</script>\n</body>\n</html>\n",
+        ]
+    )
+
+
+def _text(value: object, longest: int | None = None) -> str:
+    """Escaped for HTML, as text or in a quoted attribute. What no page may hold becomes a visible replacement character."""
+    text = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", str(value))
+    if longest is not None and len(text) > longest:
+        text = text[: longest - 1] + "…"
+    return html.escape(text)
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    """`1 node`, `20,000 happenings`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    """Names above values, side by side. Both are HTML already."""
+    return "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts) + "</dl>"
+
+
+def _summary(report: Report, happenings: Sequence[Happening]) -> Iterable[str]:
+    """Everything above the time line."""
+    wrong = [verdict for verdict in report.verdicts if not verdict.holds]
+    marks = sum(happening.kind == "wrong" for happening in happenings)
+    if wrong:
+        state, word = f"✘ WRONG: {len(wrong)} of {_count(len(report.verdicts), 'verdict')}", "bad"
+    else:
+        state, word = "✔ all holds" if report.verdicts else "✔ all holds, but nothing was checked", "good"
+    yield f'<header><h1>Seed <code>{report.seed}</code></h1><span class="state {word}">{state}</span></header>'
+    facts = [
+        ("virtual time", f"{report.seconds:,.3f} s"),
+        ("real time", f"{report.took:,.3f} s"),
+        ("nodes", f"{len(report.nodes):,}"),
+        ("happenings", f"{len(happenings):,}"),
+        ("trace hash", f"<code>{_text(report.trace_hash) or 'none'}</code>"),
+    ]
+    if marks:
+        facts.insert(4, ("of them wrong", f'<span class="bad">✘ {marks:,}</span>'))
+    yield _facts(facts)
+    yield "<h2>Verdicts</h2>"
+    yield f'<ul class="verdicts">{"".join(map(_verdict, sorted(report.verdicts, key=lambda verdict: verdict.holds)))}</ul>'
+    if not report.verdicts:
+        yield '<p class="dim">No checker looked at this run.</p>'
+    yield "<h2>Calls by outcome</h2>"
+    total = sum(report.calls.values())
+    shares = [(_text(name), f'{count:,} <span class="dim">({count / (total or 1):.1%})</span>') for name, count in report.calls.items()]
+    yield _facts([*shares, ("together", f"{total:,}")]) if total else '<p class="dim">No calls.</p>'
+    yield "<h2>Faults drawn, with their strengths</h2>"
+    faults = [(_text(name), f"{strength:.6g}") for name, strength in report.faults.items()]
+    yield _facts(faults) if faults else '<p class="dim">None.</p>'
+
+
+def _verdict(verdict: Verdict) -> str:
+    """One verdict, whole."""
+    if verdict.holds:
+        return f'<li><strong class="good">✔ holds</strong> <strong>{_text(verdict.name)}</strong><p>{_text(verdict.text)}</p></li>'
+    return f'<li class="wrong"><strong class="bad">✘ WRONG {_text(verdict.name)}</strong><p>{_text(verdict.text)}</p></li>'
+
+
+def _lives(happenings: Iterable[Happening], end: float) -> list[Stretch]:
+    """The lives of processes. A restart without a crash before it ends one life and begins the next."""
+    return _stretches(happenings, end, ("start", "restart", "up"), ("crash", "leave", "restart"))
+
+
+def _pauses(happenings: Iterable[Happening], end: float) -> list[Stretch]:
+    """The pauses of processes: a process that is gone pauses no more."""
+    return _stretches(happenings, end, ("pause",), ("resume", "crash", "leave", "restart"))
+
+
+def _stretches(happenings: Iterable[Happening], end: float, begins: Sequence[str], ends: Sequence[str]) -> list[Stretch]:
+    """One stretch at a time on each node, in the order of their ends."""
+    opened: dict[str, Happening] = {}
+    found = []
+    for happening in happenings:
+        if happening.kind in ends and (first := opened.pop(happening.node, None)):
+            found.append(Stretch(first, happening, happening.at))
+        if happening.kind in begins:
+            opened.setdefault(happening.node, happening)
+    return [*found, *(Stretch(first, None, end) for first in opened.values())]
+
+
+def _bands(happenings: Iterable[Happening], end: float) -> list[Stretch]:
+    """Partitions and clogs, each to the heal of the same node and text; a heal without a text ends all that are open on its node."""
+    opened: list[Happening] = []
+    found = []
+    for happening in happenings:
+        if happening.kind in ("partition", "clog"):
+            opened.append(happening)
+        elif happening.kind == "heal":
+            healed = [first for first in opened if first.node == happening.node and happening.text in ("", first.text)]
+            opened = [first for first in opened if first not in healed]
+            found += [Stretch(first, happening, happening.at) for first in healed]
+    return [*found, *(Stretch(first, None, end) for first in opened)]
+
+
+def _thinned(happenings: Sequence[Happening], most: int, end: float) -> tuple[list[list[Happening]], float]:
+    """Groups of the same node and kind, each to be one mark, and how long a group may last: 0.0 if every happening has its own."""
+    if len(happenings) <= most:
+        return [[happening] for happening in happenings], 0.0
+    groups: dict[tuple[str, str, int], list[Happening]] = {}
+    slots = 4000
+    while slots == 4000 or (len(groups) > most and slots > 1):
+        slots //= 2
+        groups = {}
+        for happening in happenings:
+            groups.setdefault((happening.node, happening.kind, int(happening.at / end * slots)), []).append(happening)
+    return list(groups.values()), end / slots
+
+
+class _Chart:
+    """Where things stand on the time line, and what had to be left off."""
+
+    def __init__(self, report: Report, happenings: Sequence[Happening]) -> None:
+        self.happenings = happenings
+        # An empty run still has a time line; its length does not matter.
+        self.end = max([report.seconds, *(happening.at for happening in happenings)]) or 1.0
+        self.nodes = list(dict.fromkeys(["", *report.nodes, *(happening.node for happening in happenings)]))
+        self.tops = {node: HEAD + LANE * number for number, node in enumerate(self.nodes)}
+        self.height = HEAD + LANE * len(self.nodes)
+        self.notes: list[str] = []
+
+    def x(self, at: float) -> str:
+        """A time as a share of the width."""
+        return f"{min(max(at / self.end, 0.0), 1.0) * 100:.3f}".rstrip("0").rstrip(".") + "%"
+
+    def width(self, stretch: Stretch) -> str:
+        """A duration as a share of the width; too short to be seen is drawn as wide as an eye needs."""
+        return f"{max(stretch.end - stretch.first.at, self.end / 2000) / self.end * 100:.3f}%"
+
+    def longest(self, stretches: list[Stretch], most: int, what: str) -> list[Stretch]:
+        """At most so many, the longest ones, with a note on the page if some are left off."""
+        if len(stretches) > most:
+            self.notes.append(f"Of {len(stretches):,} {what}, the {most:,} longest are drawn.")
+            stretches = sorted(stretches, key=lambda stretch: stretch.first.at - stretch.end)[:most]
+        return sorted(stretches, key=lambda stretch: stretch.first.at)
+
+    def title(self, stretch: Stretch) -> str:
+        """What a stretch says to a pointer."""
+        first, last = stretch.first, stretch.last
+        until = f"{last.kind} at {last.at:.3f} s" if last else "the end of the run"
+        where = f"{first.node or 'network'}: " if first.node or first.kind not in ("partition", "clog") else ""
+        said = f"{where}{first.kind} at {first.at:.3f} s until {until} ({stretch.end - first.at:.3f} s) {first.text}"
+        return f"<title>{_text(said.strip(), LONGEST_TOOLTIP)}</title>"
+
+    def mark(self, group: Sequence[Happening], top: int | None = None) -> str:
+        """One mark for one happening, or for several of the same kind and node."""
+        first = group[0]
+        said = f"{first.at:.3f} s {first.node or 'network'}: {first.kind} {first.text}".strip()
+        if len(group) > 1:
+            said = f"{len(group):,} times {first.kind}, {first.at:.3f} to {group[-1].at:.3f} s, first: {said}"
+        kind = first.kind if first.kind in GLYPHS else ""
+        y = top if top is not None else self.tops[first.node] + HEIGHTS.get(kind, 12)
+        title = f"<title>{_text(said, LONGEST_TOOLTIP)}</title>"
+        return f'<use class="{_class(kind)}" href="#{_name(kind)}" x="{self.x(first.at)}" y="{y}">{title}</use>'
+
+    def bands(self) -> Iterable[str]:
+        """Partitions and clogs, over all lanes. The name stands above as far as it fits: the inner image cuts it."""
+        for stretch in self.longest(_bands(self.happenings, self.end), MOST_BANDS, "partitions and clogs"):
+            x, width, kind = self.x(stretch.first.at), self.width(stretch), stretch.first.kind
+            yield f'<rect class="band {kind}" x="{x}" y="18" width="{width}" height="{self.height - 18}">{self.title(stretch)}</rect>'
+            yield f'<svg x="{x}" y="18" width="{width}" height="14" style="overflow:hidden"><text x="3" y="11">{kind}</text></svg>'
+
+    def bars(self) -> Iterable[str]:
+        """Lives, and pauses over them."""
+        for stretches, what, name in ((_lives, "lives", "life"), (_pauses, "pauses", "paused")):
+            for stretch in self.longest(stretches(self.happenings, self.end), MOST_BARS, f"{what} of processes"):
+                place = f'x="{self.x(stretch.first.at)}" y="{self.tops[stretch.first.node] + 5}" width="{self.width(stretch)}" height="14"'
+                yield f'<rect class="{name}" {place}>{self.title(stretch)}</rect>'
+
+    def marks(self) -> Iterable[str]:
+        """All that happened at one instant: first the small, so that nothing large is hidden by it, and what is wrong over it all."""
+        small = [happening for happening in self.happenings if happening.kind in SMALL_KINDS]
+        large = [happening for happening in self.happenings if happening.kind not in (*SMALL_KINDS, "calm", "wrong")]
+        for chosen, most, what in ((small, MOST_SMALL, "calls, begins and ends of actors"), (large, MOST_MARKS, "other happenings")):
+            groups, slot = _thinned(chosen, most, self.end)
+            if slot:
+                one = f"Each mark stands for all of one kind on one node within {slot:.3g} s, and says how many."
+                self.notes.append(f"{len(chosen):,} {what} are drawn as {_count(len(groups), 'mark')}. {one}")
+            yield from map(self.mark, groups)
+        for calm in [happening for happening in self.happenings if happening.kind == "calm"][:MOST_WRONG]:
+            x, anchor, shift = self.x(calm.at), "end" if calm.at > self.end * 0.9 else "start", -5 if calm.at > self.end * 0.9 else 5
+            title = f"<title>{_text(f'{calm.at:.3f} s calm {calm.text}', LONGEST_TOOLTIP)}</title>"
+            yield f'<line class="calm" x1="{x}" x2="{x}" y1="32" y2="{self.height}">{title}</line>'
+            yield f'<svg x="{x}"><text class="calm" x="{shift}" y="46" text-anchor="{anchor}">calm</text></svg>'
+        groups, slot = _thinned([happening for happening in self.happenings if happening.kind == "wrong"], MOST_WRONG, self.end)
+        if slot:
+            self.notes.append(f"What is wrong is drawn once for each node and {slot:.3g} s.")
+        for group in groups:
+            x = self.x(group[0].at)
+            yield f'<line class="wrong" x1="{x}" x2="{x}" y1="46" y2="{self.height}"/>{self.mark(group, 41)}'
+            yield self.mark(group)
+
+    def grid(self) -> Iterable[str]:
+        """The lanes, and the seconds at round numbers."""
+        for top in list(self.tops.values())[::2]:
+            yield f'<rect class="lane" x="0" y="{top}" width="100%" height="{LANE}"/>'
+        power = 10.0 ** (len(f"{self.end:.0f}") - 8)
+        step = next(power * 10**up * by for up in range(9) for by in (1, 2, 5) if self.end / (power * 10**up * by) <= 10)
+        for number in range(int(self.end / step + 1e-9) + 1):
+            x = self.x(number * step)
+            anchor = "start" if number == 0 else "end" if x == "100%" else "middle"
+            yield f'<line class="grid" x1="{x}" x2="{x}" y1="16" y2="{self.height}"/>'
+            yield f'<text x="{x}" y="12" text-anchor="{anchor}">{number * step:g} s</text>'
+
+
+def _name(kind: str) -> str:
+    """The name of the shape of a kind that this page knows."""
+    return f"g-{kind.replace(' ', '-') or 'other'}"
+
+
+def _class(kind: str) -> str:
+    """The style of the mark of a kind that this page knows."""
+    return f"m {kind.replace(' ', '-') or 'other'}"
+
+
+def _time_line(report: Report, happenings: Sequence[Happening]) -> Iterable[str]:
+    """The lanes with their names, the key to the shapes, and what was left off."""
+    chart = _Chart(report, happenings)
+    shapes = "".join(f'<path id="{_name(kind)}" d="{shape}"/>' for kind, shape in GLYPHS.items())
+    drawn = "\n".join([*chart.grid(), *chart.bands(), *chart.bars(), *chart.marks()])
+    present = {happening.kind if happening.kind in GLYPHS else "" for happening in happenings}
+    yield "<h2>Time line</h2>"
+    yield '<div class="tools script" hidden><button id="out" type="button">&minus; narrower</button>'
+    yield '<button id="in" type="button">+ wider</button><span id="now" class="dim"></span></div>'
+    yield from (f"<p>{note}</p>" for note in chart.notes)
+    names = "".join(f'<li title="{_text(node or "network")}">{_text(node or "network")}</li>' for node in chart.nodes)
+    yield f'<div class="line"><ol class="names">{names}</ol><div class="scroll">'
+    yield f'<svg id="line" data-end="{chart.end}" width="100%" height="{chart.height + 4}" role="img" aria-label="Time line"><defs>{shapes}'
+    yield '<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    yield '<line class="hatch" x1="1" y1="0" x2="1" y2="6"/></pattern>'
+    yield '<pattern id="slant" width="12" height="12" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
+    yield '<line class="slant" x1="1" y1="0" x2="1" y2="12"/></pattern>'
+    yield '<pattern id="dots" width="10" height="10" patternUnits="userSpaceOnUse"><rect class="dots" width="10" height="10"/>'
+    yield f'<circle class="dot" cx="3" cy="3" r="1"/></pattern></defs>\n{drawn}</svg></div></div>'
+    yield '<ul class="key">'
+    for kind in GLYPHS:
+        if kind in present:
+            shape = f'<svg width="16" height="16" viewBox="-8 -8 16 16"><use class="{_class(kind)}" href="#{_name(kind)}"/></svg>'
+            yield f"<li>{shape} {kind or 'other'}{' (upper row)' if kind == 'call' else ' (lower row)' if kind == 'ok' else ''}</li>"
+    yield "</ul>"
+    yield '<p class="dim">Bar: a process lives. Hatched bar: it is paused. Dotted band: partition. Slanted band: clog.</p>'
+
+
+def _row(happening: Happening) -> str:
+    """One row of the table; calls and what is wrong have classes."""
+    style = ' class="c"' if happening.kind in CALL_KINDS else ' class="w"' if happening.kind == "wrong" else ""
+    cells = (f"{happening.at:.4f}", _text(happening.node), _text(happening.kind), _text(happening.text, LONGEST_TEXT))
+    return f"<tr{style}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _table(happenings: Sequence[Happening]) -> Iterable[str]:
+    """All happenings in their order. If they are too much for a page, the calls that ended well are the first to be left off."""
+    ranks = {"wrong": 0, "failed": 2, "unknown": 2, "call": 3, "ok": 3}
+    rows: dict[int, str] = {}
+    left = MOST_TABLE_BYTES
+    for number in sorted(range(len(happenings)), key=lambda number: ranks.get(happenings[number].kind, 1)):
+        row = _row(happenings[number])
+        left -= len(row.encode())
+        if left < 0:
+            break
+        rows[number] = row
+    calls = sum(happenings[number].kind in CALL_KINDS for number in rows)
+    yield "<h2>Happenings</h2>"
+    if len(rows) < len(happenings):
+        missing = _count(len(happenings) - len(rows), "happening")
+        yield f"<p><strong>{missing} left off</strong>, or this page would be too large: calls that ended well first, the latest first.</p>"
+    yield '<p class="tools script" hidden><label>Filter, all words: <input id="filter" type="search" placeholder="n1 crash"></label>'
+    yield f'<span id="shown" class="dim">{len(rows) - calls} of {len(rows)} rows shown</span></p>'
+    yield f'<input id="calls" type="checkbox"><label for="calls"> show the {_count(calls, "happening")} of calls also</label>'
+    yield '<table id="happenings"><thead><tr><th>time, s</th><th>node</th><th>kind</th><th>text</th></tr></thead><tbody>'
+    yield from (rows[number] for number in sorted(rows))
+    yield "</tbody></table>"

@@ -1,0 +1,165 @@
+"""Whole runs: the built-in workload under the faults of one seed, and what the checkers say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+import trio
+
+from runtime.environment import real_seconds
+from runtime.simulation.cluster import SimulatedCluster
+from runtime.simulation.faults import KINDS, Weather, draw_faults
+from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
+from runtime.simulation.report import Report, Verdict
+from runtime.simulation.scheduler import VirtualClock, run
+from runtime.simulation.workload import Register, Workload
+
+START_SECONDS = 60.0
+CONVERGE_SECONDS = 60.0
+"""From the last fault until all must be as if there had been none: twelve leases."""
+
+QUIET_SECONDS = 25.0
+"""From the last call until nothing of any is left: two leases, and the ten seconds for which orphaned calls are kept."""
+
+MOST_CALLS = 12
+"""Calls of the runtime itself that a quiet node may have open: watches of the store, and of children."""
+
+
+@attrs.define(eq=False)
+class _Run:
+    """One run under way."""
+
+    seed: int
+    names: Sequence[str]
+    seconds: float
+    faults: dict[str, float]
+    verdicts: list[Verdict] = attrs.field(factory=list)
+
+    async def main(self, clock: VirtualClock) -> tuple[SimulatedCluster, Workload]:
+        """Faults, then calm; the checkers look while the nodes live, and after they have left."""
+        cluster = SimulatedCluster(self.seed, self.names, clock)
+        work = Workload(cluster)
+        work.oracle.fair = not self.faults
+        cluster.scenario, cluster.program = work, work.program
+        weather = Weather(cluster, self.faults, disk_lost=work.disk_lost)
+        try:
+            await cluster.run(lambda: self._body(cluster, work, weather))
+        except BaseExceptionGroup as group:
+            self._say("no error but expected ones", [f"{error!r}" for error in group.exceptions], "")
+        return cluster, work
+
+    async def _body(self, cluster: SimulatedCluster, work: Workload, weather: Weather) -> None:
+        with trio.move_on_after(START_SECONDS):
+            await self._all_up(cluster)
+        with trio.move_on_after(self.seconds):
+            await weather.run()
+            await trio.sleep_forever()
+        weather.heal()
+        await self._converge(cluster, work)
+        work.calling = False
+        await trio.sleep(QUIET_SECONDS)
+        self._look_for_leftovers(cluster)
+
+    async def _all_up(self, cluster: SimulatedCluster) -> None:
+        """Wait until every node sees every other."""
+        while True:
+            nodes = [cluster.live(name) for name in cluster.machines]
+            if all(node is not None and sum(each.state == "up" for each in node.members()) == len(nodes) for node in nodes):
+                return
+            await trio.sleep(0.1)
+
+    async def _converge(self, cluster: SimulatedCluster, work: Workload) -> None:
+        began = cluster.now()
+        wrong: list[str] = []
+        with trio.move_on_after(CONVERGE_SECONDS) as patience:
+            await self._all_up(cluster)
+            for name in cluster.machines:
+                for key in work.keys:
+                    await self._answers(cluster, name, key)
+        if patience.cancelled_caught:
+            for name in cluster.machines:
+                node = cluster.live(name)
+                seen = [f"{each.name}.{each.incarnation} {each.state}" for each in node.members()] if node is not None else "no node"
+                wrong.append(f"{name}: {seen}")
+        self._say(
+            "converges", wrong, f"all nodes see each other, and all registers answer, {cluster.now() - began:.1f} s after the last fault"
+        )
+
+    async def _answers(self, cluster: SimulatedCluster, name: str, key: str) -> None:
+        from actors.errors import UnderstudyError
+
+        while True:
+            node = await cluster.node(name)
+            try:
+                register = await node.options(name=key).get_or_spawn(Register)
+                await register.read.options(timeout=2.0)()
+                return
+            except UnderstudyError:
+                await trio.sleep(0.2)
+
+    def _look_for_leftovers(self, cluster: SimulatedCluster) -> None:
+        wrong: list[str] = []
+        for name in cluster.machines:
+            node = cluster.live(name)
+            if node is None:
+                wrong.append(f"{name} has no node in the calm")
+                continue
+            loads = node.station.loads()
+            for what, count in loads.items():
+                if count > (MOST_CALLS if what == "calls made" else 0):
+                    wrong.append(f"{name} still has {count} {what}")
+        self._say("nothing is left", wrong, "no call, stream or reference is kept when nobody asks for anything")
+
+    def judge(self, cluster: SimulatedCluster, work: Workload) -> None:
+        """What the history and the oracle say."""
+        oracle = work.oracle
+        self._say("one owner per name", oracle.overlaps, f"{oracle.runs} runs of {len(oracle.owners)} names")
+        self._say("at most once", oracle.twice, f"{len(oracle.executions)} calls that may run once were executed")
+        self._say("within the intensity", oracle.beyond, f"{sum(map(len, oracle.restarts.values()))} restarts in the last periods")
+        self._say("every call ends in time", work.late, f"{len(work.history.operations)} calls")
+        self._say("no unexpected end", cluster.unexpected, "no process ended by an error that is none of ours")
+        wrong: list[str] = []
+        keys = work.history.by_key()
+        undecided = 0
+        for operations in keys.values():
+            try:
+                violation = check(operations, RegisterModel(), limit=300_000)
+            except UndecidedError:
+                undecided += 1
+                continue
+            if violation is not None:
+                wrong.append(str(violation))
+        said = f"{len(keys)} registers" + (f", {undecided} of them undecided" if undecided else "")
+        self._say("linearizable", wrong, said)
+
+    def _say(self, name: str, wrong: Sequence[str], right: str) -> None:
+        self.verdicts.append(Verdict(name, not wrong, "\n".join(wrong) if wrong else right))
+
+
+def simulate_once(seed: int, *, nodes: int = 3, seconds: float = 30.0, faults: Iterable[str] | None = None) -> Report:
+    """Run the built-in workload on `nodes` machines under the faults that `seed` draws from `faults` (all there are) for `seconds`.
+
+    The report depends on nothing but the arguments and this version of the code, but for how long it took.
+    """
+    began = real_seconds()
+    names = [f"node-{number}" for number in range(1, nodes + 1)]
+    drawn = draw_faults(seed, KINDS if faults is None else faults)
+    running = _Run(seed, names, seconds, drawn)
+    cluster, work = run(seed, running.main)
+    running.judge(cluster, work)
+    calls: dict[str, int] = {}
+    calls.update(dict.fromkeys(("ok", "failed", "unknown", "pending"), 0))
+    for operation in work.history.operations:
+        calls[operation.outcome] += 1
+    return Report(
+        seed=seed,
+        nodes=tuple(names),
+        seconds=cluster.now(),
+        took=real_seconds() - began,
+        trace_hash=cluster.trace.digest(),
+        faults=drawn,
+        calls=calls,
+        happenings=tuple(cluster.trace.happenings),
+        verdicts=tuple(running.verdicts),
+    )

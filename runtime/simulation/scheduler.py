@@ -1,0 +1,205 @@
+"""trio on a virtual clock, with one seed for the order of tasks, and processes that can be stopped between two steps.
+
+Everything in here that is not a process of the simulation (the network, the faults, the scenario) belongs to none and is never stopped.
+
+This is the only module that uses private names of trio, so that there is one place to look when they change: the flag that makes the order
+of tasks depend on a seed, the queue of tasks that are ready, and the part that waits for the operating system, which a simulation never
+does. `check_trio` names what is missing.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import attrs
+import trio
+from trio._core import _run
+
+T = TypeVar("T")
+
+POLL_EVERY = 1_000
+"""Rounds between looks at the operating system, for Ctrl-C's sake."""
+
+
+@attrs.define(eq=False)
+class Stoppable:
+    """The tasks of one simulated process. While it is `stopped` none of them takes a step, whatever wakes them, like after SIGSTOP."""
+
+    stopped: bool = False
+    held: list[trio.lowlevel.Task] = attrs.field(factory=list)
+
+    def stop(self) -> None:
+        """Let none of its tasks take another step, those included that are ready already."""
+        self.stopped = True
+        _runner().runq.keep_out_stopped()
+
+    def resume(self) -> None:
+        """Let those go on that were woken meanwhile, and the others when they are."""
+        self.stopped = False
+        held, self.held = self.held, []
+        _runner().runq.extend(held)
+
+
+PROCESS: ContextVar[Stoppable | None] = ContextVar("PROCESS", default=None)
+"""Which process a task belongs to. Tasks inherit it from those that start them."""
+
+
+@contextmanager
+def belonging_to(process: Stoppable | None) -> Iterator[None]:
+    """Tasks that are started in this block belong to `process`."""
+    token = PROCESS.set(process)
+    try:
+        yield
+    finally:
+        PROCESS.reset(token)
+
+
+class VirtualClock(trio.abc.Clock):
+    """Seconds since the run began. They pass when no task can take a step, and then at once."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Do something at a time, between the steps of tasks, in the order of times and then of these calls."""
+        heapq.heappush(self._due, (when, next(self._order), action))
+
+    def advance(self, until: float) -> None:
+        """Go on to what is to be done next, but not beyond `until`, and do it."""
+        due = self._due
+        if due and due[0][0] < until:
+            until = max(due[0][0], self.now)
+        self.now = until
+        while due and due[0][0] <= until:
+            heapq.heappop(due)[2]()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is to be done at any time."""
+        return not self._due
+
+    def start_clock(self) -> None:
+        """Nothing to start."""
+
+    def current_time(self) -> float:
+        """See `trio.abc.Clock`."""
+        return self.now
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        """See `trio.abc.Clock`."""
+        return deadline - self.now
+
+
+class _Ready(deque[trio.lowlevel.Task]):
+    """The tasks that are ready, but for those whose process is stopped."""
+
+    def append(self, task: trio.lowlevel.Task, /) -> None:
+        process = task.context.get(PROCESS)
+        if process is not None and process.stopped:
+            process.held.append(task)
+        else:
+            super().append(task)
+
+    def keep_out_stopped(self) -> None:
+        """A process was stopped: take out what was ready already."""
+        tasks = list(self)
+        self.clear()
+        for task in tasks:
+            self.append(task)
+
+
+class _Outside:
+    """Stands before trio's own way to wait for the operating system: nothing comes from there, so the clock goes on instead."""
+
+    def __init__(self, real: Any, runner: Any, clock: VirtualClock) -> None:
+        self._real = real
+        self._runner = runner
+        self._clock = clock
+        self._rounds = 0
+
+    def get_events(self, timeout: float) -> Any:
+        clock = self._clock
+        if timeout > 0:
+            until = self._runner.deadlines.next_deadline()
+            if until == math.inf and clock.is_idle:
+                # Nothing will happen by itself any more. trio's own end asks to be woken through the operating system.
+                return self._real.get_events(timeout)
+            # To the deadline itself: adding up differences would stop short of it by a rounding error.
+            clock.advance(until if until - clock.now <= timeout else clock.now + timeout)
+        else:
+            clock.advance(clock.now)
+        self._rounds += 1
+        if self._rounds % POLL_EVERY == 0:
+            return self._real.get_events(0)
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def check_trio() -> None:
+    """Raises RuntimeError if the trio that is installed cannot be driven by this module."""
+    missing = [name for name in ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r", "GLOBAL_RUN_CONTEXT") if not hasattr(_run, name)]
+    if missing:
+        raise RuntimeError(
+            f"trio {trio.__version__} cannot run simulations: it has no {', '.join(missing)}; install a version that this release names"
+        )
+
+
+def run(seed: int, main: Callable[[VirtualClock], Awaitable[T]]) -> T:
+    """Run `main(clock)` on a virtual clock; the order in which tasks take their steps depends on nothing but `seed`.
+
+    Real time, threads, sockets and processes must not be used in there. Garbage is collected before and after, never meanwhile: when
+    that happens would depend on what ran earlier in this process.
+    """
+    check_trio()
+    clock = VirtualClock()
+
+    async def within() -> T:
+        runner = _runner()
+        runner.io_manager = _Outside(runner.io_manager, runner, clock)
+        runner.runq = _Ready(runner.runq)
+        return await main(clock)
+
+    with _seeded(seed), _no_garbage():
+        return trio.run(within, clock=clock)
+
+
+def _runner() -> Any:
+    context: Any = _run.GLOBAL_RUN_CONTEXT
+    return context.runner
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    scheduler: Any = _run
+    allowed, state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
+    scheduler._r.setstate(random.Random(seed).getstate())
+    try:
+        yield
+    finally:
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = allowed
+        scheduler._r.setstate(state)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
