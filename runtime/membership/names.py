@@ -40,20 +40,20 @@ class Names:
         self._incarnation = incarnation
         self._states = States(store, NAMES)
         self._claims = itertools.count(1)
-        self._strays: dict[str, bytes] = {}
+        self._strays: dict[Compare, None] = {}
         self._strayed = trio.Event()
 
     async def run(self) -> None:
-        """Give back what may have been claimed without anybody knowing, for ever."""
+        """Give back what was claimed without anybody knowing, or could not be given back at once; for ever."""
         while True:
             while self._strays:
                 await trio.sleep(GIVE_BACK_AFTER)
-                for key, value in list(self._strays.items()):
+                for ours in list(self._strays):
                     try:
-                        await self._store.transaction([Compare(key, "value", value)], [Delete(key)])
+                        await self._store.transaction([ours], [Delete(ours.key)])
                     except StoreError:
                         continue
-                    del self._strays[key]
+                    del self._strays[ours]
             self._strayed = trio.Event()
             await self._strayed.wait()
 
@@ -65,8 +65,7 @@ class Names:
         try:
             result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)])
         except (trio.Cancelled, StoreOutcomeUnknownError):
-            self._strays[key] = value
-            self._strayed.set()
+            self._give_back_later(Compare(key, "value", value))
             raise
         if result.succeeded:
             return result.revision
@@ -81,8 +80,16 @@ class Names:
 
     async def release(self, name: str, epoch: int) -> None:
         """See `NameClaims.release`."""
-        key = NAMES + name
-        await self._store.transaction([Compare(key, "mod_revision", epoch)], [Delete(key)])
+        ours = Compare(NAMES + name, "mod_revision", epoch)
+        try:
+            await self._store.transaction([ours], [Delete(ours.key)])
+        except (trio.Cancelled, StoreError):
+            self._give_back_later(ours)
+            raise
+
+    def _give_back_later(self, ours: Compare) -> None:
+        self._strays[ours] = None
+        self._strayed.set()
 
     async def find(self, name: str) -> Address | None:
         """The address of the actor that has `name` now."""
