@@ -21,7 +21,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench deaths soak pauses fuzz docs clean
+.PHONY: help demo test lint format bench deaths soak pauses fuzz simulate docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -57,6 +57,9 @@ pauses: $(installed)/tests ## 200 nodes stopped for longer than their lease, and
 
 fuzz: $(installed)/tests ## a million mutated frames against the decoder; ARGS="FRAMES SEED" changes that
 	$(python) -m tests.wire.fuzz $(ARGS)
+
+simulate: $(installed)/project ## whole clusters under the faults of SEEDS seeds (5000), from FIRST (0) on
+	$(VENV)/bin/understudy simulate --seed $(or $(FIRST),0) --seeds $(or $(SEEDS),5000)
 
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html

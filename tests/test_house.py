@@ -27,6 +27,9 @@ PRODUCT = ("actors", "runtime")
 CORE = {"attr", "attrs", "cbor2", "click", "trio"}
 """Third-party modules of a plain install. `attr` is attrs by its older name."""
 
+PLUGINS = {"runtime.simulation.pytest_plugin": "pytest"}
+"""Modules that nothing but the program of this name imports, which finds them by their entry point."""
+
 EXTRAS = {"h11", "hypercorn", "numpy", "opentelemetry", "prometheus_client", "rich", "starlette"}
 """Third-party modules of the extras in pyproject.toml: imported inside the function that needs them, or not at all."""
 
@@ -302,6 +305,8 @@ def test_a_plain_install_has_all_that_is_imported() -> None:
     def rule(source: Source) -> Iterator[str]:
         for found in imports(source):
             allowed = known if found.when == "at import" else known | EXTRAS
+            if found.top == PLUGINS.get(source.module):
+                continue
             if found.top not in allowed:
                 hint = "an extra: import it inside the function that needs it" if found.top in EXTRAS else "not a dependency"
                 yield source.at(found.line, f"imports {found.target}, {hint}")

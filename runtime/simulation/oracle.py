@@ -31,6 +31,22 @@ class Oracle:
     twice: list[str] = attrs.field(factory=list)
     overlaps: list[str] = attrs.field(factory=list)
     beyond: list[str] = attrs.field(factory=list)
+    unbounded: list[str] = attrs.field(factory=list)
+
+    def has_successor(self, name: str, epoch: int) -> bool:
+        """True if a later epoch of the name has run something."""
+        return epoch < self.owners.get(name, 0)
+
+    def saved_late(self, name: str, epoch: int, node: str) -> None:
+        """A state was saved whose saving began after a later epoch had run."""
+        self._wrong(self.overlaps, f"{name} on {node} saved its state in epoch {epoch}, after epoch {self.owners[name]} had run")
+
+    def ran_on(self, call: str, place: str) -> None:
+        """A call that may be repeated begins to run; on one incarnation of a node it must not run twice."""
+        key = f"{call} on {place}"
+        self.executions[key] = self.executions.get(key, 0) + 1
+        if self.executions[key] > 1:
+            self._wrong(self.twice, f"{key} was executed {self.executions[key]} times")
 
     def ran(self, name: str, epoch: int, node: str, call: str = "") -> None:
         """A method of the named actor begins to run. `call`: an id, if it must run once at most."""
@@ -67,6 +83,11 @@ class Oracle:
         if self.fair and len(recent) < intensity:
             text = f"{supervisor} gave up after {len(recent)} restarts within {period:g} s, its intensity is {intensity}"
             self._wrong(self.beyond, text)
+
+    def waiting(self, name: str, count: int, limit: int) -> None:
+        """So many calls wait at an actor."""
+        if count > limit:
+            self._wrong(self.unbounded, f"{count} calls wait at {name}, whose limit is {limit}")
 
     def _wrong(self, where: list[str], text: str) -> None:
         if len(where) < SHOWN:

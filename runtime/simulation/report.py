@@ -10,7 +10,8 @@ class Happening:
     """Something that happened at `at`, in virtual seconds, on `node`; "" for the network or the whole cluster.
 
     `kind` is one word: "start", "up", "leave", "crash", "restart", "pause", "resume", "partition", "heal", "cut", "clog", "slow disk",
-    "calm" (the phase of faults is over), "call", "ok", "failed", "unknown", "begin" and "end" (of an actor), "wrong" (a check failed).
+    "calm" (the faults are over), "call", "ok", "failed", "unknown", "log" (a warning of the runtime), "note" (of a scenario), "wrong" (a
+    check failed).
     """
 
     at: float

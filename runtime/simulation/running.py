@@ -7,12 +7,14 @@ from collections.abc import Iterable, Sequence
 import attrs
 import trio
 
+from actors.errors import UnderstudyError
 from runtime.environment import real_seconds
 from runtime.simulation.cluster import SimulatedCluster
-from runtime.simulation.faults import KINDS, Weather, draw_faults
+from runtime.simulation.faults import KINDS, Weather, check_kinds, draw_faults
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
 from runtime.simulation.report import Report, Verdict
 from runtime.simulation.scheduler import VirtualClock, run
+from runtime.simulation.waiting import all_up
 from runtime.simulation.workload import Register, Workload
 
 START_SECONDS = 60.0
@@ -51,29 +53,23 @@ class _Run:
 
     async def _body(self, cluster: SimulatedCluster, work: Workload, weather: Weather) -> None:
         with trio.move_on_after(START_SECONDS):
-            await self._all_up(cluster)
+            await all_up(cluster)
         with trio.move_on_after(self.seconds):
-            await weather.run()
-            await trio.sleep_forever()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(weather.run)
+                nursery.start_soon(work.watch_queues)
+                await trio.sleep_forever()
         weather.heal()
         await self._converge(cluster, work)
         work.calling = False
         await trio.sleep(QUIET_SECONDS)
         self._look_for_leftovers(cluster)
 
-    async def _all_up(self, cluster: SimulatedCluster) -> None:
-        """Wait until every node sees every other."""
-        while True:
-            nodes = [cluster.live(name) for name in cluster.machines]
-            if all(node is not None and sum(each.state == "up" for each in node.members()) == len(nodes) for node in nodes):
-                return
-            await trio.sleep(0.1)
-
     async def _converge(self, cluster: SimulatedCluster, work: Workload) -> None:
         began = cluster.now()
         wrong: list[str] = []
         with trio.move_on_after(CONVERGE_SECONDS) as patience:
-            await self._all_up(cluster)
+            await all_up(cluster)
             for name in cluster.machines:
                 for key in work.keys:
                     await self._answers(cluster, name, key)
@@ -87,8 +83,6 @@ class _Run:
         )
 
     async def _answers(self, cluster: SimulatedCluster, name: str, key: str) -> None:
-        from actors.errors import UnderstudyError
-
         while True:
             node = await cluster.node(name)
             try:
@@ -117,6 +111,9 @@ class _Run:
         self._say("one owner per name", oracle.overlaps, f"{oracle.runs} runs of {len(oracle.owners)} names")
         self._say("at most once", oracle.twice, f"{len(oracle.executions)} calls that may run once were executed")
         self._say("within the intensity", oracle.beyond, f"{sum(map(len, oracle.restarts.values()))} restarts in the last periods")
+        self._say("denied is not executed", work.executed_though_denied(), f"{len(work.denied)} calls were reported as never run")
+        self._say("answers the question", work.mistaken, "no answer belonged to another call")
+        self._say("bounded", oracle.unbounded, "no mailbox held more than its limit")
         self._say("every call ends in time", work.late, f"{len(work.history.operations)} calls")
         self._say("no unexpected end", cluster.unexpected, "no process ended by an error that is none of ours")
         wrong: list[str] = []
@@ -142,9 +139,11 @@ def simulate_once(seed: int, *, nodes: int = 3, seconds: float = 30.0, faults: I
 
     The report depends on nothing but the arguments and this version of the code, but for how long it took.
     """
+    allowed = tuple(KINDS if faults is None else faults)
+    check_kinds(allowed)
     began = real_seconds()
     names = [f"node-{number}" for number in range(1, nodes + 1)]
-    drawn = draw_faults(seed, KINDS if faults is None else faults)
+    drawn = draw_faults(seed, allowed)
     running = _Run(seed, names, seconds, drawn)
     cluster, work = run(seed, running.main)
     running.judge(cluster, work)

@@ -34,8 +34,20 @@ PAUSE = 0.6
 INTENSITY = 3
 PERIOD = 5.0
 
-RETRY = RetryPolicy(max_retries=4, initial_delay=0.05, max_delay=1.0)
+THOUGHTFUL = 0.1
+"""How many of the changes take up to a second."""
+
+RETRY = RetryPolicy(max_retries=4, initial_delay=0.05, max_delay=1.0, attempt_timeout=0.4)
 """Of some calls."""
+
+IMPATIENT = RetryPolicy(max_retries=6, initial_delay=0.02, max_delay=0.2, attempt_timeout=0.1, repeat_unknown=True)
+"""Of calls to a tally, which may be made again whatever became of them."""
+
+MAILBOX = 8
+"""Calls that may wait at a tally."""
+
+BURST = 20
+"""Calls that a client makes to it at once."""
 
 
 def workload() -> Workload:
@@ -90,8 +102,28 @@ class Register(Actor):
 
     async def keep(self, value: int) -> None:
         """First on its way to the store, then known: whoever is answered can rely upon it."""
+        draw = CLUSTER.get().draw
+        if draw.random() < THOUGHTFUL:
+            # Long enough to be stopped in the middle, and to have a successor when it goes on.
+            await trio.sleep(draw.random())
+        oracle = workload().oracle
+        succeeded = oracle.has_successor(self.name, self.epoch)
         await self.save(value)
+        if succeeded:
+            oracle.saved_late(self.name, self.epoch, self.node.name)
         self.value = value
+
+
+class Tally(Actor):
+    """Takes its time, and is called again when that is too long: what was executed once must not be executed again."""
+
+    @method
+    async def count(self, call: str, seconds: float) -> str:
+        """Note that it ran."""
+        place = f"{self.node.name}.{self.node.incarnation}"
+        workload().oracle.ran_on(call, place)
+        await trio.sleep(seconds)
+        return call
 
 
 class Fragile(Actor):
@@ -103,7 +135,9 @@ class Fragile(Actor):
     async def on_start(self) -> None:
         """Tell the oracle."""
         world = CLUSTER.get()
-        workload().oracle.started(self.supervisor, self.name, world.now(), INTENSITY, PERIOD)
+        if workload().calling:
+            # Afterwards nodes leave, and a child that moves for that is no restart.
+            workload().oracle.started(self.supervisor, self.name, world.now(), INTENSITY, PERIOD)
 
     @method
     async def shatter(self) -> None:
@@ -122,6 +156,10 @@ class Workload:
     """Counts how often the store was lost with its disk: what was acknowledged before is not looked for after."""
     calling: bool = True
     late: list[str] = attrs.field(factory=list)
+    denied: dict[str, Operation] = attrs.field(factory=dict)
+    """Calls that were reported as certainly not executed."""
+    mistaken: list[str] = attrs.field(factory=list)
+    """Answers to other questions."""
     _numbers: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -180,6 +218,19 @@ class Workload:
             except UnderstudyError:
                 continue
 
+    async def watch_queues(self) -> None:
+        """Look at all mailboxes now and then, for ever."""
+        while True:
+            await trio.sleep(0.25)
+            for name in self.cluster.machines:
+                node = self.cluster.live(name)
+                for cell in node.station.host.cells.values() if node is not None else ():
+                    self.oracle.waiting(cell.address.name, cell.waiting, cell.limit)
+
+    def executed_though_denied(self) -> list[str]:
+        """Calls that ran although somebody was told that they had not and would not."""
+        return [f"{operation} was executed" for call, operation in self.denied.items() if call in self.oracle.executions]
+
     def next_number(self) -> int:
         """For values that are not mistaken for each other."""
         self._numbers += 1
@@ -207,8 +258,12 @@ class Client:
         register = await self._find(key)
         if register is None:
             return
-        if self.draw.random() < 0.1:
+        aside = self.draw.random()
+        if aside < 0.1:
             await self._refer(register)
+            return
+        if aside < 0.2:
+            await self._count()
             return
         number = self.work.next_number()
         call = f"{self.name}#{number}"
@@ -225,6 +280,7 @@ class Client:
         try:
             result = await (bound() if what == "read" else bound(call, *arguments))
         except NotExecutedError as error:
+            self.work.denied[call] = operation
             self._end(operation, "failed", error)
             if isinstance(error, ActorNotFoundError):
                 self.handles.pop(key, None)
@@ -246,6 +302,28 @@ class Client:
                     await reference.fetch()
         except UnderstudyError:
             return
+
+    async def _count(self) -> None:
+        """Calls to a tally, one or many at once, that are repeated before they can have ended."""
+        name = f"tally-{self.work.generation}"
+        try:
+            with trio.move_on_after(5.0):
+                tally = await self.node.options(name=name, mailbox_limit=MAILBOX).get_or_spawn(Tally)
+                async with trio.open_nursery() as nursery:
+                    for _ in range(BURST if self.draw.random() < 0.2 else 1):
+                        nursery.start_soon(self._count_once, tally)
+        except UnderstudyError:
+            return
+
+    async def _count_once(self, tally: Tally) -> None:
+        call = f"{self.name}#{self.work.next_number()}"
+        seconds = self.draw.choice((0.0, 0.01, 0.3))
+        try:
+            answer = await tally.count.options(timeout=2.0, retry=IMPATIENT)(call, seconds)
+        except UnderstudyError:
+            return
+        if answer != call:
+            self.work.mistaken.append(f"{self.name} asked for {call!r}, and was answered {answer!r}")
 
     def _drawn(self, number: int) -> tuple[str, tuple[object, ...], object]:
         what = self.draw.choice(("read", "read", "write", "add", "compare_and_set"))

@@ -21,10 +21,20 @@ OUTPUTS = {
 }
 
 
+PATTERNS = {
+    "bank.py": r"careless: seed \d+ fails: AssertionError: the balances are \[\d+, \d+\]\ncareful:  50 seeds, and no money was made or lost\n",
+}
+"""Which seed finds it depends on the version of Python."""
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
 def test_an_example_prints_what_it_promises(name: str) -> None:
     done = subprocess.run([sys.executable, ROOT / "examples" / name], capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stdout) == (0, OUTPUTS[name]), done.stderr
+    assert done.returncode == 0, done.stderr
+    if name in PATTERNS:
+        assert re.fullmatch(PATTERNS[name], done.stdout), done.stdout
+    else:
+        assert done.stdout == OUTPUTS[name]
 
 
 def test_the_readme_shows_the_counter_example_and_its_output() -> None:
@@ -40,3 +50,7 @@ def test_the_lines_of_the_readme_on_recovery_are_those_of_the_example() -> None:
     words = [line for line in shown.splitlines() if "spec =" in line or "Supervisor, [spec]" in line or "lookup" in line or "add(" in line]
     assert len(words) == 5
     assert all(line in source for line in words)
+
+
+def test_the_docs_on_simulation_show_what_the_bank_prints() -> None:
+    assert re.search(PATTERNS["bank.py"], (ROOT / "docs" / "simulation.md").read_text())

@@ -1,0 +1,132 @@
+"""`understudy simulate`: the runtime's promises under the faults of a seed, replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import attrs
+import click
+
+from runtime.simulation.faults import KINDS, check_kinds
+from runtime.simulation.page import page
+from runtime.simulation.report import Happening, Report
+from runtime.simulation.running import simulate_once
+
+QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
+"""Kinds of happenings that the time line shows only when asked for."""
+
+
+@click.command(epilog="Example:  understudy simulate --seed 7 --nodes 10 --minutes 5 --html run.html")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which run; the first one with --seeds.")
+@click.option("--seeds", type=click.IntRange(1), help="Try so many seeds, and show only what is wrong.")
+@click.option("--jobs", type=click.IntRange(1), help="Processes that try seeds side by side; by default one for each core.")
+@click.option("--nodes", type=click.IntRange(1, 200), default=3, show_default=True, help="Nodes of the simulated cluster.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=0.5, show_default=True, help="Virtual minutes of faults.")
+@click.option("--faults", metavar="KIND,...", help=f"Faults to draw from; 'none' for none. All by default: {', '.join(KINDS)}.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page with a time line for each node."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print trace hash, faults and verdicts as JSON.")
+@click.option("--verbose", is_flag=True, help="Show calls and logs on the time line as well.")
+def simulate(
+    seed: int,
+    seeds: int | None,
+    jobs: int | None,
+    nodes: int,
+    minutes: float,
+    faults: str | None,
+    html: Path | None,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Run a whole cluster in this process on a virtual clock, under the faults that a seed draws, and check the promises.
+
+    The same seed gives the same run, down to the last byte on its network. If a check fails the exit status is 1.
+    """
+    kinds = _kinds(faults)
+    if html is not None and seeds is not None:
+        raise click.UsageError("--html shows one run: leave --seeds out, and give the --seed to look at.")
+    if seeds is None:
+        report = simulate_once(seed, nodes=nodes, seconds=minutes * 60, faults=kinds)
+        if html is not None:
+            html.write_text(page(report), encoding="utf-8")
+        _show(report, as_json=as_json, verbose=verbose)
+        raise SystemExit(0 if report.holds else 1)
+    wrong = 0
+    reports = _side_by_side(range(seed, seed + seeds), jobs or os.cpu_count() or 1, nodes, minutes * 60, kinds)
+    for report in reports:
+        if as_json:
+            click.echo(json.dumps(_facts(report)))
+        if not report.holds:
+            wrong += 1
+            if not as_json:
+                _show_wrong(report, nodes, minutes, faults)
+    if not as_json:
+        click.echo(f"{seeds} seeds, {wrong} of them with something wrong")
+    raise SystemExit(1 if wrong else 0)
+
+
+def _kinds(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    kinds = [] if text.strip() == "none" else [kind.strip() for kind in text.split(",")]
+    try:
+        check_kinds(kinds)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--faults") from None
+    return kinds
+
+
+def _side_by_side(seeds: Iterable[int], jobs: int, nodes: int, seconds: float, kinds: list[str] | None) -> Iterator[Report]:
+    """The reports in the order of their seeds, without the happenings of those in which all holds."""
+    run = partial(_one, nodes=nodes, seconds=seconds, kinds=kinds)
+    # Started anew rather than forked: what this process has done must not matter. Each does many runs, for importing takes longest.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, seeds, chunksize=4)
+
+
+def _one(seed: int, *, nodes: int, seconds: float, kinds: list[str] | None) -> Report:
+    report = simulate_once(seed, nodes=nodes, seconds=seconds, faults=kinds)
+    return attrs.evolve(report, happenings=())
+
+
+def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_facts(report), indent=2))
+        return
+    for happening in report.happenings:
+        if verbose or happening.kind not in QUIET_KINDS:
+            click.echo(_line(happening))
+    click.echo("")
+    drawn = ", ".join(f"{kind} every {often:g} s" for kind, often in report.faults.items())
+    click.echo(f"seed {report.seed}, {len(report.nodes)} nodes: {report.seconds:.1f} virtual seconds in {report.took:.2f} s")
+    click.echo(f"faults drawn: {drawn or 'none'}")
+    click.echo("calls: " + ", ".join(f"{count} {how}" for how, count in report.calls.items()))
+    click.echo(f"trace hash: {report.trace_hash}")
+    for verdict in report.verdicts:
+        mark = click.style("holds", fg="green") if verdict.holds else click.style("WRONG", fg="red")
+        click.echo(f"  {mark}  {verdict.name}: {verdict.text}")
+
+
+def _show_wrong(report: Report, nodes: int, minutes: float, faults: str | None) -> None:
+    again = f"understudy simulate --seed {report.seed} --nodes {nodes} --minutes {minutes:g}"
+    click.echo(f"seed {report.seed}: see it again with  {again}{f' --faults {faults!r}' if faults else ''}")
+    for verdict in report.verdicts:
+        if not verdict.holds:
+            click.echo(f"  {click.style('WRONG', fg='red')}  {verdict.name}: {verdict.text}")
+
+
+def _line(happening: Happening) -> str:
+    kind = click.style(happening.kind.ljust(10), fg="red" if happening.kind in ("wrong", "crash") else None)
+    return f"{happening.at:9.3f} s  {happening.node.ljust(9)} {kind} {happening.text.splitlines()[0] if happening.text else ''}"
+
+
+def _facts(report: Report) -> dict[str, object]:
+    facts = attrs.asdict(report, filter=lambda field, _: field.name != "happenings")
+    return {**facts, "holds": report.holds}

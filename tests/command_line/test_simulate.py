@@ -1,0 +1,72 @@
+"""`understudy simulate`, as a user types it, with wrong input too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from runtime.command_line.main import main
+from tests.simulation.planted import with_bug
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["simulate", *arguments])
+    return result.exit_code, result.output
+
+
+def test_a_seed_is_replayed_and_its_verdicts_are_printed() -> None:
+    code, printed = invoke("--seed", "7", "--minutes", "0.2")
+    assert code == 0, printed
+    assert "holds  linearizable" in printed
+    assert "calm" in printed
+
+
+def test_json_has_the_trace_hash_the_faults_and_each_verdict() -> None:
+    code, printed = invoke("--seed", "7", "--minutes", "0.2", "--json")
+    facts = json.loads(printed)
+    assert code == 0
+    assert facts["holds"]
+    assert len(facts["trace_hash"]) == 64
+    assert facts["faults"]
+    assert all(verdict["holds"] for verdict in facts["verdicts"])
+    again = json.loads(invoke("--seed", "7", "--minutes", "0.2", "--json")[1])
+    assert facts | {"took": 0} == again | {"took": 0}
+
+
+def test_a_check_that_fails_is_marked_and_sets_the_exit_status() -> None:
+    with with_bug("no deduplication"):
+        code, printed = invoke("--seed", "0")
+    assert code == 1
+    assert "WRONG  at most once" in printed
+
+
+def test_a_page_is_written(tmp_path: Path) -> None:
+    code, _ = invoke("--seed", "7", "--minutes", "0.2", "--html", str(tmp_path / "run.html"))
+    assert code == 0
+    assert (tmp_path / "run.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_only_the_faults_that_were_asked_for_are_drawn() -> None:
+    facts = json.loads(invoke("--seed", "7", "--minutes", "0.1", "--faults", "pause,leave", "--json")[1])
+    assert set(facts["faults"]) <= {"pause", "leave"}
+    assert json.loads(invoke("--seed", "7", "--minutes", "0.1", "--faults", "none", "--json")[1])["faults"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--faults", "crsh"], "there is no fault 'crsh'; did you mean 'crash'?"),
+        (["--nodes", "0"], "0 is not in the range"),
+        (["--minutes", "-1"], "-1.0 is not in the range"),
+        (["--seed", "x"], "'x' is not a valid integer"),
+        (["--seeds", "3", "--html", "x"], "--html shows one run"),
+    ],
+)
+def test_wrong_input_is_one_line_and_no_traceback(arguments: list[str], said: str) -> None:
+    code, printed = invoke(*arguments)
+    assert code == 2
+    assert said in printed
+    assert "Traceback" not in printed

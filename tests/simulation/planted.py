@@ -1,0 +1,229 @@
+"""Bugs for the simulator to find: each is planted into the runtime for as long as its block lasts. None of them is in the product.
+
+Most are mistakes that systems like this one have shipped; the last three were its own, found by the first seeds of the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+
+from actors.restarts import RestartMachine
+from actors.retry import RetrySchedule
+from runtime.calls.caller import Caller
+from runtime.calls.local import LocalCalls
+from runtime.calls.records import CallRecords, Record
+from runtime.hosting.cell import Cell, Job
+from runtime.links.peers import Peers
+from runtime.links.session import Session
+from runtime.membership.lease import LeaseClock
+from runtime.membership.names import NAMES, Names
+from runtime.membership.states import STATES, States
+from runtime.references.table import ReferenceTable
+from runtime.simulation import simulate_once
+from runtime.store.interface import Put
+from runtime.store.service import RemoteStore
+
+Plant = Callable[[], AbstractContextManager[object]]
+PLANTS: dict[str, Plant] = {}
+
+SEEDS = 500
+
+STARTS = {"claims of cancelled starts are kept": 280}
+"""Seeds to begin with where those before are known to find nothing: it is found by one of the first 500 all the same."""
+
+
+def plant(make: Callable[[], AbstractContextManager[object]]) -> Plant:
+    """Enter a bug under its name."""
+    PLANTS[make.__name__.replace("_", " ")] = make
+    return make
+
+
+def planted(owner: type, name: str, value: object) -> AbstractContextManager[object]:
+    """Replace a part of a class."""
+    return patch.object(owner, name, value)
+
+
+@plant
+def no_deduplication() -> AbstractContextManager[object]:
+    """A repeated call runs again."""
+
+    def arrive(self: CallRecords[Any], number: int, target: tuple[str, int], *, repeat: bool) -> Record[Any]:
+        record = self.records[number] = Record(number, target)
+        return record
+
+    return planted(CallRecords, "arrive", arrive)
+
+
+@plant
+def deduplication_only_after_completion() -> AbstractContextManager[object]:
+    """A repeated call runs again while the first run goes on."""
+    original = CallRecords.arrive
+
+    def arrive(self: CallRecords[Any], number: int, target: tuple[str, int], *, repeat: bool) -> Any:
+        record = self.records.get(number)
+        if record is not None and record.state == "running":
+            del self.records[number]
+        return original(self, number, target, repeat=repeat)
+
+    return planted(CallRecords, "arrive", arrive)
+
+
+@plant
+def no_epoch_check() -> AbstractContextManager[object]:
+    """A name is taken, and its state saved, without a look at who owns it."""
+
+    async def claim(self: Any, name: str, class_path: str, on_behalf_of: str = "") -> int:
+        value = self._encode([self._node, self._incarnation, class_path, 0])
+        result = await self._store.transaction([], [Put(NAMES + name, value, self._lease)])
+        return int(result.revision)
+
+    async def put(self: Any, name: str, epoch: int, value: bytes) -> None:
+        await self._store.transaction([], [Put(STATES + name, value)])
+
+    stack = ExitStack()
+    stack.enter_context(planted(Names, "claim", claim))
+    stack.enter_context(planted(States, "_put", put))
+    return stack
+
+
+@plant
+def renewal_without_self_fencing() -> AbstractContextManager[object]:
+    """A node relies on its lease until it is told that it has ended."""
+    return patch.multiple(LeaseClock, is_held=lambda self, now: True, doubtful_at=property(lambda self: float("inf")))
+
+
+@plant
+def retry_after_a_send_that_may_have_run() -> AbstractContextManager[object]:
+    """What may have run is made again, though running it twice does harm."""
+    original = RetrySchedule.__init__
+
+    def made(self: RetrySchedule, policy: Any, **facts: Any) -> None:
+        original(self, policy, **{**facts, "idempotent": True})
+
+    return planted(RetrySchedule, "__init__", made)
+
+
+@plant
+def lost_wake_up_on_watch_resume() -> AbstractContextManager[object]:
+    """A watch that was interrupted goes on from what is then the latest, not from where it was."""
+    original = RemoteStore.poll
+
+    async def poll(self: Any, prefix: str, from_revision: int) -> Any:
+        before = self._service
+        batch = await original(self, prefix, from_revision)
+        return batch if self._service is before else attrs.evolve(batch, events=())
+
+    return planted(RemoteStore, "poll", poll)
+
+
+@plant
+def resend_buffer_dropped_on_resume() -> AbstractContextManager[object]:
+    """What was under way when a connection broke is not sent again."""
+    original = Session.resume
+
+    def resume(self: Session, peer_received: int) -> Sequence[Any]:
+        original(self, peer_received)
+        return ()
+
+    return planted(Session, "resume", resume)
+
+
+@plant
+def number_of_a_call_reused() -> AbstractContextManager[object]:
+    """Numbers of repeatable calls come around again while the earlier ones are on record."""
+    original = Caller.repeatable_number
+    return planted(Caller, "repeatable_number", lambda self, link: original(self, link) % 8)
+
+
+@plant
+def unbounded_queue() -> AbstractContextManager[object]:
+    """A mailbox takes whatever comes."""
+    original = Cell.offer
+
+    def offer(self: Cell, job: Job, now: Callable[[], float]) -> Any:
+        limit, self.limit = self.limit, 10**9
+        try:
+            return original(self, job, now)
+        finally:
+            self.limit = limit
+
+    return planted(Cell, "offer", offer)
+
+
+@plant
+def holder_not_removed_on_death() -> AbstractContextManager[object]:
+    """What a dead node held is kept for ever."""
+    return planted(ReferenceTable, "died", lambda self, holder: None)
+
+
+@plant
+def restart_counted_twice() -> AbstractContextManager[object]:
+    """Supervisors give up too early."""
+    original = RestartMachine._consider_restart
+
+    def consider(self: Any, child: Any, now: float) -> None:
+        self._restarts.extend([now] * (child.last_exit is not None and child.last_exit.is_failure))
+        original(self, child, now)
+
+    return planted(RestartMachine, "_consider_restart", consider)
+
+
+@plant
+def cancelled_call_never_freed() -> AbstractContextManager[object]:
+    """A caller that gives up leaves its entry in the table."""
+    return planted(Caller, "withdraw", lambda self, call, route: None)
+
+
+@plant
+def ended_link_takes_its_successor_with_it() -> AbstractContextManager[object]:
+    """A link that has ended is taken out of the table by its name, whoever has that by now."""
+    original = Peers._run
+
+    async def run(self: Any, link: Any, *rest: Any) -> None:
+        await original(self, link, *rest)
+        if link.ended is not None:
+            self.links.pop(link.peer.identity, None)
+
+    return planted(Peers, "_run", run)
+
+
+@plant
+def claims_of_cancelled_starts_are_kept() -> AbstractContextManager[object]:
+    """A name that was claimed without anybody knowing stays taken."""
+    return planted(Names, "_give_back_later", lambda self, ours: None)
+
+
+@plant
+def held_back_is_taken_for_never_run() -> AbstractContextManager[object]:
+    """That nothing of a call runs now is taken to mean that nothing of it ever has."""
+
+    def withdraw(self: LocalCalls, call: Any) -> bool:
+        if not isinstance(call.ticket, Job):
+            return True
+        waited = call.ticket.runner is None
+        call.ticket.cancel()
+        return waited
+
+    return planted(LocalCalls, "withdraw", withdraw)
+
+
+@contextmanager
+def with_bug(name: str) -> Iterator[None]:
+    """The runtime with one bug."""
+    with PLANTS[name]():
+        yield
+
+
+def first_found(name: str) -> tuple[str, int | None, list[str]]:
+    """The first seed that finds the bug, and the checks that fail."""
+    with with_bug(name):
+        for seed in range(STARTS.get(name, 0), SEEDS):
+            report = simulate_once(seed)
+            if not report.holds:
+                return name, seed, [verdict.name for verdict in report.verdicts if not verdict.holds]
+    return name, None, []

@@ -1,0 +1,134 @@
+"""Simulations of one's own actors: what a scenario may do, how it fails, and how the failure is seen again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from actors import Actor, UnderstudyError, method
+from runtime.simulation import Simulation, SimulationError, run_scenario, simulate
+
+
+class Echo(Actor):
+    """Gives back what it is given, from wherever it is."""
+
+    @method(idempotent=True)
+    async def say(self, text: str) -> str:
+        return f"{text} from {self.node.name}"
+
+    @method
+    def compute(self, number: int) -> int:
+        return number * number
+
+    @method
+    async def twice(self, number: int) -> int:
+        return await self.compute(number) * 2
+
+
+async def calls(simulation: Simulation) -> None:
+    assert simulation.nodes == ("node-1", "node-2", "node-3")
+    for name in simulation.nodes:
+        echo = await simulation.node.options(on=name).spawn(Echo)
+        assert await echo.say("hello") == f"hello from {name}"
+        assert await echo.compute(7) == 49
+        assert await echo.twice(7) == 98
+
+
+def test_a_scenario_calls_actors_on_all_nodes_and_plain_methods_run_without_threads() -> None:
+    simulate(calls, seeds=range(5), faults=())
+
+
+def test_hours_pass_in_no_time() -> None:
+    async def wait(simulation: Simulation) -> None:
+        await trio.sleep(600)
+
+    report = run_scenario(wait, 1, faults=())
+    assert report.holds
+    assert report.seconds > 600
+    assert report.took < 60
+
+
+async def killed(simulation: Simulation) -> None:
+    echo = await simulation.node.options(on="node-2").spawn(Echo)
+    assert await echo.say("a") == "a from node-2"
+    simulation.kill("node-2")
+    with pytest.raises(UnderstudyError):
+        await echo.say.options(timeout=20)("b")
+    simulation.pause("node-3")
+    simulation.note("node-3 is stopped")
+    with pytest.raises(TimeoutError):
+        raise TimeoutError
+    heal = simulation.partition(["node-1"], ["node-2", "node-3"])
+    await trio.sleep(1)
+    heal()
+    simulation.resume("node-3")
+    await simulation.calm()
+    again = await simulation.node.options(on="node-2").spawn(Echo)
+    assert await again.say("c") == "c from node-2"
+
+
+def test_a_scenario_may_kill_pause_and_cut_off_at_moments_of_its_choice() -> None:
+    simulate(killed, seeds=range(10), faults=())
+
+
+async def unlucky(simulation: Simulation) -> None:
+    await trio.sleep(5)
+    assert simulation.random.random() < 0.7, "out of luck"
+
+
+def test_a_failure_names_its_seed_and_is_the_same_every_time() -> None:
+    with pytest.raises(SimulationError, match=r"seed (\d+) fails: AssertionError: out of luck") as caught:
+        simulate(unlucky, seeds=range(50))
+    report = caught.value.report
+    assert f"simulate(unlucky, seeds=[{report.seed}], nodes=3)" in str(caught.value)
+    again = run_scenario(unlucky, report.seed)
+    assert not again.holds
+    assert again.trace_hash == report.trace_hash
+    assert any(happening.kind == "wrong" for happening in report.happenings)
+
+
+def test_a_scenario_that_never_ends_is_ended() -> None:
+    async def wait(simulation: Simulation) -> None:
+        await trio.sleep_forever()
+
+    with pytest.raises(SimulationError, match="had not ended after 900 virtual seconds"):
+        simulate(wait, seeds=[0], faults=())
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'crash'"):
+        simulate(calls, faults=["crsh"])
+    with pytest.raises(ValueError, match="one node at least"):
+        simulate(calls, nodes=0)
+
+    async def lost(simulation: Simulation) -> None:
+        simulation.kill("node-9")
+
+    with pytest.raises(SimulationError, match="there is no node 'node-9' in this simulation; there are: node-1, node-2"):
+        simulate(lost, seeds=[0], faults=(), nodes=2)
+
+
+TEST = """
+import trio
+from runtime.simulation import Simulation
+
+async def scenario(simulation: Simulation) -> None:
+    await trio.sleep(1)
+    assert simulation.seed != 3, "three is wrong"
+
+def test_scenario(simulated):
+    simulated(scenario, seeds=5)
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 1), (["--simulation-seeds=3"], 0), (["--simulation-seed=3"], 1)])
+def test_the_fixture_runs_a_scenario_under_seeds_that_the_command_line_may_choose(tmp_path: Path, arguments: list[str], code: int) -> None:
+    (tmp_path / "test_it.py").write_text(TEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("seed 3 fails: AssertionError: three is wrong" in done.stdout) == bool(code)

@@ -1,0 +1,44 @@
+"""The runtime's promises under the faults of 500 seeds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SEEDS = 500
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_all_promises_hold_under_500_seeds() -> None:
+    command = [sys.executable, "-m", "runtime.command_line", "simulate", "--seeds", str(SEEDS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert done.stdout.strip() == f"{SEEDS} seeds, 0 of them with something wrong"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 9, 17, 46])
+def test_one_seed_is_one_run_whatever_process_and_hash_seed(seed: int) -> None:
+    hashes = set()
+    for hash_seed in ("0", "1", "4711"):
+        code = f"from runtime.simulation import simulate_once; print(simulate_once({seed}, seconds=15).trace_hash)"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        hashes.add(done.stdout)
+    assert len(hashes) == 1
+
+
+def test_what_ran_before_in_the_same_process_changes_nothing() -> None:
+    from runtime.simulation import simulate_once
+
+    first = simulate_once(3, seconds=10)
+    simulate_once(4, seconds=10)
+    garbage = [[number] for number in range(100_000)]
+    again = simulate_once(3, seconds=10)
+    assert garbage
+    assert again.trace_hash == first.trace_hash
+    assert again.happenings == first.happenings
+    assert simulate_once(5, seconds=10).trace_hash != first.trace_hash
