@@ -22,7 +22,7 @@ OUTPUTS = {
 
 
 PATTERNS = {
-    "bank.py": r"careless: seed \d+ fails: AssertionError: the balances are \[\d+, \d+\]\ncareful:  50 seeds, and no money was made or lost\n",
+    "bank.py": r"careless: seed \d+ fails: AssertionError: the balances are \[.+\]\ncareful:  50 seeds, and no money was made or lost\n",
 }
 """Which seed finds it depends on the version of Python."""
 
