@@ -1,0 +1,141 @@
+"""What seeds have found, told again as short stories that depend on no seed."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from actors import Actor, UnderstudyError, method
+from actors.errors import NotExecutedError
+from runtime.simulation import Report, Simulation, run_scenario
+
+
+class Slow(Actor):
+    """Answers when it likes."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @method
+    async def think(self, seconds: float) -> int:
+        self.runs += 1
+        await trio.sleep(seconds)
+        return self.runs
+
+    @method
+    async def call_itself(self, other: Slow, seconds: float) -> str:
+        try:
+            await other.think.options(timeout=1.0)(seconds)
+        except NotExecutedError:
+            return "denied"
+        except UnderstudyError:
+            return "unknown"
+        return "done"
+
+
+def played(story: object, nodes: int = 3) -> Report:
+    report = run_scenario(story, 1, nodes=nodes, faults=())  # type: ignore[arg-type]
+    assert report.holds, report.verdicts
+    return report
+
+
+def test_a_call_within_a_node_that_ran_while_its_lease_was_in_doubt_is_not_called_unexecuted() -> None:
+    async def story(simulation: Simulation) -> None:
+        named = await simulation.node.options(name="named", on="node-2").spawn(Slow)
+        near = await simulation.node.options(on="node-2").spawn(Slow)
+        outcome: list[str] = []
+
+        async def ask() -> None:
+            outcome.append(await near.call_itself.options(timeout=30)(named, 0.5))
+
+        cut = simulation.partition(["node-2"], ["node-1", "node-3"])
+        # The lease is doubted after 3.3 seconds at the latest, and ends after 5 at the earliest.
+        await trio.sleep(2.6)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(1.5)
+            cut()
+        assert outcome == ["unknown"] or outcome == ["done"]
+
+    played(story)
+
+
+def test_the_name_of_a_start_that_was_cancelled_is_free_again_soon() -> None:
+    async def story(simulation: Simulation) -> None:
+        disk = simulation._cluster.machines["node-1"].disk
+        disk.delay = 2.0
+        with trio.move_on_after(0.5) as patience:
+            await simulation.node.options(name="contested", on="node-2").spawn(Slow)
+        assert patience.cancelled_caught
+        disk.delay = 0.002
+        await trio.sleep(6)
+        assert await (await simulation.node.options(name="contested", on="node-3").spawn(Slow)).think(0) == 1
+
+    played(story)
+
+
+def test_a_node_may_leave_while_the_store_is_away_although_its_actors_have_names() -> None:
+    async def story(simulation: Simulation) -> None:
+        await simulation.node.options(name="named", on="node-2").spawn(Slow)
+        simulation.pause("node-1")
+        node = simulation._cluster.live("node-2")
+        process = simulation._cluster.machines["node-2"].process
+        assert node is not None
+        assert process is not None
+        node.leave()
+        await process.ended.wait()
+        assert process.error is None
+        simulation.resume("node-1")
+        await simulation.calm()
+
+    played(story)
+
+
+def test_a_store_begun_anew_renews_no_lease_and_answers_no_call_of_the_one_before() -> None:
+    async def story(simulation: Simulation) -> None:
+        for name in simulation.nodes[1:]:
+            await simulation.node.options(name=f"at-{name}", on=name).spawn(Slow)
+        before = {name: simulation._cluster.machines[name].process for name in simulation.nodes}
+        simulation._cluster.crash("node-1", disk=False)
+        # The scenario's own node leaves as well, as all of that cluster do; its place is taken by another.
+        with trio.CancelScope(shield=True):
+            for name in simulation.nodes[1:]:
+                process = before[name]
+                assert process is not None
+                with trio.fail_after(20):
+                    await process.ended.wait()
+
+    report = run_scenario(story, 1, faults=())
+    said = [happening.text for happening in report.happenings if happening.kind == "log"]
+    assert any("serves another store now" in text for text in said)
+    assert not any("has its lease still" in text for text in said)
+    assert [verdict for verdict in report.verdicts if verdict.name == "no unexpected end" and verdict.holds]
+
+
+def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:
+    async def story(simulation: Simulation) -> None:
+        slow = await simulation.node.options(on="node-2").spawn(Slow)
+        path = simulation._cluster.network.path("node-2", "scenario")
+        path.delay += 1.0
+        with pytest.raises(UnderstudyError):
+            await slow.think.options(timeout=0.5).remote(0.0)
+        path.delay -= 1.0
+        await trio.sleep(3)
+        node = simulation._cluster.live("node-2")
+        assert node is not None
+        assert node.station.loads()["references"] == 0
+
+    played(story)
+
+
+def test_whoever_asks_the_store_for_the_way_to_the_stores_node_does_not_ask_for_ever() -> None:
+    async def story(simulation: Simulation) -> None:
+        for _ in range(5):
+            simulation.kill("node-1")
+            await trio.sleep(2)
+            for connection in list(simulation._cluster.network.connections):
+                connection.sends.cut_after = connection.sends.sent
+            await trio.sleep(2)
+        await simulation.calm()
+
+    played(story)
