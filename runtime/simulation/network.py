@@ -184,6 +184,7 @@ class SimulatedConnection:
 
     async def _received(self, most: float) -> bytes:
         pipe = self.receives
+        waited = False
         while not pipe.arrived:
             if self.closed:
                 raise trio.ClosedResourceError("closed while it was being read")
@@ -191,7 +192,9 @@ class SimulatedConnection:
                 await trio.lowlevel.checkpoint()
                 raise pipe.reader_broken
             await pipe.readable.park()
-        await trio.lowlevel.checkpoint()
+            waited = True
+        if not waited:
+            await trio.lowlevel.checkpoint()
         if self.closed:
             raise trio.ClosedResourceError("closed while it was being read")
         if not pipe.arrived[0]:

@@ -93,10 +93,10 @@ async def test_nodes_carry_on_while_the_founder_is_killed_and_comes_back(tmp_pat
                 assert await ledger.enter() == number, "the actor was not started anew, and its state was saved"
                 found = await worker.lookup("ledger", Ledger)
                 assert await found.kept() == number
-                members = await worker.wait_for(2)
-                assert [(member.name, member.incarnation) for member in members] == sorted(
-                    [(again.name, again.incarnation), ("worker", worker.incarnation)]
-                )
+                both = sorted([(again.name, again.incarnation), ("worker", worker.incarnation)])
+                async for members in worker.watch_members():
+                    if [(member.name, member.incarnation) for member in members] == both:
+                        break
                 async with open_node("late", join=again.address, secret=SECRET) as late:
                     assert await (await late.lookup("ledger", Ledger)).count() == number
                 await worker.wait_gone("late")
