@@ -213,7 +213,7 @@ def _summary(report: Report, happenings: Sequence[Happening]) -> Iterable[str]:
     total = sum(report.calls.values())
     shares = [(_text(name), f'{count:,} <span class="dim">({count / (total or 1):.1%})</span>') for name, count in report.calls.items()]
     yield _facts([*shares, ("together", f"{total:,}")]) if total else '<p class="dim">No calls.</p>'
-    yield "<h2>Faults drawn, and the seconds between two of each on average</h2>"
+    yield "<h2>Faults drawn, and seconds between two of a kind</h2>"
     faults = [(_text(name), f"{strength:.6g}") for name, strength in report.faults.items()]
     yield _facts(faults) if faults else '<p class="dim">None.</p>'
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from runtime.simulation.report import Happening
 
-
 _PACK = struct.Struct("<dqqq").pack
 
 
