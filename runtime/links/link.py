@@ -157,10 +157,10 @@ class Link(Outbound):
             self._tell_progress()
             self.drop_connection()
 
-    def acknowledge(self) -> None:
-        """Tell the peer what has arrived, if it was not told yet."""
+    def acknowledge(self, *, at_once: bool = False) -> None:
+        """Tell the peer what has arrived, if it was not told yet. `at_once`: see `post`."""
         if self.session is not None and self.session.owes_acknowledgement:
-            self.send_control(Kind.ACK, self.session.acknowledgement().to_bytes(8, "big"))
+            self.send_control(Kind.ACK, self.session.acknowledgement().to_bytes(8, "big"), at_once=at_once)
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
         while True:  # noqa: ASYNC913  each turn waits for the socket or a post
@@ -233,7 +233,7 @@ class Link(Outbound):
             if self._transfers.unfinished:
                 self._wake_writer()
         elif frame.kind == Kind.PING:
-            self.send_control(Kind.PONG)
+            self.send_control(Kind.PONG, at_once=True)
         elif frame.kind == Kind.GOODBYE:
             self.end("the peer said goodbye")
             return True

@@ -131,14 +131,20 @@ class Outbound:
         if numbers and any(map(may_change, self._out)):
             self._out = list(map(unchanging, self._out))
 
-    def send_control(self, kind: Kind, control: bytes = b"") -> None:
-        """Send an unnumbered frame if a connection stands; otherwise it is pointless and dropped. A GOODBYE waits for all transfers."""
+    def send_control(self, kind: Kind, control: bytes = b"", *, at_once: bool = False) -> None:
+        """Send an unnumbered frame if a connection stands; otherwise it is pointless and dropped. A GOODBYE waits for all transfers.
+
+        `at_once`: see `post`.
+        """
         if self._connection is not None:
             if kind == Kind.GOODBYE and self._transfers.unfinished:
                 self._farewell = encode_frame(kind, control)
                 return
             self._out.append(encode_frame(kind, control))
-            self._wake_writer()
+            if at_once and self._writer is not None and len(self._out) == 1:
+                self._flush_at_once()
+            else:
+                self._wake_writer()
 
     async def flushed(self) -> None:
         """Wait until all that was posted was handed to the kernel, or there is no connection to hand it to."""

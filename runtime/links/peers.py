@@ -136,13 +136,13 @@ class Peers:
         """Acknowledge, ping and watch for silence, for ever. A late turn of our own loop is not held against the peers."""
         due = self._environment.now()
         while True:
-            due += LOOK_EVERY
+            due = self._next_look(due)
             await trio.sleep_until(due)
             now = self._environment.now()
             late = now - due > BEAT
             due = max(due, now)
             for link in tuple(self.links.values()):
-                link.acknowledge()
+                link.acknowledge(at_once=True)
                 if not link.connected:
                     continue
                 if late:
@@ -150,7 +150,12 @@ class Peers:
                 if now - link.last_heard > SILENCE:
                     link.drop_connection()
                 elif now - link.last_heard > BEAT:
-                    link.send_control(Kind.PING)
+                    link.send_control(Kind.PING, at_once=True)
+
+    def _next_look(self, now: float) -> float:
+        """When the first of the links may have been silent for so long that it needs a beat; not sooner than in LOOK_EVERY."""
+        silent = min((link.last_heard for link in self.links.values() if link.connected), default=now)
+        return max(silent + BEAT, now) + LOOK_EVERY
 
     async def close(self, seconds: float) -> None:
         """Say goodbye to all, after what was posted has left, within `seconds`."""

