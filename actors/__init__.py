@@ -1,7 +1,8 @@
 """What users write and catch: actors, methods, messages, options, supervisors and errors. Pure; `runtime` hosts it."""
 
 from actors import errors
-from actors.actor import Actor
+from actors.actor import Actor, Ignore
+from actors.children import ChildCounts, ChildSpec, ChildStatus, DeathReport, SupervisorStatus
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
 from actors.handle import Handle
 from actors.messages import message
@@ -10,24 +11,30 @@ from actors.options import CallOptions, SpawnOptions
 from actors.reference import Reference
 from actors.retry import RetryPolicy
 from actors.stream import Stream
-from actors.supervision import ExitReason
-from actors.supervisor import ChildSpec, ChildStatus, Supervisor
+from actors.supervision import ExitReason, RestartBackoff
+from actors.supervisor import DynamicSupervisor, Supervisor
 
 __all__ = [
     "Actor",
     "CallOptions",
+    "ChildCounts",
     "ChildSpec",
     "ChildStatus",
+    "DeathReport",
+    "DynamicSupervisor",
     "ExitReason",
     "Handle",
+    "Ignore",
     "NotExecutedError",
     "OutcomeUnknownError",
     "Reference",
     "RemoteError",
+    "RestartBackoff",
     "RetryPolicy",
     "SpawnOptions",
     "Stream",
     "Supervisor",
+    "SupervisorStatus",
     "UnderstudyError",
     "errors",
     "message",

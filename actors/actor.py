@@ -18,6 +18,12 @@ from actors.supervision import ExitReason
 Ts = TypeVarTuple("Ts")
 
 
+class Ignore(Exception):  # noqa: N818  it is no error
+    """Raise it in `on_start`: this actor is not needed, and does not start. Its supervisor keeps the spec, unless it is temporary, and goes
+    on without it, as OTP does when a start function returns `ignore`.
+    """
+
+
 class ActorNursery(Protocol):
     """Where an actor's own tasks live: they are cancelled when it ends, and one that raises ends the actor."""
 
@@ -73,6 +79,9 @@ class ActorContext(Protocol):
 
 class Actor:
     """Derive from this and mark with `@method` what may be called from outside."""
+
+    supervises: ClassVar[bool] = False
+    """True for supervisors: their stopping takes as long as their children's."""
 
     __methods__: ClassVar[Mapping[str, MethodDefinition]] = {}
     _context: ActorContext | None = None

@@ -229,8 +229,36 @@ class ActorStartError(SpawnError):
         self.remote_traceback = remote_traceback
 
 
+class ActorNotNeededError(ActorStartError):
+    """The actor's `on_start` raised `actors.Ignore`: it does not want to run, and that is no failure."""
+
+
 class SupervisorGaveUpError(UnderstudyError):
-    """A supervisor's children failed more often than its intensity allows; it stopped them and ended with "shutdown"."""
+    """A supervisor ended with "shutdown": its children failed more often than its intensity allows, or its significant ones have ended."""
+
+
+class ChildError(UnderstudyError):
+    """What was asked of a supervisor about one of its children cannot be done. The message names the child by its path in the tree."""
+
+
+class ChildNotFoundError(ChildError, LookupError):
+    """The supervisor has no such child."""
+
+
+class ChildExistsError(ChildError, ValueError):
+    """The supervisor has a child of this id already: running, being restarted, or stopped with its spec kept."""
+
+
+class ChildRunningError(ChildError):
+    """The child has an actor, or is being restarted: stop it first."""
+
+
+class TooManyChildrenError(ChildError):
+    """The dynamic supervisor has as many children as it may."""
+
+
+class SupervisorStoppingError(ChildError):
+    """The supervisor is stopping, or has: it does nothing more for its children."""
 
 
 class NoPlacementError(SpawnError):

@@ -53,6 +53,15 @@ class Spawner(Protocol):
         """The handle of the actor that has the name already, or of a new one. Arguments count only for a new one."""
         ...
 
+    async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Make this node a candidate for an actor of which the cluster has one, and return its handle once it runs anywhere.
+
+        All nodes that ask for the name are candidates, and one of them runs it: elected through the store. When that node dies or leaves,
+        or loses its lease, another one starts it again; a supervisor then adopts its children that live. It ends for all when it is
+        stopped, or gives up. Raises what `spawn` does, but for `NameTakenError`.
+        """
+        ...
+
 
 class NodeInterface(Spawner, Protocol):
     """What an actor may ask of the node that hosts it."""

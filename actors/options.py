@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
 import attrs
 
@@ -16,6 +16,7 @@ from actors.messages import message
 from actors.retry import RetryPolicy
 
 Isolation = Literal["none", "process"]
+Placement = Literal["spread", "pack"]
 
 DEFAULT_MAILBOX_LIMIT = 10_000
 
@@ -49,6 +50,22 @@ def _labels(pairs: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
+def _resources(amounts: Mapping[str, float]) -> dict[str, float]:
+    resources = dict(amounts)
+    for name, amount in resources.items():
+        given: tuple[object, object] = (name, amount)
+        if not isinstance(given[0], str) or isinstance(given[1], bool) or not isinstance(given[1], int | float):
+            raise TypeError(f"resources are numbers by name, not {name!r}: {amount!r}")
+        if not 0 <= amount < math.inf:
+            raise ValueError(f"resources are amounts of at least 0, not {name!r}: {amount!r}")
+    return resources
+
+
+def _placement(instance: object, attribute: attrs.Attribute[Placement], value: Placement) -> None:
+    if value not in get_args(Placement):
+        raise ValueError(f"{attribute.name} must be one of {', '.join(map(repr, get_args(Placement)))}, not {value!r}")
+
+
 class CallChanges(TypedDict, total=False):
     """The keywords that `options(...)` of a method takes; see `CallOptions`."""
 
@@ -62,7 +79,10 @@ class SpawnChanges(CallChanges, total=False):
     name: str | None
     on: str | None
     labels: Mapping[str, str]
+    resources: Mapping[str, float]
+    placement: Placement | None
     mailbox_limit: int
+    idle_timeout: float | None
 
 
 @message
@@ -101,13 +121,20 @@ class SpawnOptions(CallOptions):
     `name`: unique in the cluster; generated if None, and then the actor cannot be looked up or moved.
     `on`: name of the node to run on; None: this node, or for supervised children any node that fits.
     `labels`: the node must carry all of these.
+    `resources`: amounts by name that the actor takes of its node while it lives; a node that has not as much left is not chosen.
+    `placement`: of several nodes that fit, "spread" takes the one with the fewest actors, "pack" the one with the most; None: this node if
+    it fits and nothing else was asked for, or for supervised children "spread".
     `mailbox_limit`: calls that may wait at the actor; more are refused with `MailboxFullError`.
+    `idle_timeout`: seconds without a call after which the actor is stopped, with the reason "idle"; at most twice as many pass.
     """
 
     name: str | None = attrs.field(default=None, validator=_name)
     on: str | None = attrs.field(default=None, validator=_name)
     labels: Mapping[str, str] = attrs.field(factory=dict, converter=_labels)
+    resources: Mapping[str, float] = attrs.field(factory=dict, converter=_resources)
+    placement: Placement | None = attrs.field(default=None, validator=attrs.validators.optional(_placement))
     mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    idle_timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
 
     def call_options(self) -> CallOptions:
         """Only what concerns calls."""

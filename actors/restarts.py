@@ -15,7 +15,7 @@ from typing import Literal
 
 import attrs
 
-from actors.retry import check_number, check_whole_number
+from actors.intensity import RestartIntensity
 from actors.supervision import (
     Answer,
     AutomaticShutdown,
@@ -107,19 +107,14 @@ class RestartMachine:
     ) -> None:
         check_word("strategy", strategy, Strategy)
         check_word("automatic_shutdown", automatic_shutdown, AutomaticShutdown)
-        check_whole_number("intensity", intensity)
-        if period != math.inf:
-            check_number("period", period, above=True)
+        self.intensity = RestartIntensity(intensity, period)
         self._strategy = strategy
-        self._intensity = intensity
-        self._period = period
         self._automatic_shutdown = automatic_shutdown
         self._backoff = backoff
         self._draw = draw
         self._phase: Phase = "new"
         self._now = -math.inf
         self._children: dict[str, _Child] = {}
-        self._restarts: deque[float] = deque()
         self._line: deque[_Event | _Request] = deque()
         self._work: _Work | None = None
         self._outstanding: str | None = None
@@ -395,12 +390,8 @@ class RestartMachine:
     def _consider_restart(self, child: _Child, now: float) -> None:
         """Count a restart after a failure; give up if that makes too many, else begin it, at once or after its wait."""
         last = child.last_exit or ExitReason("normal")
-        self._restarts.extend([now] * last.is_failure)
-        while self._restarts and self._restarts[0] + self._period < now:
-            self._restarts.popleft()
-        if last.is_failure and len(self._restarts) > self._intensity:
-            text = f"more than {self._intensity} restarts within {self._period:g} s, the last of child {child.rule.id!r}: {last}"
-            self._shut_down(ExitReason("shutdown", text, last.traceback))
+        if last.is_failure and not self.intensity.allows(now):
+            self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, last), last.traceback))
             return
         child.state = "restarting"
         delay = 0.0 if self._backoff is None else self._backoff.delay(child.failures, self._draw())

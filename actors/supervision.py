@@ -44,8 +44,10 @@ Reply = Literal[
     "running",
     "restarting",
     "not found",
+    "too many children",
     "supervisor stopped",
 ]
+ChildKind = Literal["worker", "supervisor"]
 
 
 def check_word(what: str, word: object, words: object) -> None:
@@ -107,6 +109,7 @@ class ChildRule:
             check_number(f"child {self.id!r}: shutdown", self.shutdown)
 
 
+@message
 @attrs.frozen(kw_only=True)
 class RestartBackoff:
     """Waits between the restarts of a child, where OTP has none.

@@ -1,167 +1,195 @@
-"""Supervisors as users declare them: an actor that starts, watches and restarts its children.
+"""Supervisors as users declare them: actors that start, watch and restart their children.
 
-The semantics are OTP's. What to do is decided by the pure machine in `actors.restarts`; the runtime carries it out. Children may be placed
-on other nodes; when a
-node dies, its children are placed again.
+The semantics are OTP's. What to do is decided by the pure machines in `actors.restarts` and `actors.dynamic_restarts`; the runtime carries
+it out. Children may be placed on other nodes; when a node dies, its children are placed again. A supervisor that is restarted elsewhere
+adopts the children that still live.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ParamSpec, Protocol, TypeVar, Unpack
-
-import attrs
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Literal, Protocol
 
 from actors.actor import Actor
-from actors.messages import import_path, message
+from actors.children import ChildCounts, ChildSpec, ChildStatus, DeathReport, SupervisorStatus
+from actors.dynamic_restarts import DynamicRestartMachine
+from actors.handle import Handle
 from actors.method import method
-from actors.options import SpawnChanges, SpawnOptions
-from actors.supervision import ChildRule, RestartType, Strategy
-
-P = ParamSpec("P")
-A = TypeVar("A")
-
-
-def _class_path(actor: object) -> str:
-    if isinstance(actor, str):
-        return actor
-    if isinstance(actor, type) and issubclass(actor, Actor):
-        return import_path(actor)
-    raise TypeError(f"a child's class must be a subclass of actors.Actor or its 'module:Class' path, not {actor!r}")
-
-
-def _id(instance: object, attribute: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"a child's id must be a str that is not empty, not {value!r}")
-
-
-def _as_tuple(values: Iterable[object]) -> tuple[object, ...]:
-    return tuple(values)
-
-
-def _as_dict(values: Mapping[str, object]) -> dict[str, object]:
-    return dict(values)
-
-
-@message
-@attrs.frozen(kw_only=True)
-class ChildSpec:
-    """What a supervisor needs to know to start a child, again and again.
-
-    `id` is unique in the supervisor; the actor's name is `<supervisor>/<id>` unless the options give one. `restart`: "permanent" (always),
-    "transient" (unless it ended normally) or "temporary" (never). `shutdown`: seconds that the child is given to stop, None for no limit.
-    """
-
-    id: str = attrs.field(validator=_id)
-    actor: str = attrs.field(converter=_class_path)
-    args: tuple[object, ...] = attrs.field(default=(), converter=_as_tuple)
-    kwargs: Mapping[str, object] = attrs.field(factory=dict, converter=_as_dict)
-    restart: RestartType = "permanent"
-    shutdown: float | None = 5.0
-    options: SpawnOptions = attrs.field(factory=SpawnOptions, validator=attrs.validators.instance_of(SpawnOptions))
-
-    @staticmethod
-    def of(
-        id: str,
-        actor: Callable[P, A],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> ChildSpec:
-        """A permanent child of class `actor`, its constructor's arguments checked by the type checker."""
-        return ChildSpec(id=id, actor=actor, args=args, kwargs=kwargs)
-
-    def changed(self, *, restart: RestartType | None = None, shutdown: float | None = None, **changes: Unpack[SpawnChanges]) -> ChildSpec:
-        """A copy with another restart type, shutdown time or spawn options."""
-        return attrs.evolve(
-            self,
-            restart=restart or self.restart,
-            shutdown=self.shutdown if shutdown is None else shutdown,
-            options=attrs.evolve(self.options, **changes),
-        )
-
-    def rule(self) -> ChildRule:
-        """The part of the spec that decisions depend on."""
-        return ChildRule(id=self.id, restart=self.restart, shutdown=self.shutdown)
-
-
-@message
-@attrs.frozen(kw_only=True)
-class ChildStatus:
-    """One child as its supervisor sees it. `state`: "running", "starting", "restarting" or "stopped"."""
-
-    id: str
-    name: str
-    state: str
-    node: str | None
-    restarts: int
-    last_exit: str | None = None
+from actors.restarts import RestartMachine
+from actors.supervision import AutomaticShutdown, ExitReason, RestartBackoff, Strategy
 
 
 class SupervisorWork(Protocol):
     """The runtime's side of a supervisor."""
 
     async def start(self) -> None:
-        """Start all children in order; raises `ActorStartError` naming the child that failed, with those before it stopped again."""
+        """Adopt the children that live, and start the others in order; raises `ActorStartError` naming the child that failed, with those
+        before it stopped again.
+        """
         ...
 
-    async def stop(self) -> None:
-        """Stop all children in reverse order."""
+    async def stop(self, reason: ExitReason) -> None:
+        """Stop all children in reverse order; or leave them to the next supervisor, if this one only moves."""
         ...
 
-    async def start_child(self, spec: ChildSpec) -> str:
+    async def start_child(self, spec: ChildSpec) -> Handle:
         """See `Supervisor.start_child`."""
         ...
 
-    async def stop_child(self, id: str) -> None:
+    async def spawn(self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]) -> Handle:
+        """See `DynamicSupervisor.spawn`."""
+        ...
+
+    async def stop_child(self, child: str | Handle) -> None:
         """See `Supervisor.stop_child`."""
         ...
 
-    def children(self) -> list[ChildStatus]:
-        """See `Supervisor.children`."""
+    async def restart_child(self, child: str | Handle) -> Handle:
+        """See `Supervisor.restart_child`."""
+        ...
+
+    async def delete_child(self, child: str | Handle) -> None:
+        """See `Supervisor.delete_child`."""
+        ...
+
+    def status(self) -> SupervisorStatus:
+        """See `Supervisor.status`."""
         ...
 
 
 class Supervisor(Actor):
     """Starts its children in order, restarts those that fail, and stops them in reverse order.
 
-    More than `intensity` restarts within `period` seconds, and it stops its children and ends: its own supervisor's rules apply then.
-    Raises ValueError for duplicate ids, unknown strategies and negative numbers.
+    `strategy`: what is restarted with a failed child: itself alone ("one-for-one"), all ("one-for-all"), or it and those started after it
+    ("rest-for-one"). More than `intensity` restarts within `period` seconds, and it stops its children and ends: its own supervisor's rules
+    apply then. `automatic_shutdown`: it ends too when a significant child has ended by itself: "any-significant" of them, or
+    "all-significant". `backoff`: waits between restarts; without it they are immediate, as in OTP.
+    Raises TypeError or ValueError, naming the child where it is one's, for duplicate ids, unknown words and numbers that make no sense.
     """
 
+    supervises: ClassVar[bool] = True
+
     def __init__(
-        self, children: Sequence[ChildSpec] = (), *, strategy: Strategy = "one-for-one", intensity: int = 1, period: float = 5.0
+        self,
+        children: Sequence[ChildSpec] = (),
+        *,
+        strategy: Strategy = "one-for-one",
+        intensity: int = 1,
+        period: float = 5.0,
+        automatic_shutdown: AutomaticShutdown = "never",
+        backoff: RestartBackoff | None = None,
     ) -> None:
         self.specs = tuple(children)
-        self.strategy: Strategy = strategy
+        for spec in self.specs:
+            if not isinstance(spec, ChildSpec):
+                raise TypeError(f"a supervisor's children are ChildSpecs, not {spec!r}")
+        names = Counter(spec.options.name for spec in self.specs if spec.options.name is not None)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ValueError(f"the name {twice[0]!r} is given to two children; names are unique in the cluster")
+        self.strategy: Strategy | Literal["dynamic"] = strategy
         self.intensity = intensity
         self.period = period
+        self.automatic_shutdown: AutomaticShutdown = automatic_shutdown
+        self.backoff = backoff
+        self.max_children: int | None = None
         self._work: SupervisorWork | None = None
+        self.machine(self.specs, lambda: 0.5)
+
+    def machine(self, specs: Sequence[ChildSpec], draw: Callable[[], float]) -> RestartMachine | DynamicRestartMachine:
+        """The decisions for these children, about to begin; `draw` gives numbers in [0, 1). For the runtime. Raises as the class does."""
+        rules = [spec.rule() for spec in specs]
+        if self.strategy == "dynamic":
+            return DynamicRestartMachine(self.intensity, self.period, self.max_children, self.backoff, draw)
+        return RestartMachine(rules, self.strategy, self.intensity, self.period, self.automatic_shutdown, self.backoff, draw)
 
     async def on_start(self) -> None:
         """Start the children; see `SupervisorWork.start`."""
         self._work = self._hosted().supervise(self)
         await self._working().start()
 
-    async def on_stop(self, reason: object) -> None:
+    async def on_stop(self, reason: ExitReason) -> None:
         """Stop the children."""
-        await self._working().stop()
+        await self._working().stop(reason)
 
     @method(concurrent=True)
-    async def start_child(self, spec: ChildSpec) -> str:
-        """Add a child and start it; returns its name. Raises ValueError if the id is in use."""
+    async def start_child(self, spec: ChildSpec) -> Handle:
+        """Add a child, the last in the order, and start it; returns its handle.
+
+        Raises `ChildExistsError` if the id is in use, `ActorStartError`, with its traceback, if it does not start: then its spec is not
+        kept. `ActorNotNeededError` if it does not want to run: then its spec is kept.
+        """
         return await self._working().start_child(spec)
 
     @method(concurrent=True)
-    async def stop_child(self, id: str) -> None:
-        """Stop a child and drop its spec. Raises KeyError for an unknown id."""
-        await self._working().stop_child(id)
+    async def stop_child(self, child: str | Handle) -> None:
+        """Stop a child, by its id, name or handle, and keep its spec, unless it is temporary. Raises `ChildNotFoundError`."""
+        await self._working().stop_child(child)
+
+    @method(concurrent=True)
+    async def restart_child(self, child: str | Handle) -> Handle:
+        """Start a child that has no actor. Raises `ChildNotFoundError`, `ChildRunningError`, and what `start_child` raises."""
+        return await self._working().restart_child(child)
+
+    @method(concurrent=True)
+    async def delete_child(self, child: str | Handle) -> None:
+        """Forget a child that has no actor. Raises `ChildNotFoundError` or `ChildRunningError`."""
+        await self._working().delete_child(child)
 
     @method(concurrent=True, idempotent=True)
     async def children(self) -> list[ChildStatus]:
         """The children in the order of their start; never waits for one."""
-        return self._working().children()
+        return list(self._working().status().children)
+
+    @method(concurrent=True, idempotent=True)
+    async def count(self) -> ChildCounts:
+        """How many children there are; never waits for one."""
+        return ChildCounts.of(self._working().status().children)
+
+    @method(concurrent=True, idempotent=True)
+    async def deaths(self) -> list[DeathReport]:
+        """The latest ends of children that were not stopped by this supervisor, the oldest first."""
+        return list(self._working().status().deaths)
+
+    @method(concurrent=True, idempotent=True)
+    async def status(self) -> SupervisorStatus:
+        """All of it: `understudy tree` shows that."""
+        return self._working().status()
 
     def _working(self) -> SupervisorWork:
         if self._work is None:
             raise RuntimeError("this supervisor was not started by a node")
         return self._work
+
+
+class DynamicSupervisor(Supervisor):
+    """Children that come and go, each for itself, by the thousand: OTP's simple_one_for_one.
+
+    `template`: what `spawn` starts, with other arguments each time. A child that ends for good, or is stopped, is forgotten. Children are
+    stopped side by side. `max_children`: more are refused with `TooManyChildrenError`. The rest is as in `Supervisor`.
+    """
+
+    def __init__(
+        self,
+        template: ChildSpec | None = None,
+        *,
+        max_children: int | None = None,
+        intensity: int = 1,
+        period: float = 5.0,
+        backoff: RestartBackoff | None = None,
+    ) -> None:
+        self.template = template
+        super().__init__((), intensity=intensity, period=period, backoff=backoff)
+        self.strategy = "dynamic"
+        self.max_children = max_children
+        self.machine((), lambda: 0.5)
+
+    @method(concurrent=True)
+    async def spawn(self, /, *args: object, **kwargs: object) -> Handle:
+        """Start one more child from the template, with these arguments instead of the template's; returns its handle.
+
+        Raises ValueError if this supervisor has no template, `TooManyChildrenError`, or what `start_child` raises.
+        """
+        if self.template is None:
+            raise ValueError(f"{self.name} has no template: give one when it is started, or use start_child(spec)")
+        return await self._working().spawn(self.template, args, kwargs)

@@ -34,7 +34,10 @@ EXTRAS = {"h11", "hypercorn", "numpy", "opentelemetry", "prometheus_client", "ri
 """Third-party modules of the extras in pyproject.toml: imported inside the function that needs them, or not at all."""
 
 SANS_IO = (
+    "actors/adoption.py",
+    "actors/dynamic_restarts.py",
     "actors/errors.py",
+    "actors/intensity.py",
     "actors/messages.py",
     "actors/options.py",
     "actors/restarts.py",

@@ -6,16 +6,18 @@ It knows nothing of links or stores: names are claimed and released through `Nam
 from __future__ import annotations
 
 import logging
+import math
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, Protocol
 
 import trio
 
-from actors.actor import Actor
+from actors.actor import Actor, Ignore
 from actors.errors import (
     ActorNotFoundError,
+    ActorNotNeededError,
     ActorStartError,
     CallError,
     LeaseLostError,
@@ -40,6 +42,9 @@ from runtime.hosting.workers import Workers
 STOP_SECONDS = 5.0
 """How long a running method, and then `on_stop`, may take when an actor is stopped."""
 
+LAST_SECONDS = 1.0
+"""At least for `on_stop`, and for an actor's own tasks to end, when methods have taken all of the time."""
+
 EXITS_KEPT = 4096
 """Ends of actors that are remembered for those who ask late."""
 
@@ -49,7 +54,7 @@ logger = logging.getLogger("understudy.actors")
 class NameClaims(Protocol):
     """Who owns which name: a program over the store."""
 
-    async def claim(self, name: str, class_path: str, on_behalf_of: str) -> int:
+    async def claim(self, name: str, class_path: str, on_behalf_of: str, resources: Mapping[str, float]) -> int:
         """Take a name for this node; returns the epoch. Raises `NameTakenError`."""
         ...
 
@@ -109,7 +114,7 @@ class _Hosted:
         return await self._host.in_thread(function)
 
     def supervise(self, supervisor: Any) -> Any:
-        return self._host.make_supervision(supervisor, self._cell.address)
+        return self._host.make_supervision(supervisor, self._cell.address, self._host.supervisors.get(self.name, ""))
 
 
 class Host:
@@ -122,7 +127,7 @@ class Host:
         environment: Environment,
         claims: Callable[[], NameClaims],
         make_handle: Callable[[Address], Any],
-        make_supervision: Callable[[Any, Any], Any],
+        make_supervision: Callable[[Any, Address, str], Any],
     ) -> None:
         self.node = node
         self._nursery = nursery
@@ -135,7 +140,8 @@ class Host:
         self.cells: dict[str, Cell] = {}
         self.draining = False
         self._homes: dict[Cell, Home] = {}
-        self._supervisors: dict[str, str] = {}
+        self.supervisors: dict[str, str] = {}
+        """For whom the actors here were started that have supervisors, by name."""
         self._exits: OrderedDict[tuple[str, int], ExitReason] = OrderedDict()
         self._watchers: dict[tuple[str, int], trio.Event] = {}
         self._next_number = 0
@@ -208,12 +214,15 @@ class Host:
             epoch = self.node.incarnation
         else:
             name = options.name
-            epoch = await self.claims().claim(name, class_path, on_behalf_of)
+            epoch = await self.claims().claim(name, class_path, on_behalf_of, options.resources)
         address = Address(name, self.node.name, self.node.incarnation, epoch, class_path, options.name is not None)
         try:
             if on_behalf_of:
-                self._supervisors[name] = on_behalf_of
+                self.supervisors[name] = on_behalf_of
             await self._start(cls, args, kwargs, options, address)
+        except Ignore as ignore:
+            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+            raise ActorNotNeededError(f"{name} is not needed on {self.node.name}: {ignore}", actor=name, node=self.node.name) from None
         except Exception as error:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
             text = f"{name} did not start on {self.node.name}: {type(error).__name__}: {error}"
@@ -241,37 +250,57 @@ class Host:
             self._end(cell, cell.ended)
             raise RuntimeError(f"{address.name} ended while it was starting: {cell.ended}")
         cell.started = True
+        if options.idle_timeout is not None:
+            self.home(cell).start_soon(self._stop_when_idle, cell, options.idle_timeout)
         if cell.mailbox:
             cell.busy = True
             self.workers.submit(cell)
 
-    async def stop(self, name: str, epoch: int, reason: ExitReason) -> None:
-        """Let the running method finish, call `on_stop`, end the actor and give its name back. Ending one that has ended is no error."""
+    async def stop(
+        self, name: str, epoch: int, reason: ExitReason, shutdown: float | Literal["kill"] | None = STOP_SECONDS
+    ) -> ExitReason | None:
+        """Let the running method finish, call `on_stop`, end the actor and give its name back; returns how it has ended.
+
+        `shutdown`: seconds for that, None for no limit; methods that run on are cancelled then, and what ignores that is left behind.
+        "kill": cancelled at once, and without `on_stop`. Ending one that has ended is no error.
+        """
         cell = self.cells.get(name)
         if cell is None or cell.system or (epoch and cell.address.epoch != epoch):
-            return
+            return self._exits.get((name, epoch))
+        if cell.ended is None and shutdown == "kill":
+            self._end_now(cell, ExitReason("killed", str(reason)))
         if cell.ended is not None:
-            await self.watch(name, cell.address.epoch)
-            return
+            return await self.watch(name, cell.address.epoch)
         jobs = cell.end(reason)
         for job in jobs:
             job.sink.refused(job, cell.gone())
         with trio.CancelScope(shield=True):
-            with trio.move_on_after(STOP_SECONDS):
+            until = trio.current_time() + (math.inf if shutdown is None or shutdown == "kill" else shutdown)
+            with trio.move_on_at(until):
                 await cell.wait_quiet()
             for job in tuple(cell.running):
                 if job.runner is not None:
                     job.runner.cancel()
-            with trio.move_on_after(STOP_SECONDS):
+            with trio.move_on_at(max(until, trio.current_time() + LAST_SECONDS)):
                 try:
                     await cell.instance.on_stop(reason)
                 except Exception:
                     logger.exception("%s: on_stop raised", name)
-            with trio.move_on_after(STOP_SECONDS):
+            with trio.move_on_after(LAST_SECONDS):
                 if cell in self._homes:
                     await self._homes[cell].close()
             await self._give_back(cell.address)
         self._end(cell, reason)
+        return reason
+
+    async def _stop_when_idle(self, cell: Cell, seconds: float) -> None:
+        served = -1
+        while served != cell.served or cell.running or cell.mailbox:
+            served = cell.served
+            await trio.sleep(seconds)
+        # Not from here: this task is one of the actor's own, which stopping waits for.
+        reason = ExitReason("idle", f"no call for {seconds:g} s")
+        self._nursery.start_soon(self.stop, cell.address.name, cell.address.epoch, reason)
 
     async def watch(self, name: str, epoch: int) -> ExitReason:
         """Wait until this epoch of the actor has ended; returns at once if it has already, or never was here."""
@@ -290,17 +319,29 @@ class Host:
     async def drain(self, seconds: float) -> None:
         """Take no new work, and move the actors whose supervisors are elsewhere: these start them again on other nodes as soon as they end.
 
-        Then let accepted calls of the others finish for at most `seconds`, and stop them, the latest first.
+        Supervisors among them leave their children to their successors. Then let accepted calls of the others finish for at most `seconds`,
+        and stop them, the latest first.
         """
         self.draining = True
-        moving = [self.cells[name].address for name, supervisor in self._supervisors.items() if supervisor not in self.cells]
-        async with trio.open_nursery() as stops:
-            for address in moving:
-                stops.start_soon(self.stop, address.name, address.epoch, ExitReason("node left", f"node {self.node.name} leaves"))
+        left = ExitReason("node left", f"node {self.node.name} leaves")
+        for moving in self._moving():
+            async with trio.open_nursery() as stops:
+                for address in moving:
+                    stops.start_soon(self.stop, address.name, address.epoch, left)
         with trio.move_on_after(seconds):
             for cell in [cell for cell in self.cells.values() if not cell.system]:
                 await cell.wait_quiet()
         await self.stop_all(ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"))
+
+    def _moving(self) -> Iterator[list[Address]]:
+        """The actors whose supervisors are elsewhere, then those of the supervisors among them, and so on: whoever would restart them here
+        has gone first.
+        """
+        gone = set(self.supervisors.values()) - set(self.cells)
+        while gone:
+            names = [name for name, supervisor in self.supervisors.items() if supervisor in gone and name in self.cells]
+            yield [self.cells[name].address for name in names]
+            gone = set(names)
 
     def pause_names(self) -> None:
         """Somebody else may get the names soon. Their actors are served no more, for now: mail waits and outcomes are held back."""
@@ -343,6 +384,10 @@ class Host:
         reason = _why(error)
         # What the runtime itself says needs no traceback through the runtime.
         logger.error("%s ended: %s", cell.address.name, reason, exc_info=error if reason.kind == "raised" else None)
+        self._end_now(cell, reason)
+
+    def _end_now(self, cell: Cell, reason: ExitReason) -> None:
+        """Without waiting for anything that runs in it."""
         waiting = cell.end(reason)
         for job in waiting:
             job.sink.refused(job, cell.gone())
@@ -379,7 +424,7 @@ class Host:
                 job.sink.refused(job, cell.gone())
         if self.cells.get(cell.address.name) is cell:
             del self.cells[cell.address.name]
-            self._supervisors.pop(cell.address.name, None)
+            self.supervisors.pop(cell.address.name, None)
         home = self._homes.pop(cell, None)
         if home is not None:
             home.cancel()

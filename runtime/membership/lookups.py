@@ -13,7 +13,7 @@ import trio
 
 from actors.errors import StoreCompactedError, StoreError
 from actors.method import Address
-from runtime.store.interface import Store
+from runtime.store.interface import Event, Store
 
 NAMES_KEPT = 10_000
 ASK_AGAIN = 0.5
@@ -27,13 +27,26 @@ class Lookup(Protocol):
         ...
 
 
+class Follower(Protocol):
+    """Who hears of every change of the names while they are followed."""
+
+    def changed(self, event: Event) -> None:
+        """A name was claimed or given back."""
+        ...
+
+    def forget(self) -> None:
+        """Changes may have been missed."""
+        ...
+
+
 class Lookups:
     """The cache of one node. `run` keeps it honest, and while it cannot, every lookup asks the store.
 
     `may_live(address)`: False for what this node knows to have ended, whether the store says so yet or not.
     """
 
-    def __init__(self, store: Store, names: Lookup, prefix: str, may_live: Callable[[Address], bool]) -> None:
+    def __init__(self, store: Store, names: Lookup, prefix: str, may_live: Callable[[Address], bool], follower: Follower) -> None:
+        self._follower = follower
         self._may_live = may_live
         self._store = store
         self._names = names
@@ -41,6 +54,11 @@ class Lookups:
         self._known: OrderedDict[str, Address] = OrderedDict()
         self._seen = 0
         """All changes up to this revision are taken into account; 0 while nothing is known of them."""
+
+    @property
+    def is_following(self) -> bool:
+        """True while every change of the names is seen."""
+        return self._seen > 0
 
     async def locate(self, name: str) -> Address:
         """Where the actor of this name is. Raises `ActorNotFoundError`."""
@@ -65,11 +83,13 @@ class Lookups:
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
             try:
                 self._seen = (await self._store.range(self._prefix + "\0")).revision
+                self._follower.forget()
                 while True:
                     batch = await self._store.poll(self._prefix, self._seen + 1)
                     self._seen = batch.revision
                     for event in batch.events:
                         self.forget(event.key.removeprefix(self._prefix))
+                        self._follower.changed(event)
             except StoreCompactedError:
                 self._drop()
             except StoreError:
@@ -77,5 +97,6 @@ class Lookups:
                 await trio.sleep(ASK_AGAIN)
 
     def _drop(self) -> None:
+        self._follower.forget()
         self._known.clear()
         self._seen = 0

@@ -1,32 +1,42 @@
 """Names: who owns which, with epochs; and the state kept under them.
 
 A claim is one transaction tied to the owner's lease; the store's revision of it is the epoch. Saving state is a transaction on the same
-record, so what a fenced predecessor computes cannot be saved. A name whose supervisor promises to restart it is marked as supervised:
-calls to
-it wait instead of failing while nobody has it.
+record, so what a fenced predecessor computes cannot be saved. A name that its supervisor promises to restart is waited for while nobody has
+it: see `promises`.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import attrs
 import trio
 
 from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StoreCompactedError, StoreError, StoreOutcomeUnknownError
 from actors.method import Address
+from runtime.membership.promises import NAMES, SUPERVISED, Promises
 from runtime.membership.states import States
-from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
+from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Get, Put, Store
 from runtime.wire.codec import Codec
-
-NAMES = "names/"
-SUPERVISED = "supervised/"
 
 GIVE_BACK_AFTER = 1.0
 """Seconds from a claim whose outcome nobody learned, for it may still be on its way, and between attempts."""
 
 LOOK_AGAIN = 0.5
 """Seconds between looks at whether a supervisor still promises a name, while waiting for it to be claimed."""
+
+
+@attrs.frozen
+class Owner:
+    """What is written of a name that somebody has. `supervisor`: for whom it was started, "" for nobody. `resources`: what it takes."""
+
+    node: str
+    incarnation: int
+    class_path: str
+    supervisor: str
+    resources: Mapping[str, float]
 
 
 class Names:
@@ -39,6 +49,7 @@ class Names:
         self._node = node
         self._incarnation = incarnation
         self._states = States(store, NAMES)
+        self.promises = Promises(store, lease, self._encode, self._decode)
         self._claims = itertools.count(1)
         self._strays: dict[Compare, None] = {}
         self._strayed = trio.Event()
@@ -57,11 +68,11 @@ class Names:
             self._strayed = trio.Event()
             await self._strayed.wait()
 
-    async def claim(self, name: str, class_path: str, on_behalf_of: str = "") -> int:
+    async def claim(self, name: str, class_path: str, on_behalf_of: str = "", resources: Mapping[str, float] | None = None) -> int:
         """See `NameClaims.claim`."""
         key = NAMES + name
         # Its number tells this claim from all others of this node.
-        value = self._encode([self._node, self._incarnation, class_path, next(self._claims)])
+        value = self._encode([self._node, self._incarnation, class_path, next(self._claims), on_behalf_of, dict(resources or {})])
         try:
             result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)])
         except (trio.Cancelled, StoreOutcomeUnknownError):
@@ -112,7 +123,7 @@ class Names:
                 address = self._address(name, entry)
                 if (address.node, address.incarnation) != gone:
                     return address, result.revision
-            elif promise is None:
+            if not isinstance(promise, Entry) or not await self.promises.stands(name, promise):
                 raise ActorNotFoundError(f"there is no actor called {name!r} in the cluster", actor=name)
             with trio.move_on_after(LOOK_AGAIN):
                 try:
@@ -123,16 +134,23 @@ class Names:
 
     async def all(self) -> list[Address]:
         """All named actors."""
+        return [address for address, _ in await self.owners()]
+
+    async def owners(self) -> list[tuple[Address, Owner]]:
+        """All named actors, with what is written of them."""
         found = await self._store.range(NAMES)
-        return [self._address(entry.key.removeprefix(NAMES), entry) for entry in found.entries]
+        return [(self._address(entry.key.removeprefix(NAMES), entry), self.owner(entry.value)) for entry in found.entries]
 
-    async def promise(self, name: str, supervisor: str) -> None:
-        """Mark `name` as supervised from now on, as long as this node lives."""
-        await self._store.put(SUPERVISED + name, supervisor.encode(), self._lease)
-
-    async def withdraw(self, name: str) -> None:
-        """Nobody will restart `name` any more: those who wait for it learn so."""
-        await self._store.delete(SUPERVISED + name)
+    async def owned(self, names: Sequence[str]) -> dict[str, tuple[Address, str]]:
+        """Of these names, those that actors have, with where they are and the supervisors that they were started for ("" for none)."""
+        found: dict[str, tuple[Address, str]] = {}
+        for start in range(0, len(names), MAX_OPERATIONS):
+            part = names[start : start + MAX_OPERATIONS]
+            result = await self._store.transaction([], [Get(NAMES + name) for name in part])
+            for name, entry in zip(part, result.responses, strict=True):
+                if isinstance(entry, Entry):
+                    found[name] = self._address(name, entry), self.owner(entry.value).supervisor
+        return found
 
     async def save(self, name: str, epoch: int, state: object) -> None:
         """See `NameClaims.save`."""
@@ -143,9 +161,14 @@ class Names:
         found = await self._states.saved(name)
         return self._decode(found) if found is not None else None
 
+    def owner(self, value: bytes) -> Owner:
+        """What the value of a name says."""
+        node, incarnation, class_path, _, supervisor, resources = cast("list[Any]", self._decode(value))
+        return Owner(node, incarnation, class_path, supervisor, resources)
+
     def _address(self, name: str, entry: Entry) -> Address:
-        node, incarnation, class_path, _ = cast("list[Any]", self._decode(entry.value))
-        return Address(name, node, incarnation, entry.mod_revision, class_path, True)
+        owner = self.owner(entry.value)
+        return Address(name, owner.node, owner.incarnation, entry.mod_revision, owner.class_path, True)
 
     def _encode(self, value: object, where: str = "") -> bytes:
         """As one piece: in the store there is nothing beside the control part."""

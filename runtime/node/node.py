@@ -25,6 +25,7 @@ from actors.supervision import ExitReason
 from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.faults import Faults
+from runtime.hosting.family import HostedFamily
 from runtime.hosting.host import Host
 from runtime.hosting.leased import LeasedNames
 from runtime.hosting.services import NODE_SERVICE, NodeService, store_service
@@ -35,10 +36,13 @@ from runtime.membership.coordination import Coordination
 from runtime.membership.deaths import Deaths
 from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members, MembersWatch
-from runtime.membership.names import NAMES, Names
+from runtime.membership.names import Names
+from runtime.membership.promises import NAMES
+from runtime.node.placing import Placing
 from runtime.node.starting import Starting
 from runtime.node.status import describe
 from runtime.store.service import StoreService
+from runtime.supervision.orphans import Orphans
 from runtime.supervision.work import SupervisionWork
 from runtime.wire.introduction import Introduction, Peer
 
@@ -68,6 +72,10 @@ class _Options:
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         return cast("A", await self._node.starting.get_or_start(actor, args, kwargs, self._options))
 
+    async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        node = self._node
+        return cast("A", await node.starting.stand(actor, args, kwargs, self._options, node.candidacies))
+
 
 class Node:
     """One node of a cluster, open for use. Get one from `open_node`; see `actors.node.NodeInterface` for what it offers."""
@@ -90,6 +98,8 @@ class Node:
         self.secret = secret
         self.asked_to_leave = trio.Event()
         self._following = trio.CancelScope()
+        self.candidacies: trio.Nursery
+        """Where this node stands for singletons, until it leaves."""
         self._station = Station(
             introduction,
             secret,
@@ -109,10 +119,11 @@ class Node:
         codec = self._station.codec
         enrolment.use(store)
         self._names = Names(store, codec, enrolment.record.lease, self.name, self.incarnation)
-        self._lookups = Lookups(store, self._names, NAMES, self._may_live)
         self._members = Members(store, codec, self._gone)
+        placing = Placing(self._members, self._names, environment, lambda: self._lookups.is_following)
+        self._lookups = Lookups(store, self._names, NAMES, self._may_live, placing)
         self._deaths = Deaths(self._members, store, coordination.identity, environment, nursery, self._ended)
-        self.starting = Starting(self._station, self._names, self._members, environment)
+        self.starting = Starting(self._station, self._names, self._members, environment, placing)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
         if coordination.store is not None:
@@ -150,6 +161,10 @@ class Node:
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """See `Spawner.get_or_spawn`; needs a name, so use `options(name=...)` first."""
         return await self.options().get_or_spawn(actor, *args, **kwargs)
+
+    async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """See `Spawner.singleton`; needs a name, so use `options(name=...)` first."""
+        return await self.options().singleton(actor, *args, **kwargs)
 
     @overload
     async def lookup(self, name: str) -> object: ...
@@ -267,6 +282,8 @@ class Node:
                 nursery.start_soon(self._lookups.run, name="names")
                 nursery.start_soon(self._names.run, name="claims")
                 nursery.start_soon(self._let_go, name="references")
+                nursery.start_soon(Orphans(HostedFamily(self._station.host), self.starting.is_supervised).run, name="orphans")
+                self.candidacies = nursery
                 task_status.started()
 
     async def stop_actors(self) -> None:
@@ -296,7 +313,7 @@ class Node:
             self._environment,
             lambda: self._names,
             station.make_handle,
-            lambda supervisor, address: SupervisionWork(supervisor, address.name, self.starting, self._environment),
+            lambda supervisor, address, parent: SupervisionWork(supervisor, address, parent, self.starting, self._environment),
         )
 
     def _ended(self, identity: tuple[str, int], reason: str) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Literal, cast
 
 import trio
 
 from actors.actor import Actor
+from actors.children import ChildSpec
 from actors.errors import (
     ActorClassError,
     ActorNotFoundError,
     CallError,
     NameTakenError,
-    NodeNotFoundError,
-    NoPlacementError,
     RemoteError,
 )
+from actors.handle import Handle
 from actors.messages import import_path, path_by_file
 from actors.method import Address
 from actors.node import Member
@@ -25,18 +25,23 @@ from actors.supervision import ExitReason
 from runtime.calls.failures import plain_error
 from runtime.calls.station import Station
 from runtime.environment import Environment
+from runtime.hosting.family import birthplace
+from runtime.hosting.host import STOP_SECONDS
 from runtime.membership.members import Members
 from runtime.membership.names import Names
-from runtime.supervision.work import choose_node
+from runtime.membership.promises import CLUSTER
+from runtime.node.placing import Placing
+from runtime.supervision.singletons import Singleton
 
 TAKE_BACK_SECONDS = 1.0
 """How long a spawn that is cancelled may take to undo itself."""
 
 
 class Starting:
-    """Actors, started and stopped from this node on any. Implements `runtime.supervision.work.Operations`."""
+    """Actors, started and stopped from this node on any. Implements `runtime.supervision.operations.Operations`."""
 
-    def __init__(self, station: Station, names: Names, members: Members, environment: Environment) -> None:
+    def __init__(self, station: Station, names: Names, members: Members, environment: Environment, placing: Placing) -> None:
+        self._placing = placing
         self._station = station
         self._names = names
         self._members = members
@@ -48,15 +53,58 @@ class Starting:
         """Start an actor and return its handle; see `Spawner.spawn`."""
         if not (isinstance(actor, type) and issubclass(actor, Actor)):
             raise TypeError(f"spawn takes a subclass of actors.Actor, not {actor!r}")
-        if options.on in (None, self._station.identity[0]) and not options.labels:
-            codec = self._station.codec
-            copied = tuple(codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
-            copied_kwargs = {key: codec.copy(value, key) for key, value in kwargs.items()}
-            address = await self._station.host.start(actor, copied, copied_kwargs, options, import_path(actor))
+        if options.on in (None, self._station.identity[0]) and not options.labels and not options.resources and options.placement is None:
+            address = await self._start_here(actor, args, kwargs, options)
         else:
             address = await self.start_actor(import_path(actor), args, dict(kwargs), options, "")
         handle = self._station.make_handle(address, actor)
         return handle if options.call_options().is_default else handle.options(timeout=options.timeout, retry=options.retry)
+
+    async def _start_here(
+        self, actor: type[Actor], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions, on_behalf_of: str = ""
+    ) -> Address:
+        codec = self._station.codec
+        copied = tuple(codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
+        copied_kwargs = {key: codec.copy(value, key) for key, value in kwargs.items()}
+        return await self._station.host.start(actor, copied, copied_kwargs, options, import_path(actor), on_behalf_of)
+
+    async def stand(
+        self,
+        actor: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+        nursery: trio.Nursery,
+    ) -> object:
+        """See `Spawner.singleton`. The candidacy lives in `nursery`."""
+        if not (isinstance(actor, type) and issubclass(actor, Actor)):
+            raise TypeError(f"singleton takes a subclass of actors.Actor, not {actor!r}")
+        if options.name is None:
+            raise ValueError("a singleton needs a name: node.options(name=...).singleton(...)")
+        candidate = Singleton(options.name, self, lambda: self._start_here(actor, args, kwargs, options, CLUSTER))
+        address = await nursery.start(candidate.run, name=f"candidate for {options.name}")
+        return self._station.make_handle(address, actor)
+
+    async def stand_for(self, name: str) -> None:
+        """See `Election.stand_for`."""
+        await self._names.promises.stand_for(name, self._station.identity[0])
+
+    async def stand_down(self, name: str) -> None:
+        """See `Election.stand_down`."""
+        await self._names.promises.stand_down(name, self._station.identity[0])
+
+    async def find(self, name: str) -> Address | None:
+        """See `Election.find`."""
+        return await self._names.find(name)
+
+    async def is_supervised(self, name: str) -> bool:
+        """True if the supervisor of this name lives, or will again."""
+        born = birthplace(name)
+        if born is not None:
+            seen = self._members.find(born[0])
+            if seen is not None and seen.member.incarnation == born[1]:
+                return True
+        return await self._names.promises.supervised(name)
 
     async def get_or_start(
         self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions
@@ -77,16 +125,17 @@ class Starting:
     async def start_actor(
         self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
     ) -> Address:
-        """See `runtime.supervision.work.Operations.start_actor`."""
-        member = await self._place(options)
+        """See `Operations.start_actor`."""
+        member = await self._placing.place(options)
         by_file = path_by_file(class_path)
-        try:
-            return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
-        except ActorClassError:
-            if by_file is None:
-                raise
-        # A class of this script itself: nodes of a local cluster know it as that, others by the name of its file.
-        return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
+        with self._placing.starting(options, member):
+            try:
+                return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
+            except ActorClassError:
+                if by_file is None:
+                    raise
+            # A class of this script itself: nodes of a local cluster know it as that, others by the name of its file.
+            return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
 
     async def _spawn_on(
         self, member: Member, path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
@@ -106,12 +155,15 @@ class Starting:
                 raise
             raise plain from None
 
-    async def stop_address(self, address: Address, reason: ExitReason) -> None:
+    async def stop_address(
+        self, address: Address, reason: ExitReason, shutdown: float | Literal["kill"] | None = STOP_SECONDS
+    ) -> ExitReason | None:
         """See `Operations.stop_address`."""
+        service = self._station.node_service(address.node, address.incarnation)
         try:
-            await self._station.node_service(address.node, address.incarnation).stop_actor(address.name, address.epoch, reason)
+            return cast("ExitReason | None", await service.stop_actor(address.name, address.epoch, reason, shutdown))
         except ActorNotFoundError:
-            return
+            return None
 
     async def watch_address(self, address: Address) -> ExitReason:
         """See `Operations.watch_address`."""
@@ -128,28 +180,34 @@ class Starting:
             # The node lives and only the session with it was lost: watch again.
             await trio.sleep(0.05)
 
-    async def promise(self, name: str, supervisor: str) -> None:
+    async def living(self, supervisor: str, names: Sequence[str]) -> dict[str, Address]:
+        """See `Operations.living`."""
+        found: dict[str, Address] = {}
+        for name, (address, started_for) in (await self._names.owned(names)).items():
+            await self._members.caught_up(address.incarnation)
+            seen = self._members.find(address.node)
+            identity = (address.node, address.incarnation)
+            lives = seen is not None and seen.member.incarnation == address.incarnation and not self._members.is_dead(identity)
+            if started_for == supervisor and lives:
+                found[name] = address
+        return found
+
+    async def promise(self, name: str, supervisor: Address, *, lasting: bool, added: ChildSpec | None) -> None:
         """See `Operations.promise`."""
-        await self._names.promise(name, supervisor)
+        await self._names.promises.give(name, supervisor.name, _epoch(supervisor), lasting=lasting, added=added)
 
-    async def withdraw(self, name: str) -> None:
+    async def withdraw(self, name: str, supervisor: Address, forget: str | None) -> None:
         """See `Operations.withdraw`."""
-        await self._names.withdraw(name)
+        await self._names.promises.withdraw(name, supervisor.name, _epoch(supervisor), forget=forget)
 
-    async def _place(self, options: SpawnOptions) -> Member:
-        if options.on is not None:
-            seen = self._members.find(options.on)
-            if seen is None:
-                await self._members.caught_up(self._members.revision + 1)
-                seen = self._members.find(options.on)
-            if seen is None:
-                known = ", ".join(member.name for member in self._members.all())
-                raise NodeNotFoundError(f"there is no node called {options.on!r} in the cluster; its nodes are: {known}", node=options.on)
-            return seen.member
-        load: dict[str, int] = {}
-        for address in await self._names.all():
-            load[address.node] = load.get(address.node, 0) + 1
-        chosen = choose_node(self._members.all(), dict(options.labels), self._environment.random(), load)
-        if chosen is None:
-            raise NoPlacementError(f"no node carries the labels {dict(options.labels)!r}", actor=options.name)
-        return chosen
+    async def added(self, supervisor: Address) -> list[ChildSpec]:
+        """See `Operations.added`."""
+        return await self._names.promises.added(supervisor.name)
+
+    def handle(self, address: Address) -> Handle:
+        """See `Operations.handle`."""
+        return cast("Handle", self._station.make_handle(address))
+
+
+def _epoch(supervisor: Address) -> int | None:
+    return supervisor.epoch if supervisor.registered else None

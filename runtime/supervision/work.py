@@ -1,84 +1,74 @@
 """A supervisor at work: starts children where they fit, watches them, and does what the decision machine says.
 
 Effects are carried out in the machine's order by one task; each running child is watched by a call that its node answers when the child has
-ended. Names of children are marked as supervised, so that calls to one that is being restarted wait for it instead of failing.
+ended. Names of children are promised, so that calls to one that is being restarted wait for it instead of failing. A supervisor that begins
+where another of its name ended adopts the children that live: see `actors.adoption`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable
 
 import attrs
 import trio
 
-from actors.errors import ActorStartError, CallError, NameTakenError, SpawnError, SupervisorGaveUpError, UnderstudyError
+from actors.adoption import adopted
+from actors.children import ChildSpec, ChildStatus, DeathReport, SupervisorStatus
+from actors.errors import (
+    ActorNotNeededError,
+    ActorStartError,
+    CallError,
+    ChildExistsError,
+    ChildNotFoundError,
+    ChildRunningError,
+    NameTakenError,
+    SupervisorGaveUpError,
+    SupervisorStoppingError,
+    TooManyChildrenError,
+    UnderstudyError,
+)
+from actors.handle import Handle
 from actors.method import Address
-from actors.node import Member
-from actors.restarts import RestartMachine
 from actors.supervision import Answer, Effect, Exit, ExitReason, Forgotten, Ready, Start, Stop, TryAgain
-from actors.supervisor import ChildSpec, ChildStatus, Supervisor
+from actors.supervisor import Supervisor
 from runtime.environment import Environment
+from runtime.supervision.operations import Child, Operations, seconds_of
 
 NAME_SECONDS = 10.0
 """How long a child's start waits for its name, which its dead predecessor's lease may still hold."""
 
+DEATHS_KEPT = 50
+MOST_DEPTH = 32
+"""Levels of a tree: a supervisor that starts itself, by whatever detour, comes to an end here."""
+
+STOP_MARGIN = 1.0
+"""Seconds for the answer, beyond those that a child is given to stop."""
+
 logger = logging.getLogger("understudy.supervision")
 
 
-class Operations(Protocol):
-    """What a supervisor needs of its node."""
+@attrs.frozen
+class _Withdrawal:
+    """Nothing of this child is to be kept in the store any more."""
 
-    async def start_actor(
-        self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: Any, supervisor: str
-    ) -> Address:
-        """Start an actor on the node that `options` name or that fits best. Raises `SpawnError` or `CallError`."""
-        ...
-
-    async def stop_address(self, address: Address, reason: ExitReason) -> None:
-        """Stop the actor at `address`, if it is still there."""
-        ...
-
-    async def watch_address(self, address: Address) -> ExitReason:
-        """Wait until the actor at `address` has ended, by itself or with its node."""
-        ...
-
-    async def promise(self, name: str, supervisor: str) -> None:
-        """Mark `name` as one that will be started again."""
-        ...
-
-    async def withdraw(self, name: str) -> None:
-        """Take the mark back."""
-        ...
-
-
-@attrs.define
-class _Child:
-    spec: ChildSpec
-    name: str
-    address: Address | None = None
-    promised: bool = False
-    watch: trio.CancelScope | None = None
+    child: Child
 
 
 class SupervisionWork:
-    """See `actors.supervisor.SupervisorWork`."""
+    """See `actors.supervisor.SupervisorWork`. `parent`: the name of the supervisor's own supervisor, "" if it has none."""
 
-    def __init__(self, supervisor: Supervisor, name: str, operations: Operations, environment: Environment) -> None:
+    def __init__(self, supervisor: Supervisor, address: Address, parent: str, operations: Operations, environment: Environment) -> None:
         self._supervisor = supervisor
-        self._name = name
+        self._address = address
+        self._name = address.name
+        self._lasting = bool(parent)
         self._operations = operations
         self._environment = environment
-        self._children = {spec.id: _Child(spec, self._child_name(spec)) for spec in supervisor.specs}
-        self._machine = RestartMachine(
-            [spec.rule() for spec in supervisor.specs],
-            supervisor.strategy,
-            supervisor.intensity,
-            supervisor.period,
-            draw=environment.random,
-        )
-        self._effects: list[Effect] = []
+        self._children = {spec.id: Child(spec, self._child_name(spec)) for spec in supervisor.specs}
+        self._machine = supervisor.machine(supervisor.specs, environment.random)
+        self._queue: deque[Effect | _Withdrawal] = deque()
         self._more = trio.Event()
         self._ready = trio.Event()
         self._over = trio.Event()
@@ -86,85 +76,227 @@ class SupervisionWork:
         self._answers: dict[object, Answer] = {}
         self._answered: dict[object, trio.Event] = {}
         self._requests = 0
+        self._spawned = 0
+        self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
+        self._work = trio.CancelScope()
+
+    # What supervisors are asked
 
     async def start(self) -> None:
         """See `SupervisorWork.start`."""
-        self._supervisor.nursery.start_soon(self._carry_out)
-        self._do(self._machine.start(self._environment.now()))
+        if self._name.count("/") >= MOST_DEPTH:
+            raise ActorStartError(
+                f"{self._name} is {MOST_DEPTH} levels deep in its tree: does a supervisor start itself, perhaps by way of others?",
+                actor=self._name,
+            )
+        await self._adopt()
+        self._supervisor.nursery.start_soon(self._carry_out, name=f"supervision of {self._name}")
+        self._do(self._begin())
         await self._ready.wait()
         if self._exit is not None:
-            raise ActorStartError(self._exit.text, actor=self._name, remote_traceback=self._exit.traceback)
+            raise ActorStartError(f"{self._name}: {self._exit.text}", actor=self._name, remote_traceback=self._exit.traceback)
 
-    async def stop(self) -> None:
+    async def stop(self, reason: ExitReason) -> None:
         """See `SupervisorWork.stop`."""
+        if reason.kind == "node left" and self._lasting:
+            # It starts again elsewhere, and its children have no reason to end.
+            self._work.cancel()
+            return
         self._do(self._machine.stop(self._environment.now()))
         await self._over.wait()
 
-    async def start_child(self, spec: ChildSpec) -> str:
+    async def start_child(self, spec: ChildSpec) -> Handle:
         """See `Supervisor.start_child`."""
-        known = self._children.get(spec.id)
-        if known is None:
-            self._children[spec.id] = _Child(spec, self._child_name(spec))
-        answer = await self._ask(self._machine.add, spec.rule())
-        if answer.reply in ("already started", "already present"):
-            raise ValueError(f"{self._name} has a child {spec.id!r} already; ids are unique in a supervisor")
-        if answer.reply == "start failed":
-            reason = answer.reason or ExitReason("start failed")
+        rule = spec.rule()
+        self._children.setdefault(spec.id, Child(spec, self._child_name(spec), added=True))
+        try:
+            answer = await self._ask(lambda request: self._machine.add(rule, request))
+        except ValueError:
             self._children.pop(spec.id, None)
-            raise ActorStartError(
-                f"{self._name}/{spec.id} did not start: {reason}", actor=self._child_name(spec), remote_traceback=reason.traceback
-            )
-        return self._children[spec.id].name
+            raise
+        if answer.reply == "too many children":
+            self._children.pop(spec.id, None)
+            raise TooManyChildrenError(f"{self._name} has {self._supervisor.max_children} children, its limit; it starts no more")
+        if answer.reply in ("already started", "already present"):
+            state = "runs" if answer.reply == "already started" else "is kept without an actor, or being restarted"
+            raise ChildExistsError(f"{self._path(spec.id)} exists already, and {state}; ids are unique in a supervisor")
+        return self._started(spec.id, answer)
 
-    async def stop_child(self, id: str) -> None:
+    async def spawn(self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]) -> Handle:
+        """See `DynamicSupervisor.spawn`."""
+        self._spawned += 1
+        spec = attrs.evolve(
+            template,
+            id=f"{template.id}-{self._address.epoch}-{self._spawned}",
+            args=args or template.args,
+            kwargs=kwargs or template.kwargs,
+            options=attrs.evolve(template.options, name=None),
+        )
+        return await self.start_child(spec)
+
+    async def stop_child(self, child: str | Handle) -> None:
         """See `Supervisor.stop_child`."""
-        answer = await self._ask(self._machine.terminate, id)
-        if answer.reply == "not found":
-            raise KeyError(f"{self._name} has no child {id!r}; it has: {', '.join(self._children) or 'none'}")
-        await self._ask(self._machine.delete, id)
+        id = self._id(child)
+        answer = await self._ask(lambda request: self._machine.terminate(id, request))
+        self._refuse(id, answer)
 
-    def children(self) -> list[ChildStatus]:
-        """See `Supervisor.children`."""
-        statuses: list[ChildStatus] = []
+    async def restart_child(self, child: str | Handle) -> Handle:
+        """See `Supervisor.restart_child`."""
+        id = self._id(child)
+        answer = await self._ask(lambda request: self._machine.restart(id, request))
+        self._refuse(id, answer)
+        return self._started(id, answer)
+
+    async def delete_child(self, child: str | Handle) -> None:
+        """See `Supervisor.delete_child`."""
+        id = self._id(child)
+        answer = await self._ask(lambda request: self._machine.delete(id, request))
+        self._refuse(id, answer)
+
+    def status(self) -> SupervisorStatus:
+        """See `Supervisor.status`."""
+        now = self._environment.now()
+        children: list[ChildStatus] = []
         for view in self._machine.children():
-            child = self._children[view.rule.id]
-            node = child.address.node if child.address is not None else None
-            last = str(view.last_exit) if view.last_exit is not None else None
-            statuses.append(
-                ChildStatus(id=view.rule.id, name=child.name, state=view.state, node=node, restarts=view.restarts, last_exit=last)
-            )
-        return statuses
+            child = self._children.get(view.rule.id)
+            if child is not None:
+                children.append(child.status(view, now))
+        supervisor = self._supervisor
+        return SupervisorStatus(
+            name=self._name,
+            strategy=supervisor.strategy,
+            intensity=supervisor.intensity,
+            period=supervisor.period,
+            recent_restarts=self._machine.intensity.recent(now),
+            automatic_shutdown=supervisor.automatic_shutdown,
+            max_children=supervisor.max_children,
+            children=tuple(children),
+            deaths=tuple(self._deaths),
+        )
+
+    # Requests
 
     def _child_name(self, spec: ChildSpec) -> str:
         return spec.options.name or f"{self._name}/{spec.id}"
 
-    async def _ask(self, question: Any, subject: object) -> Answer:
+    def _path(self, id: str) -> str:
+        return f"{self._name}/{id}"
+
+    def _id(self, child: str | Handle) -> str:
+        """The id of a child that was named by it, by the actor's name, or by a handle."""
+        name = child.name if isinstance(child, Handle) else child
+        if name in self._children:
+            return name
+        by_path = name.removeprefix(f"{self._name}/")
+        if by_path in self._children:
+            return by_path
+        for id, known in self._children.items():
+            if known.name == name:
+                return id
+        raise self._not_found(name)
+
+    def _not_found(self, id: str) -> ChildNotFoundError:
+        some = sorted(self._children)[:10]
+        more = f" and {len(self._children) - len(some)} more" if len(self._children) > len(some) else ""
+        return ChildNotFoundError(f"{self._name} has no child {id!r}; it has: {', '.join(some) or 'none'}{more}")
+
+    def _refuse(self, id: str, answer: Answer) -> None:
+        """Raise what an answer amounts to, unless it says that all went well, or how a start went."""
+        if answer.reply == "not found":
+            raise self._not_found(id)
+        if answer.reply in ("running", "restarting"):
+            raise ChildRunningError(f"{self._path(id)} is {answer.reply}; stop it first")
+        if answer.reply == "supervisor stopped":
+            raise SupervisorStoppingError(f"{self._name} is stopping, and does nothing more for {id!r}")
+
+    def _started(self, id: str, answer: Answer) -> Handle:
+        """The handle of a child that was started on request; raises if it was not."""
+        self._refuse(id, answer)
+        child = self._children.get(id)
+        if answer.reply == "ignored":
+            raise ActorNotNeededError(f"{self._path(id)} does not want to run", actor=child.name if child is not None else None)
+        if answer.reply == "start failed" or child is None or child.address is None:
+            reason = answer.reason or ExitReason("start failed", "it ended at once")
+            raise ActorStartError(f"{self._path(id)} did not start: {reason}", actor=self._path(id), remote_traceback=reason.traceback)
+        return self._operations.handle(child.address)
+
+    async def _ask(self, question: Callable[[int], list[Effect]]) -> Answer:
         self._requests += 1
         request = self._requests
         event = self._answered[request] = trio.Event()
-        self._do(question(subject, request))
-        await event.wait()
-        del self._answered[request]
-        return self._answers.pop(request)
+        try:
+            self._do(question(request))
+            await event.wait()
+            return self._answers.pop(request)
+        finally:
+            del self._answered[request]
+
+    # Adoption
+
+    async def _adopt(self) -> None:
+        """Find the children that outlived an earlier incarnation of this supervisor; stop those that cannot be kept."""
+        if not self._address.registered:
+            return
+        for spec in await self._operations.added(self._address):
+            if spec.id not in self._children:
+                self._children[spec.id] = Child(spec, self._child_name(spec), added=True)
+        living = await self._operations.living(self._name, [child.name for child in self._children.values()])
+        lives = {id for id, child in self._children.items() if child.name in living}
+        for id, child in tuple(self._children.items()):
+            if child.added and id not in lives and child.spec.restart == "temporary":
+                del self._children[id]
+                await self._operations.withdraw(child.name, self._address, id)
+        strategy = self._supervisor.strategy
+        kept, given_up = adopted("one-for-one" if strategy == "dynamic" else strategy, list(self._children), lives)
+        for id in given_up:
+            child = self._children[id]
+            reason = ExitReason("stopped", f"{self._name} was restarted, and what it was started with has ended")
+            await self._stop_at(child, living[child.name], reason)
+        for id in kept:
+            self._children[id].adopted = living[self._children[id].name]
+        if kept:
+            logger.info("%s adopts %s", self._name, ", ".join(kept))
+
+    def _begin(self) -> list[Effect]:
+        """Children that an earlier incarnation was given are as good as those of the constructor."""
+        added = [child.spec for child in self._children.values() if child.added]
+        now = self._environment.now()
+        if self._supervisor.strategy == "dynamic":
+            effects = self._machine.start(now)
+            for spec in added:
+                effects += self._machine.add(spec.rule(), None)
+            return effects
+        if added:
+            self._machine = self._supervisor.machine((*self._supervisor.specs, *added), self._environment.random)
+        return self._machine.start(now)
+
+    # Carrying out
 
     def _do(self, effects: list[Effect]) -> None:
-        """Queue effects; they are carried out one after another."""
+        """Queue effects; they are carried out one after another. What concerns nobody else is done at once."""
         for effect in effects:
             if isinstance(effect, Answer):
-                self._answers[effect.request] = effect
-                self._answered[effect.request].set()
+                if effect.request in self._answered:
+                    self._answers[effect.request] = effect
+                    self._answered[effect.request].set()
+            elif isinstance(effect, Forgotten):
+                child = self._children.pop(effect.id, None)
+                if child is not None and child.is_kept_in_store:
+                    self._queue.append(_Withdrawal(child))
             else:
-                self._effects.append(effect)
+                self._queue.append(effect)
         self._more.set()
 
     async def _carry_out(self) -> None:
-        async with trio.open_nursery() as starts:
-            while not self._over.is_set():
-                await self._more.wait()
-                self._more = trio.Event()
-                while self._effects:
-                    await self._carry_out_one(self._effects.pop(0), starts)
-                await self._withdraw_vain_promises()
+        with self._work:
+            async with trio.open_nursery() as tasks:
+                while not self._over.is_set():
+                    await self._more.wait()
+                    self._more = trio.Event()
+                    while self._queue:
+                        await self._carry_out_one(self._queue.popleft(), tasks)
+                    if self._supervisor.strategy != "dynamic":
+                        await self._withdraw_vain_promises()
         if self._exit is not None and self._ready.is_set() and self._exit.kind == "shutdown":
             raise SupervisorGaveUpError(str(self._exit))
 
@@ -174,56 +306,82 @@ class SupervisionWork:
             child = self._children.get(view.rule.id)
             if child is not None and child.promised and view.state == "stopped":
                 child.promised = False
-                await self._operations.withdraw(child.name)
+                await self._operations.withdraw(child.name, self._address, None)
 
-    async def _carry_out_one(self, effect: Effect, starts: trio.Nursery) -> None:
+    async def _carry_out_one(self, effect: Effect | _Withdrawal, tasks: trio.Nursery) -> None:
         if isinstance(effect, Start):
-            starts.start_soon(self._start_child, self._children[effect.id])
+            tasks.start_soon(self._start_child, self._children[effect.id], name=f"child {effect.id} of {self._name}")
         elif isinstance(effect, Stop):
-            starts.start_soon(self._stop_child, self._children[effect.id], effect.shutdown)
+            tasks.start_soon(self._stop_child, self._children[effect.id])
         elif isinstance(effect, TryAgain):
-            starts.start_soon(self._try_again, effect)
-        elif isinstance(effect, Forgotten):
-            child = self._children.pop(effect.id, None)
-            if child is not None and child.promised:
-                await self._operations.withdraw(child.name)
+            tasks.start_soon(self._try_again, effect)
+        elif isinstance(effect, _Withdrawal):
+            await self._operations.withdraw(effect.child.name, self._address, effect.child.spec.id if effect.child.added else None)
         elif isinstance(effect, Ready):
             self._ready.set()
         elif isinstance(effect, Exit):
             self._exit = effect.reason
             for child in self._children.values():
-                if child.promised:
-                    await self._operations.withdraw(child.name)
+                if child.is_kept_in_store:
+                    await self._operations.withdraw(child.name, self._address, child.spec.id if child.added else None)
             self._ready.set()
             self._over.set()
-            starts.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
 
-    async def _start_child(self, child: _Child) -> None:
-        spec = child.spec
+    async def _start_child(self, child: Child) -> None:
+        id = child.spec.id
         with trio.CancelScope() as scope:
-            child.watch = scope
+            child.scope = scope
             try:
-                if not child.promised and spec.restart != "temporary":
-                    child.promised = True
-                    await self._operations.promise(child.name, self._name)
-                child.address = address = await self._start_when_name_is_free(child)
-            except (SpawnError, CallError, UnderstudyError) as error:
-                text = getattr(error, "remote_traceback", "")
-                reason = ExitReason("start failed", f"{child.name}: {error}", text)
-                self._do(self._machine.start_failed(spec.id, reason, self._environment.now()))
+                address = await self._begin_child(child)
+            except ActorNotNeededError as error:
+                logger.info("%s does not want to run: %s", child.name, error)
+                self._do(self._machine.ignored(id))
                 return
-            logger.info("%s started on %s (epoch %d)", child.name, address.node, address.epoch)
-            self._do(self._machine.started(spec.id, self._environment.now()))
+            except (CallError, UnderstudyError) as error:
+                self._end_of(
+                    child, ExitReason("start failed", f"{child.name}: {error}", getattr(error, "remote_traceback", "")), failed=True
+                )
+                return
+            child.address = address
+            child.started_at = self._environment.now()
+            logger.info("%s runs on %s (epoch %d)", child.name, address.node, address.epoch)
+            self._do(self._machine.started(id, child.started_at))
             reason = await self._operations.watch_address(address)
             if scope.cancel_called:
                 # It is being stopped, and ended before the watch did: whoever stops it tells.
                 return
-            logger.warning("%s on %s ended: %s", child.name, address.node, reason)
-            child.address = None
-            child.watch = None
-            self._do(self._machine.exited(spec.id, reason, self._environment.now()))
+            self._end_of(child, reason)
 
-    async def _start_when_name_is_free(self, child: _Child) -> Address:
+    def _end_of(self, child: Child, reason: ExitReason, *, failed: bool = False) -> None:
+        """A child's actor has ended by itself, or its start has failed."""
+        id, now = child.spec.id, self._environment.now()
+        logger.warning("%s ended: %s", child.name, reason)
+        self._report(child, child.address, reason)
+        child.address = None
+        child.scope = None
+        self._do(self._machine.start_failed(id, reason, now) if failed else self._machine.exited(id, reason, now))
+
+    def _report(self, child: Child, address: Address | None, reason: ExitReason) -> None:
+        node, epoch = (address.node, address.epoch) if address is not None else (None, None)
+        at = self._environment.wall_time()
+        self._deaths.append(DeathReport(id=child.spec.id, name=child.name, node=node, epoch=epoch, reason=reason, at=at))
+
+    async def _begin_child(self, child: Child) -> Address:
+        """Promise the child's name, if it is to be had again, and start or adopt its actor, within its time."""
+        spec = child.spec
+        if (child.added or spec.restart != "temporary") and not child.promised:
+            child.promised = spec.restart != "temporary"
+            added = spec if child.added else None
+            await self._operations.promise(child.name, self._address, lasting=self._lasting, added=added)
+        if child.adopted is not None:
+            address, child.adopted = child.adopted, None
+            return address
+        with trio.move_on_after(float("inf") if spec.start_timeout is None else spec.start_timeout):
+            return await self._start_when_name_is_free(child)
+        raise ActorStartError(f"{self._path(spec.id)} has not started within {spec.start_timeout:g} s, its start_timeout", actor=child.name)
+
+    async def _start_when_name_is_free(self, child: Child) -> Address:
         options = attrs.evolve(child.spec.options, name=child.name)
         until = self._environment.now() + NAME_SECONDS
         while True:
@@ -234,31 +392,36 @@ class SupervisionWork:
                     raise
                 await trio.sleep(0.05)
 
-    async def _stop_child(self, child: _Child, shutdown: float | str | None) -> None:
+    async def _stop_child(self, child: Child) -> None:
         address, child.address = child.address, None
-        if child.watch is not None:
-            child.watch.cancel()
+        if child.scope is not None:
+            child.scope.cancel()
+            child.scope = None
         if address is not None:
-            seconds = shutdown if isinstance(shutdown, float | int) else None if shutdown is None else 0.0
-            with trio.move_on_after(float("inf") if seconds is None else seconds + 1.0):
-                try:
-                    await self._operations.stop_address(address, ExitReason("stopped", f"by {self._name}"))
-                except (CallError, UnderstudyError) as error:
-                    logger.info("%s could not be asked to stop: %s", child.name, error)
+            stopping = self._machine.phase == "stopping"
+            await self._stop_at(child, address, ExitReason("parent stopped" if stopping else "stopped", f"by {self._name}"))
         self._do(self._machine.stopped(child.spec.id))
+
+    async def _stop_at(self, child: Child, address: Address, reason: ExitReason) -> None:
+        """Stop the actor of a child, within the time that it is given. Another end that it came to meanwhile is reported."""
+        shutdown = child.spec.shutdown
+        with trio.move_on_after(seconds_of(shutdown) + STOP_MARGIN) as scope:
+            try:
+                ended = await self._operations.stop_address(address, reason, shutdown)
+            except (CallError, UnderstudyError) as error:
+                logger.info("%s could not be asked to stop: %s", child.name, error)
+            else:
+                if ended is not None and not ended.is_normal and ended.kind != "killed":
+                    self._report(child, address, ended)
+        if scope.cancelled_caught:
+            logger.error(
+                "%s on %s did not stop within %s s: it is left behind, and its epoch %d with it",
+                self._path(child.spec.id),
+                address.node,
+                shutdown,
+                address.epoch,
+            )
 
     async def _try_again(self, effect: TryAgain) -> None:
         await trio.sleep_until(effect.at)
         self._do(self._machine.try_again(effect.id, self._environment.now()))
-
-
-def choose_node(members: Sequence[Member], labels: dict[str, str], draw: float, load: dict[str, int]) -> Member | None:
-    """The member to place an actor on: of those that carry all `labels` and are up, one with the fewest actors; `draw` in [0, 1) breaks
-    ties.
-    """
-    fitting = [member for member in members if member.state == "up" and labels.items() <= member.labels.items()]
-    if not fitting:
-        return None
-    least = min(load.get(member.name, 0) for member in fitting)
-    best = [member for member in fitting if load.get(member.name, 0) == least]
-    return best[int(draw * len(best))]

@@ -7,8 +7,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from actors import Actor, ChildSpec, ChildStatus, RemoteError, SpawnOptions, Supervisor, method
-from actors.errors import ActorDiedError, ActorNotFoundError, ActorStartError, NameTakenError, NotExecutedError, OutcomeUnknownError
+from actors import Actor, ChildCounts, ChildSpec, RemoteError, SpawnOptions, Supervisor, method
+from actors.errors import (
+    ActorDiedError,
+    ActorNotFoundError,
+    ActorStartError,
+    ChildExistsError,
+    ChildNotFoundError,
+    ChildRunningError,
+    NameTakenError,
+    NotExecutedError,
+    OutcomeUnknownError,
+)
 from tests.node.conftest import Pair
 
 
@@ -352,25 +362,35 @@ async def test_children_are_added_removed_and_listed_while_the_tree_runs(pair: P
     with trio.fail_after(5):
         supervisor = await tree(pair)
         assert await supervisor.children() == []
-        assert await supervisor.start_child(child("ledger", on=where)) == "ledger"
-        with pytest.raises(ValueError, match="already"):
+        assert await (await supervisor.start_child(child("ledger", on=where))).read() == 0
+        with pytest.raises(ValueError, match="tree/ledger exists already, and runs"):
             await supervisor.start_child(child("ledger", on=where))
         with pytest.raises(ActorStartError, match="never"):
             await supervisor.start_child(child("unstartable", Unstartable, on=where))
-        assert await supervisor.children() == [ChildStatus(id="ledger", name="ledger", state="running", node=where, restarts=0)]
+        (status,) = await supervisor.children()
+        assert (status.id, status.name, status.state, status.node, status.restarts) == ("ledger", "ledger", "running", where, 0)
         ledger = await pair.here.lookup("ledger", Ledger)
         await kill(ledger.crash)
         await ledger.where()
         (status,) = await supervisor.children()
         assert status.restarts == 1
         assert status.last_exit is not None
-        assert "boom" in status.last_exit
+        assert (status.last_exit.kind, "boom" in status.last_exit.text) == ("raised", True)
+        with pytest.raises(ChildRunningError, match="tree/ledger is running; stop it first"):
+            await supervisor.delete_child("ledger")
         await supervisor.stop_child("ledger")
-        assert await supervisor.children() == []
+        assert await supervisor.count() == ChildCounts(specs=1, active=0, supervisors=0, workers=1)
         with pytest.raises(ActorNotFoundError):
             await ledger.where()
-        with pytest.raises(KeyError, match="ledger"):
-            await supervisor.stop_child("ledger")
+        with pytest.raises(ChildExistsError, match="kept without an actor"):
+            await supervisor.start_child(child("ledger", on=where))
+        assert await (await supervisor.restart_child("ledger")).where()
+        await supervisor.stop_child(ledger)
+        await supervisor.delete_child("ledger")
+        assert await supervisor.children() == []
+        for question in (supervisor.stop_child, supervisor.restart_child, supervisor.delete_child):
+            with pytest.raises(ChildNotFoundError, match="'ledger'"):
+                await question("ledger")
 
 
 async def test_an_unsupervised_actor_that_crashes_is_gone_and_its_name_is_free(pair: Pair, where: str) -> None:

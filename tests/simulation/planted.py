@@ -21,7 +21,8 @@ from runtime.hosting.cell import Cell, Job
 from runtime.links.peers import Peers
 from runtime.links.session import Session
 from runtime.membership.lease import LeaseClock
-from runtime.membership.names import NAMES, Names
+from runtime.membership.names import Names
+from runtime.membership.promises import NAMES
 from runtime.membership.states import STATES, States
 from runtime.references.table import ReferenceTable
 from runtime.simulation import simulate_once
@@ -77,8 +78,8 @@ def deduplication_only_after_completion() -> AbstractContextManager[object]:
 def no_epoch_check() -> AbstractContextManager[object]:
     """A name is taken, and its state saved, without a look at who owns it."""
 
-    async def claim(self: Any, name: str, class_path: str, on_behalf_of: str = "") -> int:
-        value = self._encode([self._node, self._incarnation, class_path, 0])
+    async def claim(self: Any, name: str, class_path: str, on_behalf_of: str = "", resources: object = None) -> int:
+        value = self._encode([self._node, self._incarnation, class_path, 0, on_behalf_of, resources or {}])
         result = await self._store.transaction([], [Put(NAMES + name, value, self._lease)])
         return int(result.revision)
 

@@ -1,0 +1,199 @@
+"""Children of supervisors: how they are declared, and how they are seen."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, ParamSpec, TypeVar, Unpack, cast
+
+import attrs
+
+from actors.actor import Actor
+from actors.messages import import_path, message
+from actors.options import SpawnChanges, SpawnOptions
+from actors.retry import check_number
+from actors.supervision import ChildKind, ChildRule, ChildState, ExitReason, RestartType, check_word
+
+P = ParamSpec("P")
+A = TypeVar("A")
+
+START_SECONDS = 60.0
+WORKER_SHUTDOWN_SECONDS = 5.0
+
+
+class ChildChanges(SpawnChanges, total=False):
+    """The keywords of `ChildSpec.changed`."""
+
+    restart: RestartType
+    significant: bool
+    shutdown: float | Literal["kill"] | None
+    start_timeout: float | None
+
+
+def _class_path(actor: object) -> str:
+    if isinstance(actor, str):
+        return actor
+    if isinstance(actor, type) and issubclass(actor, Actor):
+        return import_path(actor)
+    raise TypeError(f"a child's class must be a subclass of actors.Actor or its 'module:Class' path, not {actor!r}")
+
+
+def _as_tuple(values: Iterable[object]) -> tuple[object, ...]:
+    return tuple(values)
+
+
+def _as_dict(values: Mapping[str, object]) -> dict[str, object]:
+    return dict(values)
+
+
+def _known_class(path: str) -> type[Actor] | None:
+    """The actor class of this path, if it has been imported here."""
+    module, _, name = path.partition(":")
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Actor) else None
+
+
+def _kind(spec: ChildSpec) -> ChildKind:
+    cls = _known_class(spec.actor)
+    return "supervisor" if cls is not None and cls.supervises else "worker"
+
+
+def _shutdown(spec: ChildSpec) -> float | None:
+    return None if spec.kind == "supervisor" else WORKER_SHUTDOWN_SECONDS
+
+
+@message
+@attrs.frozen(kw_only=True)
+class ChildSpec:
+    """What a supervisor needs to know to start a child, again and again.
+
+    `id` is unique in the supervisor; the actor's name is `<supervisor>/<id>` unless the options give one. `actor`: the class, or its
+    "module:Class" path. `restart`: "permanent" (always), "transient" (unless it ended normally) or "temporary" (never). `significant`: its
+    end by itself may end the supervisor. `shutdown`: seconds that the child is given to stop, "kill" for none, None for no limit; by
+    default 5, and no limit for supervisors. `start_timeout`: seconds until its start counts as failed, None for no limit. `kind` is found
+    out where the class is known; else say "supervisor" of one. `options`: where it runs, and the other options of a spawn.
+
+    Raises TypeError or ValueError, naming the child, for what makes no sense; a supervisor's arguments are checked as well.
+    """
+
+    id: str
+    actor: str = attrs.field(converter=_class_path)
+    args: tuple[object, ...] = attrs.field(default=(), converter=_as_tuple)
+    kwargs: Mapping[str, object] = attrs.field(factory=dict, converter=_as_dict)
+    restart: RestartType = "permanent"
+    significant: bool = False
+    kind: ChildKind = attrs.field(default=attrs.Factory(_kind, takes_self=True))
+    shutdown: float | Literal["kill"] | None = attrs.field(default=attrs.Factory(_shutdown, takes_self=True))
+    start_timeout: float | None = START_SECONDS
+    options: SpawnOptions = attrs.field(factory=SpawnOptions, validator=attrs.validators.instance_of(SpawnOptions))
+
+    def __attrs_post_init__(self) -> None:
+        self.rule()
+        check_word(f"child {self.id!r}: kind", self.kind, ChildKind)
+        if self.start_timeout is not None:
+            check_number(f"child {self.id!r}: start_timeout", self.start_timeout, above=True)
+        cls = _known_class(self.actor)
+        if cls is not None and cls.supervises and cls.__init__.__module__ == "actors.supervisor":
+            # Supervisors that users write may do anything in their constructors: those are called where they run.
+            try:
+                inspect.signature(cls).bind(*self.args, **self.kwargs)
+                cls(*self.args, **self.kwargs)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"in supervisor {self.id!r}: {error}") from None
+
+    @staticmethod
+    def of(
+        id: str,
+        actor: Callable[P, A],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> ChildSpec:
+        """A permanent child of class `actor`, its constructor's arguments checked by the type checker."""
+        return ChildSpec(id=id, actor=cast("str", actor), args=args, kwargs=kwargs)
+
+    def changed(self, **changes: Unpack[ChildChanges]) -> ChildSpec:
+        """A copy with another restart type, shutdown time, significance, start time-out or spawn options."""
+        own = {key: value for key, value in changes.items() if key in _OWN}
+        options = {key: value for key, value in changes.items() if key not in _OWN}
+        changed: ChildSpec = attrs.evolve(self, **own, options=attrs.evolve(self.options, **options))  # type: ignore[arg-type]
+        return changed
+
+    def rule(self) -> ChildRule:
+        """The part of the spec that decisions depend on."""
+        return ChildRule(self.id, restart=self.restart, significant=self.significant, shutdown=self.shutdown)
+
+
+_OWN = frozenset(ChildChanges.__annotations__) - frozenset(SpawnChanges.__annotations__)
+
+
+@message
+@attrs.frozen(kw_only=True)
+class ChildStatus:
+    """One child as its supervisor sees it.
+
+    `state`: "running", "starting", "restarting", "stopping" or "stopped". `node` and `epoch` are None while it has no actor. `age`: seconds
+    since it was started last, as far as the supervisor knows. `last_exit`: how its last actor ended, if one has.
+    """
+
+    id: str
+    name: str
+    kind: ChildKind = "worker"
+    restart: RestartType = "permanent"
+    state: ChildState
+    node: str | None = None
+    epoch: int | None = None
+    restarts: int = 0
+    age: float | None = None
+    last_exit: ExitReason | None = None
+
+
+@message
+@attrs.frozen
+class ChildCounts:
+    """As OTP counts: all children, those that have an actor, and how many of all are supervisors and workers."""
+
+    specs: int
+    active: int
+    supervisors: int
+    workers: int
+
+    @classmethod
+    def of(cls, children: Sequence[ChildStatus]) -> ChildCounts:
+        """Counted."""
+        supervisors = sum(child.kind == "supervisor" for child in children)
+        active = sum(child.state in ("running", "stopping") for child in children)
+        return cls(len(children), active, supervisors, len(children) - supervisors)
+
+
+@message
+@attrs.frozen(kw_only=True)
+class DeathReport:
+    """How an actor of a child ended. `at`: seconds since 1970 UTC, by the clock of the supervisor's node. `node` is None if it never
+    ran.
+    """
+
+    id: str
+    name: str
+    node: str | None
+    epoch: int | None
+    reason: ExitReason
+    at: float
+
+
+@message
+@attrs.frozen(kw_only=True)
+class SupervisorStatus:
+    """A supervisor as it sees itself. `recent_restarts`: those that count against the `intensity` at the moment."""
+
+    name: str
+    strategy: str
+    intensity: int
+    period: float
+    recent_restarts: int
+    automatic_shutdown: str
+    max_children: int | None
+    children: tuple[ChildStatus, ...]
+    deaths: tuple[DeathReport, ...]

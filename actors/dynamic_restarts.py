@@ -1,0 +1,298 @@
+"""The decisions of a supervisor whose children come and go: each for itself, side by side, thousands of them.
+
+What OTP calls simple_one_for_one, and Elixir a DynamicSupervisor. Beside `actors.restarts`, whose inputs and effects these are: any number
+of starts and stops may be outstanding here, so a child that is slow to start or to stop holds up nobody; a child that ends for good, or is
+stopped by request, is forgotten, for nobody would start it again. Each input costs the same, however many children there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import attrs
+
+from actors.intensity import RestartIntensity
+from actors.retry import check_whole_number
+from actors.supervision import (
+    Answer,
+    ChildRule,
+    ChildState,
+    ChildView,
+    Effect,
+    Exit,
+    ExitReason,
+    Forgotten,
+    Phase,
+    Ready,
+    Reply,
+    RestartBackoff,
+    Start,
+    Stop,
+    TryAgain,
+)
+
+
+@attrs.define(eq=False)
+class _Child:
+    rule: ChildRule
+    state: Literal["starting", "running", "restarting", "stopping"] = "starting"
+    adding: object = None
+    """The request that is answered when it has started for the first time."""
+    terminating: list[object] = attrs.Factory(list)
+    """The requests that are answered when it has stopped."""
+    begun: bool = False
+    restarts: int = 0
+    failures: int = 0
+    running_since: float = -math.inf
+    due: float | None = None
+    last_exit: ExitReason | None = None
+
+
+class DynamicRestartMachine:
+    """One supervisor of children that are added while it runs. See `actors.restarts.RestartMachine` for the inputs and what they return.
+
+    `max_children`: more are refused, with "too many children"; None for no limit.
+    """
+
+    def __init__(
+        self,
+        intensity: int = 1,
+        period: float = 5.0,
+        max_children: int | None = None,
+        backoff: RestartBackoff | None = None,
+        draw: Callable[[], float] = lambda: 0.5,
+    ) -> None:
+        self.intensity = RestartIntensity(intensity, period)
+        if max_children is not None:
+            check_whole_number("max_children", max_children)
+        self._max_children = max_children
+        self._backoff = backoff
+        self._draw = draw
+        self._phase: Phase = "new"
+        self._now = -math.inf
+        self._children: dict[str, _Child] = {}
+        self._reason: ExitReason | None = None
+        self._effects: list[Effect] = []
+
+    @property
+    def phase(self) -> Phase:
+        """Where in its life the supervisor is."""
+        return self._phase
+
+    def children(self) -> list[ChildView]:
+        """All children, the oldest first."""
+        return [ChildView(child.rule, _seen(child), child.restarts, child.last_exit) for child in self._children.values()]
+
+    def start(self, now: float) -> list[Effect]:
+        """Nothing is to be started yet. Raises RuntimeError if it was started before."""
+        if self._phase != "new":
+            raise RuntimeError("a supervisor is started once; make a new machine for its next life")
+        self._tick(now)
+        self._phase = "running"
+        self._effects.append(Ready())
+        return self._taken()
+
+    def stop(self, now: float, reason: ExitReason | None = None) -> list[Effect]:
+        """Stop all children, side by side, and end with `reason` ("stopped")."""
+        self._tick(now)
+        self._shut_down(reason or ExitReason("stopped"))
+        return self._taken()
+
+    def started(self, id: str, now: float) -> list[Effect]:
+        """The child has been started. Ignored for one that is being stopped: its end will be told."""
+        self._tick(now)
+        child = self._children.get(id)
+        if child is not None and child.state == "starting":
+            child.restarts += child.begun
+            child.begun = True
+            child.state = "running"
+            child.running_since = now
+            self._answer_adding(child, "started")
+        return self._taken()
+
+    def ignored(self, id: str) -> list[Effect]:
+        """The child did not want to run: it is forgotten."""
+        child = self._children.get(id)
+        if child is not None and child.state == "starting":
+            self._answer_adding(child, "ignored")
+            self._forget(child)
+        elif child is not None:
+            return self.stopped(id)
+        return self._taken()
+
+    def start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child could not be started: the first time its request is answered so; after that it is a failure like another."""
+        self._tick(now)
+        child = self._children.get(id)
+        if child is None:
+            return self._taken()
+        if child.state == "stopping":
+            return self.stopped(id)
+        child.last_exit = reason
+        if not child.begun:
+            self._answer_adding(child, "start failed", reason)
+            self._forget(child)
+        else:
+            self._restart(child, now)
+        return self._taken()
+
+    def exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child ended by itself, or instead of being stopped. Ignored for what is not a child."""
+        self._tick(now)
+        child = self._children.get(id)
+        if child is None or child.state == "restarting":
+            return self._taken()
+        if child.state == "starting":
+            return self.start_failed(id, reason, now)
+        child.last_exit = reason
+        if child.state == "stopping":
+            return self.stopped(id)
+        if child.rule.restart == "permanent" or (child.rule.restart == "transient" and not reason.is_normal):
+            if self._backoff is not None and now - child.running_since >= self._backoff.calm:
+                child.failures = 0
+            self._restart(child, now)
+        else:
+            self._forget(child)
+        return self._taken()
+
+    def stopped(self, id: str) -> list[Effect]:
+        """The child that was to be stopped has ended. Ignored for others."""
+        child = self._children.get(id)
+        if child is not None and child.state == "stopping":
+            self._forget(child)
+            self._effects.extend(Answer(request, "stopped") for request in child.terminating)
+            self._end_if_empty()
+        return self._taken()
+
+    def try_again(self, id: str, now: float) -> list[Effect]:
+        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer waits."""
+        self._tick(now)
+        child = self._children.get(id)
+        if child is not None and child.state == "restarting" and child.due is not None and now >= child.due:
+            self._begin(child)
+        return self._taken()
+
+    def add(self, rule: ChildRule, request: object) -> list[Effect]:
+        """Start a child; answers "started", "ignored", "start failed", "already started", "already present" or "too many children".
+
+        Raises ValueError for a significant child, RuntimeError before `start`.
+        """
+        if rule.significant:
+            raise ValueError(f"child {rule.id!r}: significant has no meaning in a dynamic supervisor, which does not end with its children")
+        if not self._refuses(request):
+            known = self._children.get(rule.id)
+            if known is not None:
+                self._effects.append(Answer(request, "already present" if known.state == "restarting" else "already started"))
+            elif self._max_children is not None and len(self._children) >= self._max_children:
+                self._effects.append(Answer(request, "too many children"))
+            else:
+                child = self._children[rule.id] = _Child(rule, adding=request)
+                self._effects.append(Start(child.rule.id))
+        return self._taken()
+
+    def terminate(self, id: str, request: object) -> list[Effect]:
+        """Stop a child and forget it; answers "stopped" or "not found"."""
+        if not self._refuses(request):
+            child = self._children.get(id)
+            if child is None:
+                self._effects.append(Answer(request, "not found"))
+            elif child.state == "restarting":
+                self._forget(child)
+                self._effects.append(Answer(request, "stopped"))
+            else:
+                child.terminating.append(request)
+                self._stop(child)
+        return self._taken()
+
+    def restart(self, id: str, request: object) -> list[Effect]:
+        """There is no child without an actor to be restarted: answers "running", "restarting" or "not found"."""
+        if not self._refuses(request):
+            self._effects.append(Answer(request, self._standing(id)))
+        return self._taken()
+
+    def delete(self, id: str, request: object) -> list[Effect]:
+        """There is no child without an actor to be forgotten: answers "running", "restarting" or "not found"."""
+        return self.restart(id, request)
+
+    def _standing(self, id: str) -> Reply:
+        child = self._children.get(id)
+        if child is None:
+            return "not found"
+        return "restarting" if child.state == "restarting" else "running"
+
+    def _refuses(self, request: object) -> bool:
+        if self._phase == "new":
+            raise RuntimeError("the supervisor has not been started")
+        if self._phase == "running":
+            return False
+        self._effects.append(Answer(request, "supervisor stopped"))
+        return True
+
+    def _restart(self, child: _Child, now: float) -> None:
+        """Count a restart after a failure; give up if that makes too many, else begin it, at once or after its wait."""
+        reason = child.last_exit
+        assert reason is not None
+        child.failures += reason.is_failure
+        child.state = "restarting"
+        if reason.is_failure and not self.intensity.allows(now):
+            self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, reason), reason.traceback))
+            return
+        delay = 0.0 if self._backoff is None else self._backoff.delay(child.failures, self._draw())
+        if delay > 0:
+            child.due = now + delay
+            self._effects.append(TryAgain(child.rule.id, child.due))
+        else:
+            self._begin(child)
+
+    def _begin(self, child: _Child) -> None:
+        child.state = "starting"
+        child.due = None
+        self._effects.append(Start(child.rule.id))
+
+    def _stop(self, child: _Child) -> None:
+        if child.state != "stopping":
+            child.state = "stopping"
+            self._answer_adding(child, "supervisor stopped" if self._phase == "stopping" else "start failed", ExitReason("stopped"))
+            self._effects.append(Stop(child.rule.id, child.rule.shutdown))
+
+    def _shut_down(self, reason: ExitReason) -> None:
+        if self._phase in ("stopping", "ended"):
+            return
+        self._phase = "stopping"
+        self._reason = reason
+        for child in tuple(self._children.values()):
+            if child.state == "restarting":
+                self._forget(child)
+            else:
+                self._stop(child)
+        self._end_if_empty()
+
+    def _end_if_empty(self) -> None:
+        if self._phase == "stopping" and not self._children:
+            assert self._reason is not None
+            self._phase = "ended"
+            self._effects.append(Exit(self._reason))
+
+    def _answer_adding(self, child: _Child, reply: Reply, reason: ExitReason | None = None) -> None:
+        request, child.adding = child.adding, None
+        if request is not None:
+            self._effects.append(Answer(request, reply, reason if reply == "start failed" else None))
+
+    def _forget(self, child: _Child) -> None:
+        del self._children[child.rule.id]
+        self._effects.append(Forgotten(child.rule.id))
+
+    def _tick(self, now: float) -> None:
+        if not now >= self._now:
+            raise ValueError(f"time must not go back: {now!r} after {self._now!r}")
+        self._now = now
+
+    def _taken(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def _seen(child: _Child) -> ChildState:
+    return "restarting" if child.state == "starting" and child.begun else child.state
