@@ -6,11 +6,10 @@ It knows nothing of links or stores: names are claimed and released through `Nam
 from __future__ import annotations
 
 import logging
-import math
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -37,13 +36,8 @@ from actors.supervision import ExitReason
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
 from runtime.hosting.home import Home
+from runtime.hosting.stopping import STOP_SECONDS, Shutdown, bring_to_an_end
 from runtime.hosting.workers import Workers
-
-STOP_SECONDS = 5.0
-"""How long a running method, and then `on_stop`, may take when an actor is stopped."""
-
-LAST_SECONDS = 1.0
-"""At least for `on_stop`, and for an actor's own tasks to end, when methods have taken all of the time."""
 
 EXITS_KEPT = 4096
 """Ends of actors that are remembered for those who ask late."""
@@ -256,9 +250,7 @@ class Host:
             cell.busy = True
             self.workers.submit(cell)
 
-    async def stop(
-        self, name: str, epoch: int, reason: ExitReason, shutdown: float | Literal["kill"] | None = STOP_SECONDS
-    ) -> ExitReason | None:
+    async def stop(self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS) -> ExitReason | None:
         """Let the running method finish, call `on_stop`, end the actor and give its name back; returns how it has ended.
 
         `shutdown`: seconds for that, None for no limit; methods that run on are cancelled then, and what ignores that is left behind.
@@ -275,20 +267,8 @@ class Host:
         for job in jobs:
             job.sink.refused(job, cell.gone())
         with trio.CancelScope(shield=True):
-            until = trio.current_time() + (math.inf if shutdown is None or shutdown == "kill" else shutdown)
-            with trio.move_on_at(until):
-                await cell.wait_quiet()
-            for job in tuple(cell.running):
-                if job.runner is not None:
-                    job.runner.cancel()
-            with trio.move_on_at(max(until, trio.current_time() + LAST_SECONDS)):
-                try:
-                    await cell.instance.on_stop(reason)
-                except Exception:
-                    logger.exception("%s: on_stop raised", name)
-            with trio.move_on_after(LAST_SECONDS):
-                if cell in self._homes:
-                    await self._homes[cell].close()
+            seconds = None if shutdown == "kill" else shutdown
+            await bring_to_an_end(cell, self._homes.get(cell), reason, seconds, self._nursery)
             await self._give_back(cell.address)
         self._end(cell, reason)
         return reason

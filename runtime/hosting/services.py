@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Protocol
 
 import trio
 
@@ -17,7 +17,8 @@ from actors.messages import message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
-from runtime.hosting.host import STOP_SECONDS, Host
+from runtime.hosting.host import Host
+from runtime.hosting.stopping import STOP_SECONDS, Shutdown
 from runtime.references.table import ReferenceTable
 from runtime.system_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.wire.codec import Codec
@@ -86,9 +87,7 @@ class NodeService(Actor):
             await self._host.stop(address.name, address.epoch, ExitReason("stopped", "whoever was spawning it was cancelled"))
 
     @method(concurrent=True, idempotent=True)
-    async def stop_actor(
-        self, name: str, epoch: int, reason: ExitReason, shutdown: float | Literal["kill"] | None = STOP_SECONDS
-    ) -> ExitReason | None:
+    async def stop_actor(self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS) -> ExitReason | None:
         """Stop an actor and wait until it has ended; see `Host.stop`."""
         return await self._host.stop(name, epoch, reason, shutdown)
 

@@ -334,17 +334,27 @@ class Peers:
             self.ended(peer.name, peer.incarnation, "the peer began a new session")
             link = self._link(peer)
         link.life = peer.life
+        try:
+            if not await self._open_accepted(link, offered, begun, connection):
+                return
+        finally:
+            if link not in self._kept and link.session is None and not link.settling.locked() and link.ended is None:
+                # Nobody dials it: what was posted on it would wait for ever.
+                self.ended(peer.name, peer.incarnation, "the peer was gone before a session began")
+        await self._run(link, connection, settled.reader, early)
+
+    async def _open_accepted(self, link: Link, offered: Offer, begun: bool, connection: Connection) -> bool:
+        """Agree on where the session goes on over a connection that the peer dialled, and open it; False if it is not known here."""
         async with link.settling:
             await link.released()
             known = not begun if link.session is None else link.session.identity == offered.session
             mine = link.session.offer() if link.session is not None and known else Offer(offered.session if known else b"", 0)
             await _send(connection, Kind.RESUME, cbor2.dumps([mine.session, mine.received, True]))
-            if not known:
-                return
-            link.open(connection, offered.session, offered.received)
-            link.fenced = self._outdated(peer)
-            self._keep_connected(link)
-        await self._run(link, connection, settled.reader, early)
+            if known:
+                link.open(connection, offered.session, offered.received)
+                link.fenced = self._outdated(link.peer)
+                self._keep_connected(link)
+            return known
 
     async def _run(self, link: Link, connection: Connection, reader: FrameReader, early: list[Frame]) -> None:
         try:
@@ -356,6 +366,9 @@ class Peers:
             # Another one may have begun to the same peer meanwhile.
             if self.links.get(link.peer.identity) is link:
                 del self.links[link.peer.identity]
+        elif link.fenced:
+            # No member: its end was told when this link was not there yet, and nobody will tell it again.
+            self.ended(*link.peer.identity, "it is no member of the cluster any more")
         elif not self._closing:
             self._broken(link)
 

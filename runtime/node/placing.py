@@ -51,7 +51,8 @@ class Placing:
         loads = self._loads.of
         if not self._is_following():
             self._loads.forget()
-        return choose_node(self._members.all(), options, loads, self._environment.random())
+        living = [member for member in self._members.all() if not self._members.is_dead((member.name, member.incarnation))]
+        return choose_node(living, options, loads, self._environment.random())
 
     @contextmanager
     def starting(self, options: SpawnOptions, member: Member) -> Iterator[None]:

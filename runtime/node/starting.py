@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, cast
+from typing import cast
 
 import trio
 
@@ -26,7 +26,7 @@ from runtime.calls.failures import plain_error
 from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.hosting.family import birthplace
-from runtime.hosting.host import STOP_SECONDS
+from runtime.hosting.stopping import STOP_SECONDS, Shutdown
 from runtime.membership.members import Members
 from runtime.membership.names import Names
 from runtime.membership.promises import CLUSTER
@@ -155,9 +155,7 @@ class Starting:
                 raise
             raise plain from None
 
-    async def stop_address(
-        self, address: Address, reason: ExitReason, shutdown: float | Literal["kill"] | None = STOP_SECONDS
-    ) -> ExitReason | None:
+    async def stop_address(self, address: Address, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS) -> ExitReason | None:
         """See `Operations.stop_address`."""
         service = self._station.node_service(address.node, address.incarnation)
         try:
@@ -203,6 +201,11 @@ class Starting:
     async def added(self, supervisor: Address) -> list[ChildSpec]:
         """See `Operations.added`."""
         return await self._names.promises.added(supervisor.name)
+
+    async def members_changed(self, seconds: float) -> None:
+        """See `Operations.members_changed`."""
+        with trio.move_on_after(seconds):
+            await self._members.wait_changed()
 
     def handle(self, address: Address) -> Handle:
         """See `Operations.handle`."""

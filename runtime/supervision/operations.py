@@ -48,6 +48,10 @@ class Operations(Protocol):
         """The children that earlier incarnations of the supervisor were given while they ran."""
         ...
 
+    async def members_changed(self, seconds: float) -> None:
+        """Wait until the members have changed, or for so long: what actors take of the nodes may have."""
+        ...
+
     def handle(self, address: Address) -> Handle:
         """A handle of the actor there."""
         ...

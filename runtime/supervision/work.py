@@ -23,7 +23,6 @@ from actors.errors import (
     ChildExistsError,
     ChildNotFoundError,
     ChildRunningError,
-    NameTakenError,
     SupervisorGaveUpError,
     SupervisorStoppingError,
     TooManyChildrenError,
@@ -35,12 +34,10 @@ from actors.supervision import Answer, Effect, Exit, ExitReason, Forgotten, Read
 from actors.supervisor import Supervisor
 from runtime.environment import Environment
 from runtime.supervision.operations import Child, Operations, seconds_of
-
-NAME_SECONDS = 10.0
-"""How long a child's start waits for its name, which its dead predecessor's lease may still hold."""
+from runtime.supervision.starts import start_somewhere
 
 DEATHS_KEPT = 50
-MOST_DEPTH = 32
+MOST_DEPTH = 20
 """Levels of a tree: a supervisor that starts itself, by whatever detour, comes to an end here."""
 
 STOP_MARGIN = 1.0
@@ -377,20 +374,7 @@ class SupervisionWork:
         if child.adopted is not None:
             address, child.adopted = child.adopted, None
             return address
-        with trio.move_on_after(float("inf") if spec.start_timeout is None else spec.start_timeout):
-            return await self._start_when_name_is_free(child)
-        raise ActorStartError(f"{self._path(spec.id)} has not started within {spec.start_timeout:g} s, its start_timeout", actor=child.name)
-
-    async def _start_when_name_is_free(self, child: Child) -> Address:
-        options = attrs.evolve(child.spec.options, name=child.name)
-        until = self._environment.now() + NAME_SECONDS
-        while True:
-            try:
-                return await self._operations.start_actor(child.spec.actor, child.spec.args, dict(child.spec.kwargs), options, self._name)
-            except NameTakenError:
-                if self._environment.now() >= until:
-                    raise
-                await trio.sleep(0.05)
+        return await start_somewhere(child, self._name, self._operations, self._environment)
 
     async def _stop_child(self, child: Child) -> None:
         address, child.address = child.address, None

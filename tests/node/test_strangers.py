@@ -400,6 +400,35 @@ async def test_a_hundred_silent_connections_keep_nobody_out(scene: Scene) -> Non
                 nursery.start_soon(stream.aclose)
 
 
+async def no_link_to(node: Node, name: str) -> None:
+    with trio.fail_after(5):
+        while any(peer == name for peer, _ in node.station.peers.links):  # noqa: ASYNC110  a table has no event
+            await trio.sleep(0.01)
+
+
+async def test_a_link_whose_session_never_began_is_not_kept_where_nobody_dials_it(scene: Scene) -> None:
+    """What is posted on it would wait for ever."""
+    async with await dial(scene.pair.here) as stream:
+        reader = await shake_hands(stream, introduction(name="ghost"))
+        # It goes on with a session that nobody here knows.
+        await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([os.urandom(16), 0, True])))
+        assert (await next_frame(stream, reader)).kind == Kind.RESUME
+    await no_link_to(scene.pair.here, "ghost")
+
+
+async def test_the_link_of_a_node_that_is_no_member_any_more_ends_with_its_connection(scene: Scene) -> None:
+    """Its end was told to all before it dialled; nobody will tell it again."""
+    past = introduction(name="past")
+    past = attrs.evolve(past, peer=attrs.evolve(past.peer, role="node", incarnation=1))
+    async with await dial(scene.pair.here) as stream:
+        reader = await shake_hands(stream, past)
+        await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([os.urandom(16), 0, False])))
+        assert (await next_frame(stream, reader)).kind == Kind.RESUME
+        while not any(link.fenced for link in scene.pair.here.station.peers.links.values()):  # noqa: ASYNC110  a table has no event
+            await trio.sleep(0.01)
+    await no_link_to(scene.pair.here, "past")
+
+
 @asynccontextmanager
 async def other_end(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> AsyncIterator[str]:
     """Somebody else's server at the address given; `handler` says what it does."""

@@ -1,0 +1,1 @@
+"""Supervisors over the nodes of a cluster."""

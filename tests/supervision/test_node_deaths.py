@@ -1,0 +1,217 @@
+"""Trees whose nodes die: supervisors move, and adopt the children that live instead of doubling them. On a virtual clock, over many
+seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, Supervisor, method
+from actors.errors import ActorNotFoundError, UnderstudyError
+from runtime.simulation import Simulation, simulate
+
+SEEDS = range(8)
+
+
+class Worker(Actor):
+    """Says where it lives, and which life it is."""
+
+    @method(concurrent=True, idempotent=True)
+    async def life(self) -> tuple[str, int]:
+        return self.node.name, self.epoch
+
+    @method
+    async def fail(self) -> None:
+        self.nursery.start_soon(self.explode)
+        await trio.sleep_forever()
+
+    async def explode(self) -> None:
+        raise RuntimeError("boom")
+
+
+async def life(simulation: Simulation, name: str) -> tuple[str, int]:
+    """Of a named worker, as soon as somebody can say."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                worker = await simulation.node.lookup(name, Worker)
+                return await worker.life.options(timeout=5)()
+            except UnderstudyError:
+                await trio.sleep(0.1)
+
+
+def branch(strategy: str = "one-for-one", *, intensity: int = 5) -> ChildSpec:
+    """A supervisor on any node but the first, with a worker on each of nodes 2 and 3, and one more on node 3."""
+    workers = [
+        ChildSpec.of("near", Worker).changed(on="node-2"),
+        ChildSpec.of("far", Worker).changed(on="node-3"),
+        ChildSpec.of("farther", Worker).changed(on="node-3"),
+    ]
+    return ChildSpec.of("branch", Supervisor, workers, strategy=strategy, intensity=intensity).changed(on="node-2")
+
+
+async def adopts(simulation: Simulation) -> None:
+    root = await simulation.node.options(name="root").spawn(Supervisor, [branch()], intensity=10)
+    before = [await life(simulation, f"root/branch/{id}") for id in ("near", "far", "farther")]
+    simulation.kill("node-2")
+    after = [await life(simulation, f"root/branch/{id}") for id in ("near", "far", "farther")]
+    assert after[1:] == before[1:]
+    assert after[0][0] == "node-2"
+    assert after[0][1] > before[0][1]
+    with trio.fail_after(30):
+        while (status := (await root.children())[0]).state != "running":  # noqa: ASYNC110  asked as any outsider would
+            await trio.sleep(0.1)
+    assert status.last_exit is not None
+    assert status.last_exit.kind in ("node died", "start failed")
+    assert "node died" in [report.reason.kind for report in await root.deaths()]
+    # Adopted children are watched like others.
+    far = await simulation.node.lookup("root/branch/far", Worker)
+    with pytest.raises(UnderstudyError):
+        await far.fail()
+    assert (await life(simulation, "root/branch/far"))[1] > before[1][1]
+
+
+def test_a_supervisor_that_dies_with_its_node_is_restarted_and_adopts_the_children_that_live() -> None:
+    simulate(adopts, seeds=SEEDS, faults=())
+
+
+async def restarts_all(simulation: Simulation) -> None:
+    await simulation.node.options(name="root").spawn(Supervisor, [branch("one-for-all")], intensity=10)
+    before = [await life(simulation, f"root/branch/{id}") for id in ("near", "far", "farther")]
+    simulation.kill("node-2")
+    with trio.fail_after(30):
+        while (await life(simulation, "root/branch/near"))[1] == before[0][1]:  # noqa: ASYNC110  asked as any outsider would
+            await trio.sleep(0.1)
+    after = [await life(simulation, f"root/branch/{id}") for id in ("near", "far", "farther")]
+    assert all(new[1] > old[1] for new, old in zip(after, before, strict=True))
+    assert [new[1] for new in after] == sorted(new[1] for new in after), "started in order"
+
+
+def test_children_that_live_and_die_together_are_all_started_anew() -> None:
+    simulate(restarts_all, seeds=SEEDS, faults=())
+
+
+async def keeps_the_dynamic(simulation: Simulation) -> None:
+    template = ChildSpec.of("job", Worker).changed(restart="transient")
+    pool = ChildSpec.of("pool", DynamicSupervisor, template, intensity=100).changed(on="node-2")
+    await simulation.node.options(name="root").spawn(Supervisor, [pool], intensity=10)
+    supervisor = await simulation.node.lookup("root/pool", DynamicSupervisor)
+    names = [(await supervisor.spawn()).name for _ in range(12)]
+    before = {name: await life(simulation, name) for name in names}
+    assert {place for place, _ in before.values()} >= {"node-2", "node-3"}
+    simulation.kill("node-2")
+    after = {name: await life(simulation, name) for name in names}
+    for name in names:
+        moved = before[name][0] == "node-2"
+        assert (after[name][1] > before[name][1]) == moved, (name, before[name], after[name])
+    with trio.fail_after(30):
+        supervisor = await simulation.node.lookup("root/pool", DynamicSupervisor)
+        assert (await supervisor.count.options(timeout=10)()).active == 12
+    # New ones do not take the ids of those that were adopted.
+    assert (await supervisor.spawn()).name not in names
+
+
+def test_a_dynamic_supervisor_that_moves_keeps_the_children_that_it_was_given() -> None:
+    simulate(keeps_the_dynamic, seeds=SEEDS, faults=())
+
+
+async def orphans_end(simulation: Simulation) -> None:
+    owner = await simulation.node.options(name="top", on="node-2").spawn(
+        Supervisor, [ChildSpec.of("here", Worker).changed(on="node-2"), ChildSpec.of("there", Worker).changed(on="node-3")]
+    )
+    assert (await owner.count()).active == 2
+    assert (await life(simulation, "top/there"))[0] == "node-3"
+    there = await simulation.node.lookup("top/there", Worker)
+    simulation.kill("node-2")
+    with trio.fail_after(30):
+        while True:
+            try:
+                await there.life.options(timeout=1)()
+            except ActorNotFoundError:
+                break
+            except UnderstudyError:
+                pass
+            await trio.sleep(0.2)
+
+
+def test_children_whose_supervisor_nobody_restarts_are_stopped() -> None:
+    simulate(orphans_end, seeds=SEEDS, faults=())
+
+
+class Root(Supervisor):
+    """Knows where it is."""
+
+    @method(concurrent=True, idempotent=True)
+    async def life(self) -> tuple[str, int]:
+        return self.node.name, self.epoch
+
+
+class Candidate(Actor):
+    """Makes its node a candidate for the root."""
+
+    @method(concurrent=True)
+    async def stand(self) -> str:
+        specs = [ChildSpec.of("a", Worker).changed(on="node-1"), ChildSpec.of("b", Worker).changed(on="node-3")]
+        root = await self.node.options(name="root").singleton(Root, specs, intensity=20)
+        return root.address.node
+
+
+async def elects(simulation: Simulation) -> None:
+    places: set[str] = set()
+
+    async def stand(node: str) -> None:
+        places.add(await (await simulation.node.options(on=node).spawn(Candidate)).stand())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stand, "node-2")
+        nursery.start_soon(stand, "node-3")
+    (place,) = places
+    other = ({"node-2", "node-3"} - places).pop()
+    before = await life(simulation, "root/a")
+    simulation.kill(place)
+    assert await life(simulation, "root/a") == before
+    root = await simulation.node.lookup("root", Root)
+    with trio.fail_after(30):
+        assert (await root.life.options(retry=RetryPolicy(max_retries=100, max_delay=0.5))())[0] == other
+    assert (await life(simulation, "root/b"))[0] == "node-3"
+    # Stopped by request it has ended, for every candidate.
+    await simulation.node.stop(root)
+    await trio.sleep(10)
+    for name in ("root", "root/a", "root/b"):
+        with pytest.raises(ActorNotFoundError):
+            await simulation.node.lookup(name)
+
+
+def test_a_singleton_root_is_on_one_node_and_moves_when_that_dies() -> None:
+    simulate(elects, seeds=SEEDS, faults=())
+
+
+async def weathers(simulation: Simulation) -> None:
+    """The whole under faults: in the end everybody runs once, under one supervisor, and answers."""
+    specs = [branch().changed(on=None), ChildSpec.of("leaf", Worker)]
+    with trio.fail_after(100):
+        while True:
+            try:
+                await simulation.node.options(name="root").singleton(Supervisor, specs, intensity=1000)
+                break
+            except UnderstudyError:
+                await trio.sleep(0.5)
+    names = ["root/leaf", *(f"root/branch/{id}" for id in ("near", "far", "farther"))]
+    for _ in range(20):
+        await trio.sleep(1)
+        for name in names:
+            try:
+                await (await simulation.node.lookup(name, Worker)).life.options(timeout=1)()
+            except UnderstudyError:
+                pass
+    await simulation.calm()
+    lives = {name: await life(simulation, name) for name in names}
+    await trio.sleep(20)
+    assert {name: await life(simulation, name) for name in names} == lives, "nobody is restarted in calm weather"
+    branch_status = await (await simulation.node.lookup("root/branch", Supervisor)).children()
+    assert [(status.name, status.epoch) for status in branch_status] == [(name, lives[name][1]) for name in names[1:]]
+
+
+def test_a_tree_under_random_faults_is_whole_in_the_end() -> None:
+    simulate(weathers, seeds=range(25), nodes=4)
