@@ -3,6 +3,7 @@
 from actors import errors
 from actors.actor import Actor
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
+from actors.groups import Answer, Group
 from actors.handle import Handle
 from actors.messages import message
 from actors.method import method
@@ -12,13 +13,17 @@ from actors.retry import RetryPolicy
 from actors.stream import Stream
 from actors.supervision import ExitReason
 from actors.supervisor import ChildSpec, ChildStatus, Supervisor
+from actors.watching import Ended, Watch
 
 __all__ = [
     "Actor",
+    "Answer",
     "CallOptions",
     "ChildSpec",
     "ChildStatus",
+    "Ended",
     "ExitReason",
+    "Group",
     "Handle",
     "NotExecutedError",
     "OutcomeUnknownError",
@@ -29,6 +34,7 @@ __all__ = [
     "Stream",
     "Supervisor",
     "UnderstudyError",
+    "Watch",
     "errors",
     "message",
     "method",

@@ -134,6 +134,10 @@ class Names:
         """Nobody will restart `name` any more: those who wait for it learn so."""
         await self._store.delete(SUPERVISED + name)
 
+    async def is_promised(self, name: str) -> bool:
+        """True if a supervisor promises to start an actor of this name again."""
+        return await self._store.get(SUPERVISED + name) is not None
+
     async def save(self, name: str, epoch: int, state: object) -> None:
         """See `NameClaims.save`."""
         await self._states.save(name, epoch, self._encode(state, "state"))
