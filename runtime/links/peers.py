@@ -175,6 +175,7 @@ class Peers:
         if link is None or link.ended is not None:
             link = self.links[key] = Link(peer, self._receiver)
             link.last_heard = self._environment.now()
+            link.fenced = self._outdated(peer)
         return link
 
     def _keep_connected(self, link: Link) -> None:

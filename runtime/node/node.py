@@ -249,7 +249,7 @@ class Node:
         """See `Directory.link_to`."""
         links = self._station.peers.links
         link = links.get((node, incarnation))
-        if link is not None and link.ended is None:
+        if link is not None and link.ended is None and not link.fenced:
             return link
         if self._contact is not None and (node, incarnation) == self._contact.peer.identity:
             # Without asking the store, which is asked over this link.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -118,7 +119,7 @@ async def test_an_actor_that_links_to_a_dead_one_while_it_starts_does_not_start(
 
 async def test_an_end_runs_along_a_chain_of_links(pair: Pair) -> None:
     chain = [await pair.here.options(on=("here", "there")[number % 2]).spawn(Partner) for number in range(6)]
-    for one, other in zip(chain, chain[1:], strict=False):
+    for one, other in itertools.pairwise(chain):
         await one.tie(other)
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
