@@ -65,7 +65,7 @@ class Group(Protocol[A_co]):
         """One of the members, at random: of those on this node if there are any, else of all. Raises `EmptyGroupError`."""
         ...
 
-    async def broadcast(self, method: Method[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int:
+    async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Call a method of all members one way: `await group.broadcast(Reader.on_news, text)`.
 
         Returns how many it was handed to; what becomes of it stays unknown. Members on nodes that have ended are left out. Waits for room

@@ -69,7 +69,7 @@ class ProcessGroup(Generic[A]):
             )
         return members[int(self._groups.environment.random() * (self._local or len(members)))]
 
-    async def broadcast(self, method: Method[P, object], /, *args: P.args, **kwargs: P.kwargs) -> int:
+    async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """See `Group.broadcast`."""
         handed = 0
 

@@ -23,12 +23,16 @@ Actor = tuple[str, int]
 
 @attrs.frozen
 class Target:
-    """One epoch of an actor, where it runs; `registered` if its name may get a later epoch."""
+    """One epoch of an actor, where it runs; `registered` if its name may get a later epoch.
+
+    `absent`: a number of its own if there was no such actor when it was asked for. What is said of it concerns nobody who asked before.
+    """
 
     name: str
     epoch: int
     node: Node
     registered: bool = attrs.field(default=False, eq=False)
+    absent: int = 0
 
     @classmethod
     def of(cls, address: Address) -> Target:

@@ -218,7 +218,9 @@ class Watching:
             return Target.of(cell.address), None
         found = await self._names.find(address.name)
         if found is None:
-            return Target.of(address), ExitReason("no such actor", f"nobody in the cluster is called {address.name!r}")
+            self._serial += 1
+            absent = attrs.evolve(Target.of(address), absent=self._serial)
+            return absent, ExitReason("no such actor", f"nobody in the cluster is called {address.name!r}")
         return Target.of(found), None
 
     def _begin(self, target: Target, missing: ExitReason | None, *, before: bool = False) -> None:

@@ -8,7 +8,7 @@ import trio
 from actors import Actor, Ended, Handle, UnderstudyError, method
 from runtime.simulation import Simulation, simulate
 from runtime.simulation.faults import KINDS
-from runtime.simulation.scenarios import WITHOUT_DISK
+from runtime.simulation.scenarios import WITHOUT_DISK, Scenario
 from tests.watching.actors_used import Partner, Watched
 
 PATIENCE = 60.0
@@ -143,15 +143,20 @@ async def answers(partner: Partner) -> bool:
     return True
 
 
-def test_each_watch_gives_one_notice_whatever_happens_to_the_nodes() -> None:
-    simulate(watches, seeds=range(30))
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_each_watch_gives_one_notice_whatever_happens_to_the_nodes(first: int) -> None:
+    simulate(watches, seeds=range(first, first + 10))
 
 
-def test_no_half_of_a_link_is_left_whatever_happens_to_the_nodes() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_no_half_of_a_link_is_left_whatever_happens_to_the_nodes(first: int) -> None:
     # A node that leaves in order stops its actors normally, and that is nothing to those they are linked to.
-    simulate(links, seeds=range(30), faults=[kind for kind in KINDS if kind not in ("leave", WITHOUT_DISK)])
+    simulate(links, seeds=range(first, first + 10), faults=[kind for kind in KINDS if kind not in ("leave", WITHOUT_DISK)])
 
 
-def test_under_node_deaths_alone_as_well() -> None:
-    simulate(watches, seeds=range(100, 120), faults=["crash"])
-    simulate(links, seeds=range(100, 120), faults=["crash"])
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", [watches, links])
+def test_under_node_deaths_alone_as_well(scenario: Scenario) -> None:
+    simulate(scenario, seeds=range(100, 110), faults=["crash"])

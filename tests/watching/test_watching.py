@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from actors import ChildSpec, SpawnOptions, Supervisor
+from actors import ChildSpec, ExitReason, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, ActorNotFoundError
 from runtime import open_node
 from tests.node.conftest import SECRET, Pair
@@ -93,6 +93,26 @@ async def test_a_dead_actor_is_told_of_at_once(pair: Pair, where: str, watcher: 
     with trio.fail_after(5):
         notices = await watcher.wait_told(2)
     assert [(notice.reason.kind, notice.name) for notice in notices] == [("no such actor", unnamed.name), ("no such actor", "named")]
+    await until_nothing_is_left(pair)
+
+
+async def test_a_watch_of_an_actor_that_has_given_back_its_name_says_nothing_for_the_watch_before(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
+    watched = await pair.here.options(on=where, name="named").spawn(Watched)
+    # The actor's own node would not ask the store.
+    late = await pair.here.options(on="there" if where == "here" else "here").spawn(Watcher)
+    first = await watcher.look_at(watched)
+    await pair.here._store.delete("names/named")
+    await late.look_at(watched)
+    with trio.fail_after(5):
+        (notice,) = await late.wait_told(1)
+    assert notice.reason.kind == "no such actor"
+    assert await watcher.told() == []
+    await pair.here._station.node_service(where, getattr(pair, where).incarnation).stop_actor("named", 0, ExitReason("stopped"))
+    with trio.fail_after(5):
+        (notice,) = await watcher.wait_told(1)
+    assert (notice.watch, notice.reason.kind) == (first, "stopped")
     await until_nothing_is_left(pair)
 
 
