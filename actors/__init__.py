@@ -4,6 +4,7 @@ from actors import errors
 from actors.actor import Actor, Ignore
 from actors.children import ChildCounts, ChildSpec, ChildStatus, DeathReport, SupervisorStatus
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
+from actors.groups import Answer, Group
 from actors.handle import Handle
 from actors.messages import message
 from actors.method import method
@@ -13,16 +14,20 @@ from actors.retry import RetryPolicy
 from actors.stream import Stream
 from actors.supervision import ExitReason, RestartBackoff
 from actors.supervisor import DynamicSupervisor, Supervisor
+from actors.watching import Ended, Watch
 
 __all__ = [
     "Actor",
+    "Answer",
     "CallOptions",
     "ChildCounts",
     "ChildSpec",
     "ChildStatus",
     "DeathReport",
     "DynamicSupervisor",
+    "Ended",
     "ExitReason",
+    "Group",
     "Handle",
     "Ignore",
     "NotExecutedError",
@@ -36,6 +41,7 @@ __all__ = [
     "Supervisor",
     "SupervisorStatus",
     "UnderstudyError",
+    "Watch",
     "errors",
     "message",
     "method",

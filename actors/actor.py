@@ -14,6 +14,7 @@ from actors.method import Address, Marked, MethodDefinition
 from actors.node import NodeInterface
 from actors.options import CallChanges
 from actors.supervision import ExitReason
+from actors.watching import ActorGroups, ActorWatching, Observing
 
 Ts = TypeVarTuple("Ts")
 
@@ -72,12 +73,22 @@ class ActorContext(Protocol):
         """Run what blocks beside the event loop."""
         ...
 
+    @property
+    def watching(self) -> ActorWatching:
+        """What it watches and is linked to."""
+        ...
+
+    @property
+    def groups(self) -> ActorGroups:
+        """The groups that it is in."""
+        ...
+
     def supervise(self, supervisor: Any) -> Any:
         """The work of a supervisor that is hosted here; see `actors.supervisor.SupervisorWork`."""
         ...
 
 
-class Actor:
+class Actor(Observing):
     """Derive from this and mark with `@method` what may be called from outside."""
 
     supervises: ClassVar[bool] = False
@@ -169,4 +180,4 @@ class Actor:
         return self._context
 
 
-_RESERVED = frozenset(name for name in vars(Actor) if not name.startswith("_"))
+_RESERVED = frozenset(name for base in (Actor, Observing) for name in vars(base) if not name.startswith("_"))

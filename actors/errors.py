@@ -67,6 +67,10 @@ class StaleEpochError(NotExecutedError):
     """The call was addressed to an epoch of the actor that is no longer (or not yet) valid on that node."""
 
 
+class EmptyGroupError(NotExecutedError):
+    """The group has no members now, as far as this node knows."""
+
+
 class NodeNotFoundError(NotExecutedError):
     """No node of this name is a member of the cluster now."""
 

@@ -7,8 +7,10 @@ from typing import ParamSpec, Protocol, TypeVar, Unpack, overload
 
 import attrs
 
+from actors.groups import Group
 from actors.messages import message
 from actors.options import SpawnChanges
+from actors.watching import Ended
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -90,4 +92,12 @@ class NodeInterface(Spawner, Protocol):
 
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, this one included, by name."""
+        ...
+
+    async def wait_ended(self, handle: object) -> Ended:
+        """Wait until the present epoch of an actor has ended; at once with "no such actor" for one that is dead or unknown."""
+        ...
+
+    def group(self, name: str, actor: Callable[..., A]) -> Group[A]:
+        """The group of this name, whose members are called as `actor`s. Raises ValueError for what cannot be a group's name."""
         ...

@@ -29,6 +29,7 @@ ExitKind = Literal[
     "start failed",
     "idle",
     "killed",
+    "no such actor",
 ]
 ChildState = Literal["stopped", "starting", "running", "exited", "stopping", "restarting"]
 Phase = Literal["new", "starting", "running", "stopping", "ended"]

@@ -48,6 +48,9 @@ SANS_IO = (
     "runtime/calls/incoming.py",
     "runtime/calls/outgoing.py",
     "runtime/calls/records.py",
+    "runtime/groups/holdings.py",
+    "runtime/groups/records.py",
+    "runtime/groups/view.py",
     "runtime/links/reassembly.py",
     "runtime/hosting/admission.py",
     "runtime/links/session.py",
@@ -67,6 +70,7 @@ SANS_IO = (
     "runtime/store/history.py",
     "runtime/store/memory.py",
     "runtime/store/rows.py",
+    "runtime/watching/tables.py",
     "runtime/wire/*.py",
 )
 """The state machines: driven by the caller with bytes, events and the time as a number. A new one is named here."""
@@ -77,6 +81,7 @@ FACE = "__init__"
 ROOMS = (
     "calls",
     "elastic",
+    "groups",
     "hosting",
     "membership",
     "observation",
@@ -85,6 +90,7 @@ ROOMS = (
     "rendezvous",
     "store",
     "supervision",
+    "watching",
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("environment", "exception_groups", "faults", "liveness", "system_calls", "version"),

@@ -97,7 +97,8 @@ class Routes:
             route = bound.route = self._local(bound, address)
             return route
         link = self.links.get(identity)
-        if link is None or link.ended is not None:
+        if link is None or link.ended is not None or link.fenced:
+            # Fenced: its peer has lost its place in the cluster, and what is asked of it may never be answered.
             return None
         route = bound.route = self._over(link, bound, address)
         return route

@@ -34,7 +34,7 @@ async def _stop(name: str, actor: bool, address: str, cluster: str, secret_file:
             return
         for member in client.status["members"]:
             if member["name"] == name:
-                await client.station.node_service(name, member["incarnation"]).options(timeout=10.0).leave()
+                await client.station.node_service(name, member["incarnation"]).options(timeout=10.0).leave_cluster()
                 return
         names = [member["name"] for member in client.status["members"]]
         near = difflib.get_close_matches(name, names, n=1)

@@ -35,6 +35,7 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
+from runtime.hosting.extensions import Extensions
 from runtime.hosting.home import Home
 from runtime.hosting.stopping import STOP_SECONDS, Shutdown, bring_to_an_end
 from runtime.hosting.workers import Workers
@@ -107,6 +108,14 @@ class _Hosted:
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         return await self._host.in_thread(function)
 
+    @property
+    def watching(self) -> Any:
+        return self._host.extensions.of("watching", self._cell)
+
+    @property
+    def groups(self) -> Any:
+        return self._host.extensions.of("groups", self._cell)
+
     def supervise(self, supervisor: Any) -> Any:
         return self._host.make_supervision(supervisor, self._cell.address, self._host.supervisors.get(self.name, ""))
 
@@ -129,7 +138,8 @@ class Host:
         self.claims = claims
         self.make_handle = make_handle
         self.make_supervision = make_supervision
-        self.workers = Workers(nursery, environment, self._crash, self.pause_names)
+        self.extensions = Extensions()
+        self.workers = Workers(nursery, environment, self.crash, self.pause_names)
         self.in_thread = environment.in_thread
         self.cells: dict[str, Cell] = {}
         self.draining = False
@@ -145,7 +155,7 @@ class Host:
         """Where the actor's own tasks live; made when it is first asked for."""
         home = self._homes.get(cell)
         if home is None:
-            home = Home(self._nursery, cell.address.name, lambda error: self._crash(cell, error))
+            home = Home(self._nursery, cell.address.name, lambda error: self.crash(cell, error))
             if cell.ended is None:
                 self._homes[cell] = home
             else:
@@ -260,12 +270,13 @@ class Host:
         if cell is None or cell.system or (epoch and cell.address.epoch != epoch):
             return self._exits.get((name, epoch))
         if cell.ended is None and shutdown == "kill":
-            self._end_now(cell, ExitReason("killed", str(reason)))
+            self.end_at_once(cell, ExitReason("killed", str(reason)))
         if cell.ended is not None:
             return await self.watch(name, cell.address.epoch)
         jobs = cell.end(reason)
         for job in jobs:
             job.sink.refused(job, cell.gone())
+        self.extensions.ending(cell)
         with trio.CancelScope(shield=True):
             seconds = None if shutdown == "kill" else shutdown
             await bring_to_an_end(cell, self._homes.get(cell), reason, seconds, self._nursery)
@@ -291,10 +302,14 @@ class Host:
         cell = self.cells.get(name)
         if cell is None or (epoch and cell.address.epoch != epoch):
             await trio.lowlevel.checkpoint()
-            return ExitReason(kind="stopped", text=f"no such actor: {name} is not on node {self.node.name}")
+            return ExitReason(kind="no such actor", text=f"{name} is not on node {self.node.name}")
         key = (name, cell.address.epoch)
         await self._watchers.setdefault(key, trio.Event()).wait()
         return self._exits[key]
+
+    def remembered(self, name: str, epoch: int) -> ExitReason | None:
+        """How this epoch of the actor has ended, if that was not long ago."""
+        return self._exits.get((name, epoch))
 
     async def drain(self, seconds: float) -> None:
         """Take no new work, and move the actors whose supervisors are elsewhere: these start them again on other nodes as soon as they end.
@@ -349,14 +364,14 @@ class Host:
         self.draining = True
         for cell in list(self.cells.values()):
             if cell.leased:
-                self._crash(cell, error)
+                self.crash(cell, error)
 
     async def stop_all(self, reason: ExitReason) -> None:
         """Stop all actors, the latest first."""
         for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
             await self.stop(cell.address.name, cell.address.epoch, reason)
 
-    def _crash(self, cell: Cell, error: BaseException) -> None:
+    def crash(self, cell: Cell, error: BaseException) -> None:
         """One of the actor's own tasks raised, or a method asked to exit: the actor ends now."""
         if cell.ended is not None:
             logger.error("a task of %s raised while it was ending: %s", cell.address.name, error, exc_info=error)
@@ -364,10 +379,10 @@ class Host:
         reason = _why(error)
         # What the runtime itself says needs no traceback through the runtime.
         logger.error("%s ended: %s", cell.address.name, reason, exc_info=error if reason.kind == "raised" else None)
-        self._end_now(cell, reason)
+        self.end_at_once(cell, reason)
 
-    def _end_now(self, cell: Cell, reason: ExitReason) -> None:
-        """Without waiting for anything that runs in it."""
+    def end_at_once(self, cell: Cell, reason: ExitReason) -> None:
+        """End an actor without `on_stop`; what runs of it is cancelled."""
         waiting = cell.end(reason)
         for job in waiting:
             job.sink.refused(job, cell.gone())
@@ -376,6 +391,7 @@ class Host:
                 job.runner.cancel()
         if cell in self._homes:
             self._homes[cell].cancel()
+        self.extensions.ending(cell)
         if cell.started:
             self._nursery.start_soon(self._finish_crash, cell, reason)
 
@@ -415,6 +431,8 @@ class Host:
         watcher = self._watchers.pop(key, None)
         if watcher is not None:
             watcher.set()
+        self.extensions.ending(cell)
+        self.extensions.ended(cell.address, reason)
 
 
 def _why(error: BaseException) -> ExitReason:

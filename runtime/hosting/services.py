@@ -92,7 +92,7 @@ class NodeService(Actor):
         return await self._host.stop(name, epoch, reason, shutdown)
 
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
-    async def watch(self, name: str, epoch: int) -> ExitReason | None:
+    async def watch_actor(self, name: str, epoch: int) -> ExitReason | None:
         """How this epoch of the actor has ended, as soon as it has; None if it has not for `LONG_POLL_SECONDS`: ask again."""
         with trio.move_on_after(LONG_POLL_SECONDS):
             return await self._host.watch(name, epoch)
@@ -104,7 +104,7 @@ class NodeService(Actor):
         return self._controls.status()
 
     @method(concurrent=True, idempotent=True)
-    async def leave(self) -> None:
+    async def leave_cluster(self) -> None:
         """Tell this node to drain and leave the cluster; answers before it has."""
         self._controls.leave()
 

@@ -35,7 +35,7 @@ REDIAL_SECONDS = 0.1
 """Seconds without a connection from which a peer counts as unreachable."""
 
 CLIENT_PATIENCE = 5.0
-"""Seconds that the session of a client, which nobody can dial, is kept without a connection."""
+"""Seconds that the session of a client, or of a node that is no member any more, is kept without a connection: nobody dials it."""
 
 logger = logging.getLogger("understudy.links")
 
@@ -175,6 +175,7 @@ class Peers:
         if link is None or link.ended is not None:
             link = self.links[key] = Link(peer, self._receiver)
             link.last_heard = self._environment.now()
+            link.fenced = self._outdated(peer)
         return link
 
     def _keep_connected(self, link: Link) -> None:
@@ -191,8 +192,8 @@ class Peers:
                     failures = 0
                     await link.disconnected()
                     continue
-                if link.peer.role == "client":
-                    await self._expire_client(link)
+                if link.peer.role == "client" or link.fenced:
+                    await self._expire(link)
                     continue
                 if await self._dial(link, self._addresses(link.peer)):
                     failures = 0
@@ -204,11 +205,14 @@ class Peers:
         finally:
             self._kept.discard(link)
 
-    async def _expire_client(self, link: Link) -> None:
+    async def _expire(self, link: Link) -> None:
+        """Of a client, or of a node that is no member any more: its end was told before this link was there, and nobody will tell it
+        again.
+        """
         with trio.move_on_after(CLIENT_PATIENCE):
             await link.connected_again()
             return
-        self.ended(link.peer.name, link.peer.incarnation, "the client did not come back")
+        self.ended(link.peer.name, link.peer.incarnation, "it is no member of the cluster, and did not come back")
 
     async def _dial(self, link: Link, addresses: Sequence[str]) -> bool:
         """Try the addresses in turn; True if a connection stood."""
@@ -366,9 +370,6 @@ class Peers:
             # Another one may have begun to the same peer meanwhile.
             if self.links.get(link.peer.identity) is link:
                 del self.links[link.peer.identity]
-        elif link.fenced:
-            # No member: its end was told when this link was not there yet, and nobody will tell it again.
-            self.ended(*link.peer.identity, "it is no member of the cluster any more")
         elif not self._closing:
             self._broken(link)
 

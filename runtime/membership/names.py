@@ -152,6 +152,11 @@ class Names:
                     found[name] = self._address(name, entry), self.owner(entry.value).supervisor
         return found
 
+    async def is_promised(self, name: str) -> bool:
+        """True if a supervisor promises to start an actor of this name again."""
+        promise = await self._store.get(SUPERVISED + name)
+        return promise is not None and await self.promises.stands(name, promise)
+
     async def save(self, name: str, epoch: int, state: object) -> None:
         """See `NameClaims.save`."""
         await self._states.save(name, epoch, self._encode(state, "state"))

@@ -22,9 +22,12 @@ from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnChanges, SpawnOptions
 from actors.supervision import ExitReason
+from actors.watching import Ended
 from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.faults import Faults
+from runtime.groups.groups import Groups
+from runtime.groups.process_group import ProcessGroup
 from runtime.hosting.family import HostedFamily
 from runtime.hosting.host import Host
 from runtime.hosting.leased import LeasedNames
@@ -44,6 +47,8 @@ from runtime.node.status import describe
 from runtime.store.service import StoreService
 from runtime.supervision.orphans import Orphans
 from runtime.supervision.work import SupervisionWork
+from runtime.watching.service import WATCHING_SERVICE, WatchingService
+from runtime.watching.watching import Watching
 from runtime.wire.introduction import Introduction, Peer
 
 P = ParamSpec("P")
@@ -126,6 +131,11 @@ class Node:
         self.starting = Starting(self._station, self._names, self._members, environment, placing)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
+        self._watching = Watching(self._station, self._members, self._names, nursery)
+        host.extensions.add("watching", self._watching)
+        host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
+        self._groups = Groups(self._station, store, self._members, enrolment.record.lease, environment, nursery)
+        host.extensions.add("groups", self._groups)
         if coordination.store is not None:
             # Also where everybody could reach it: the command line's clients come without a way of their own.
             host.add_system(store_service(coordination.identity), StoreService(coordination.store))
@@ -190,6 +200,14 @@ class Node:
             await self.starting.stop_address(address, ExitReason("stopped", reason))
         self._lookups.forget(handle.name)
 
+    async def wait_ended(self, handle: object) -> Ended:
+        """Wait until the present epoch of an actor has ended; at once with "no such actor" for one that is dead or unknown."""
+        return await self._watching.wait_ended(handle)
+
+    def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
+        """The group of this name, whose members are called as `actor`s. Raises ValueError for what cannot be a group's name."""
+        return ProcessGroup(self._groups, self._groups.followed(name), actor)
+
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, by name."""
         return self._members.all()
@@ -246,7 +264,7 @@ class Node:
         """See `Directory.link_to`."""
         links = self._station.peers.links
         link = links.get((node, incarnation))
-        if link is not None and link.ended is None:
+        if link is not None and link.ended is None and not link.fenced:
             return link
         if self._contact is not None and (node, incarnation) == self._contact.peer.identity:
             # Without asking the store, which is asked over this link.
@@ -281,6 +299,7 @@ class Node:
                     nursery.start_soon(self._contact.run, self._ended, names.lose, name="store")
                 nursery.start_soon(self._lookups.run, name="names")
                 nursery.start_soon(self._names.run, name="claims")
+                nursery.start_soon(self._groups.run, name="groups")
                 nursery.start_soon(self._let_go, name="references")
                 nursery.start_soon(Orphans(HostedFamily(self._station.host), self.starting.is_supervised).run, name="orphans")
                 self.candidacies = nursery
@@ -320,6 +339,8 @@ class Node:
         """That incarnation is proven to have ended; the store may not know it yet."""
         self._members.bury(identity)
         self._station.ended(identity, reason)
+        self._watching.gone(identity)
+        self._groups.look()
 
     def _may_live(self, address: Address) -> bool:
         identity = (address.node, address.incarnation)
@@ -333,6 +354,7 @@ class Node:
         if (member.name, member.incarnation) != (self.name, self.incarnation):
             logger.info("node %s (incarnation %d) is gone", member.name, member.incarnation)
             self._station.ended((member.name, member.incarnation), "it has left the cluster or its lease has ended")
+            self._watching.gone((member.name, member.incarnation))
 
     async def _let_go(self) -> None:
         while True:

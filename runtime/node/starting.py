@@ -167,7 +167,7 @@ class Starting:
         """See `Operations.watch_address`."""
         while True:
             try:
-                ended = await self._station.node_service(address.node, address.incarnation).watch(address.name, address.epoch)
+                ended = await self._station.node_service(address.node, address.incarnation).watch_actor(address.name, address.epoch)
                 if ended is None:
                     continue
                 return cast("ExitReason", ended)

@@ -68,6 +68,7 @@ class Child:
     adopted: Address | None = None
     """A living actor that is to be taken over instead of starting one."""
     promised: bool = False
+    latest_epoch: int = 0
     started_at: float = 0.0
     scope: trio.CancelScope | None = None
     """Of the task that starts and then watches it."""

@@ -62,6 +62,10 @@ async def start_somewhere(child: Child, supervisor: str, operations: Operations,
                 return await operations.start_actor(spec.actor, spec.args, dict(spec.kwargs), options, supervisor)
             except NameTakenError as error:
                 last = error
+                owner = (await operations.living(supervisor, [child.name])).get(child.name)
+                if owner is not None and owner.epoch > child.latest_epoch:
+                    # An attempt whose outcome nobody learned has started it after all.
+                    return owner
                 if environment.now() >= free_until:
                     raise
                 await trio.sleep(LOOK_AGAIN)

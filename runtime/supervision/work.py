@@ -341,6 +341,7 @@ class SupervisionWork:
                 )
                 return
             child.address = address
+            child.latest_epoch = address.epoch
             child.started_at = self._environment.now()
             logger.info("%s runs on %s (epoch %d)", child.name, address.node, address.epoch)
             self._do(self._machine.started(id, child.started_at))

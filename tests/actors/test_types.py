@@ -1,4 +1,4 @@
-"""What the types of methods promise, held by both checkers of `make lint`; skipped where they are not installed."""
+"""What the types of methods, streams and groups promise, held by both checkers of `make lint`; skipped where they are not installed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", [["mypy", "--strict"], ["basedpyright", "--pythonpath", sys.executable]], ids=lambda words: words[0])
-def test_right_uses_of_streams_are_accepted_and_wrong_ones_refused(checker: list[str]) -> None:
+@pytest.mark.parametrize("file", ["types_of_streams.py", "types_of_groups.py"])
+def test_right_uses_are_accepted_and_wrong_ones_refused(checker: list[str], file: str) -> None:
     pytest.importorskip(checker[0])
-    command = [sys.executable, "-m", *checker, ROOT / "tests" / "actors" / "types_of_streams.py"]
+    command = [sys.executable, "-m", *checker, ROOT / "tests" / "actors" / file]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
-from actors.errors import NodeDiedError, NotAMemberError
+from actors.errors import ActorNotFoundError, NodeDiedError, NotAMemberError
 from runtime import open_node
 from runtime.links.transports import Connection, SocketNetwork
 from tests.node.conftest import SECRET, Pair
@@ -143,3 +143,17 @@ async def test_a_supervised_actor_moves_when_its_node_leaves_and_that_counts_as_
             assert await ledger.enter() == 1
         assert (await supervisor.children())[0].state == "running"
         leaves["keeper-4"].set()
+
+
+async def test_a_call_to_a_node_that_is_gone_fails_at_once_also_where_a_connection_of_it_came_late(pair: Pair) -> None:
+    async with open_node("third", join=pair.here.address, secret=SECRET) as third:
+        await pair.here.wait_for(3)
+        ledger = await pair.here.options(on="third").spawn(Ledger)
+        peer = third._introduction.peer
+    await pair.here.wait_gone("third")
+    # As an accepted connection does before it is settled; this one never is.
+    pair.here.station.peers._link(peer)
+    with trio.fail_after(5), pytest.raises((ActorNotFoundError, NodeDiedError)):
+        await ledger.enter()
+    with trio.fail_after(5):
+        await pair.here.stop(ledger)

@@ -416,8 +416,11 @@ async def test_a_link_whose_session_never_began_is_not_kept_where_nobody_dials_i
     await no_link_to(scene.pair.here, "ghost")
 
 
-async def test_the_link_of_a_node_that_is_no_member_any_more_ends_with_its_connection(scene: Scene) -> None:
+async def test_the_link_of_a_node_that_is_no_member_any_more_ends_when_it_does_not_come_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its end was told to all before it dialled; nobody will tell it again."""
+    monkeypatch.setattr(peers, "CLIENT_PATIENCE", 0.05)
     past = introduction(name="past")
     past = attrs.evolve(past, peer=attrs.evolve(past.peer, role="node", incarnation=1))
     async with await dial(scene.pair.here) as stream:

@@ -1,0 +1,202 @@
+"""Groups on live nodes: who is seen where, how members are called, and what is left when they have ended."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import trio
+
+from actors import Group, RemoteError
+from actors.errors import CallTimeoutError, EmptyGroupError, NotExecutedError
+from runtime import open_node
+from runtime.groups.groups import LOOK_SECONDS
+from runtime.node import Node
+from runtime.simulation import Simulation, simulate
+from tests.groups.actors_used import Reader
+from tests.node.conftest import SECRET, Pair
+
+
+async def until_seen(group: Group[Reader], names: list[str]) -> None:
+    """Wait until a group has these members, in any order."""
+    with trio.fail_after(5):
+        async for members in group.watch():
+            if sorted(member.name for member in members) == sorted(names):
+                return
+
+
+@pytest.fixture
+async def readers(pair: Pair) -> dict[str, Reader]:
+    """Two on each node, in the group "news"."""
+    return {
+        name: await pair.here.options(name=name, on=on).spawn(Reader, "news")
+        for name, on in [("a", "here"), ("b", "there"), ("c", "here"), ("d", "there")]
+    }
+
+
+async def test_members_are_seen_on_all_nodes_those_on_the_own_node_first(pair: Pair, readers: dict[str, Reader]) -> None:
+    here, there = pair.here.group("news", Reader), pair.there.group("news", Reader)
+    assert {member.name for member in here.members()} == {"a", "c"}
+    await until_seen(here, list("abcd"))
+    await until_seen(there, list("abcd"))
+    assert [member.name for member in here.members()] == ["a", "c", "b", "d"]
+    assert [member.name for member in there.members()] == ["b", "d", "a", "c"]
+    assert sorted(await readers["a"].sees("news")) == list("abcd")
+    assert pair.here.group("others", Reader).members() == ()
+
+
+async def test_a_group_is_not_mistaken_for_one_whose_name_begins_like_it(pair: Pair) -> None:
+    names = ["a", "a/b", "a%2Fb", "a/"]
+    for name in names:
+        await pair.there.options(name=name).spawn(Reader, name)
+    for name in names:
+        await until_seen(pair.here.group(name, Reader), [name])
+
+
+async def test_one_that_joins_several_times_is_in_it_several_times_and_leaves_one_at_a_time(pair: Pair, where: str) -> None:
+    reader = await pair.here.options(on=where, name="reader").spawn(Reader)
+    group = pair.here.group("news", Reader)
+    await reader.enter("news", 3)
+    await until_seen(group, ["reader"] * 3)
+    for left in (2, 1, 0):
+        assert await reader.exit("news")
+        await until_seen(group, ["reader"] * left)
+    assert not await reader.exit("news")
+    assert not await reader.exit("never")
+
+
+async def test_membership_ends_with_the_actor_however_it_ends(pair: Pair, readers: dict[str, Reader]) -> None:
+    group = pair.here.group("news", Reader)
+    await until_seen(group, list("abcd"))
+    await pair.here.stop(readers["a"])
+    assert [member.name for member in group.members()] == ["c", "b", "d"]
+    await pair.here.stop(readers["b"])
+    await until_seen(group, ["c", "d"])
+
+
+async def test_membership_ends_with_the_node(pair: Pair, readers: dict[str, Reader]) -> None:
+    group = pair.here.group("news", Reader)
+    async with open_node("third", join=pair.here.address, secret=SECRET):
+        await pair.here.wait_for(3)
+        await pair.here.options(on="third", name="e").spawn(Reader, "news")
+        await until_seen(group, list("abcde"))
+    await until_seen(group, list("abcd"))
+
+
+async def test_members_of_a_node_that_is_known_to_be_dead_are_dropped_before_the_store_says_so(
+    pair: Pair, readers: dict[str, Reader]
+) -> None:
+    group = pair.here.group("news", Reader)
+    await until_seen(group, list("abcd"))
+    pair.here._ended((pair.there.name, pair.there.incarnation), "proven by the test")
+    assert [member.name for member in group.members()] == ["a", "c"]
+
+
+async def test_choosing_takes_local_members_first_and_each_of_them_sometimes(pair: Pair, readers: dict[str, Reader]) -> None:
+    group = pair.here.group("news", Reader)
+    await until_seen(group, list("abcd"))
+    assert {group.choose().name for _ in range(200)} == {"a", "c"}
+    for name in ("a", "c"):
+        await readers[name].exit("news")
+    assert {group.choose().name for _ in range(200)} == {"b", "d"}
+
+
+async def test_choosing_from_nobody_is_an_error_that_says_so(pair: Pair) -> None:
+    with pytest.raises(EmptyGroupError, match="the group 'nobody' has no members that node here knows of") as caught:
+        pair.here.group("nobody", Reader).choose()
+    assert isinstance(caught.value, NotExecutedError)
+
+
+async def test_a_broadcast_reaches_all_members_and_says_how_many(pair: Pair, readers: dict[str, Reader]) -> None:
+    await readers["a"].enter("news")
+    for node in (pair.here, pair.there):
+        await until_seen(node.group("news", Reader), list("aabcd"))
+    assert await pair.here.group("news", Reader).broadcast(Reader.on_news, "x") == 5
+    assert await pair.there.group("news", Reader).broadcast(Reader.on_news, text="y") == 5
+    with trio.fail_after(5):
+        for name, reader in readers.items():
+            # Of two nodes' words, which comes first is not said.
+            assert sorted(await reader.wait_heard(4 if name == "a" else 2)) == sorted("xxyy" if name == "a" else "xy")
+    assert await pair.here.group("nobody", Reader).broadcast(Reader.on_news, "z") == 0
+
+
+async def test_a_broadcast_is_by_a_method_of_the_class(pair: Pair) -> None:
+    with pytest.raises(TypeError, match="by a method of its class"):
+        await pair.here.group("news", Reader).broadcast("on_news", "x")  # type: ignore[arg-type]
+
+
+async def test_all_members_are_called_and_each_answers_or_fails_for_itself(pair: Pair, readers: dict[str, Reader]) -> None:
+    group = pair.here.group("news", Reader)
+    await until_seen(group, list("abcd"))
+    await readers["d"].on_news("broken")
+    answers = await group.call_all(Reader.where)
+    assert [(answer.member.name, answer.value) for answer in answers] == [("a", "here"), ("c", "here"), ("b", "there"), ("d", None)]
+    assert isinstance(answers[3].error, RemoteError)
+    assert [answer.error for answer in answers[:3]] == [None] * 3
+    late = await group.options(timeout=0.05).call_all(Reader.hang)
+    assert [type(answer.error) for answer in late] == [CallTimeoutError] * 4
+
+
+async def test_thousands_of_members_join_in_few_transactions(pair: Pair) -> None:
+    group = pair.there.group("crowd", Reader)
+    before = (await pair.here._store.range("groups/")).revision
+    async with trio.open_nursery() as nursery:
+        for _ in range(3000):
+            nursery.start_soon(pair.here.spawn, Reader, "crowd")
+    with trio.fail_after(20):
+        async for members in group.watch():
+            if len(members) == 3000:
+                break
+    found = await pair.here._store.range("groups/")
+    assert len(found.entries) == 15
+    assert found.revision - before < 300
+    assert len({member.name for member in group.members()}) == 3000
+    with trio.fail_after(20):
+        assert await group.broadcast(Reader.on_news, "all") == 3000
+
+
+async def test_a_group_that_leaves_no_member_leaves_nothing_in_the_store(pair: Pair) -> None:
+    reader = await pair.there.spawn(Reader, "one", "two")
+    group = pair.here.group("one", Reader)
+    await until_seen(group, [reader.name])
+    await pair.there.stop(reader)
+    await until_seen(group, [])
+    with trio.fail_after(5):
+        # The store has forgotten it before its node hears so.
+        while (await pair.here._store.range("groups/")).entries or pair.there._groups._holdings._groups:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+    assert pair.there._groups.loads()["memberships"] == 0
+
+
+@pytest.mark.parametrize("name", ["", " x", "a\nb", "x" * 256])
+async def test_what_cannot_be_the_name_of_a_group_is_refused(pair: Pair, name: str) -> None:
+    with pytest.raises(ValueError, match="not a usable name of a group"):
+        pair.here.group(name, Reader)
+    with pytest.raises(TypeError):
+        pair.here.group(5, Reader)  # type: ignore[arg-type]
+
+
+def followers(node: Node) -> int:
+    """Tasks that follow groups."""
+    return sum(task.name.startswith("group ") for task in node._nursery.child_tasks)
+
+
+async def forgotten(simulation: Simulation) -> None:
+    node = simulation.node
+    group = node.group("news", Reader)
+    again = node.group("news", Reader)
+    assert followers(node) == 0 or followers(node) == 1
+    await group.ready()
+    assert followers(node) == 1
+    del group
+    gc.collect()
+    await trio.sleep(2 * LOOK_SECONDS)
+    assert followers(node) == 1
+    del again
+    gc.collect()
+    await trio.sleep(2 * LOOK_SECONDS)
+    assert followers(node) == 0
+
+
+def test_a_group_that_nobody_holds_any_more_is_not_followed_any_more() -> None:
+    simulate(forgotten, seeds=[1], faults=())

@@ -1,0 +1,90 @@
+"""Groups while simulated nodes are killed, stopped and cut off: in the end all nodes see the members that there are."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from actors import UnderstudyError
+from runtime.groups.process_group import ProcessGroup
+from runtime.simulation import Simulation, simulate
+from tests.groups.actors_used import Reader
+
+GROUPS = ("one", "two")
+PATIENCE = 60.0
+
+
+async def memberships(simulation: Simulation) -> None:
+    readers: list[Reader] = []
+    # Held, and so followed, from the moment that each node is seen.
+    held: dict[tuple[str, int], list[ProcessGroup[Reader]]] = {}
+
+    def hold() -> None:
+        for name in simulation._cluster.machines:
+            node = simulation._cluster.live(name)
+            if node is not None and (name, node.incarnation) not in held:
+                held[name, node.incarnation] = [node.group(group, Reader) for group in GROUPS]
+
+    for _ in range(40):
+        hold()
+        try:
+            with trio.move_on_after(10):
+                where = simulation.random.choice((*simulation.nodes, simulation.node.name))
+                readers.append(await simulation.node.options(on=where).spawn(Reader, simulation.random.choice(GROUPS)))
+            if readers:
+                reader, group = simulation.random.choice(readers), simulation.random.choice(GROUPS)
+                match simulation.random.randrange(4):
+                    case 0:
+                        await reader.enter.options(timeout=2)(group)
+                    case 1:
+                        await reader.exit.options(timeout=2)(group)
+                    case 2:
+                        with trio.move_on_after(10):
+                            await simulation.node.stop(reader)
+                    case _:
+                        await simulation.node.group(group, Reader).broadcast(Reader.on_news, "news")
+        except UnderstudyError:
+            await trio.sleep(0.1)
+        await trio.sleep(simulation.random.random())
+    await simulation.calm()
+    hold()
+    seen: dict[str, object] = {}
+    with trio.move_on_after(PATIENCE) as patience:
+        while wrong(simulation, held, seen):  # noqa: ASYNC110
+            await trio.sleep(0.2)
+            # A node that had lost its lease in the last of the faults may leave, and come back, only now.
+            hold()
+    assert not patience.cancelled_caught, seen
+
+
+def wrong(simulation: Simulation, held: dict[tuple[str, int], list[ProcessGroup[Reader]]], seen: dict[str, object]) -> bool:
+    """True if a node sees others than there are."""
+    nodes = [simulation._cluster.live(name) for name in simulation._cluster.machines]
+    seen.clear()
+    for index, group in enumerate(GROUPS):
+        there_are = sorted(
+            one.address.name
+            for node in nodes
+            if node is not None
+            for one in node._groups._holdings.members(group)
+            for _ in range(one.times)
+        )
+        for node in nodes:
+            if node is None or (node.name, node.incarnation) not in held:
+                seen["a node"] = "has just come or gone"
+                continue
+            sees = sorted(reader.name for reader in held[node.name, node.incarnation][index].members())
+            if sees != there_are:
+                seen[f"{node.name} sees of {group}"] = sees, there_are
+    return bool(seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_all_nodes_see_the_same_members_after_whatever_happened(first: int) -> None:
+    simulate(memberships, seeds=range(first, first + 10))
+
+
+@pytest.mark.slow
+def test_under_node_deaths_alone_as_well() -> None:
+    simulate(memberships, seeds=range(100, 110), faults=["crash"])
