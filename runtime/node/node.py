@@ -114,6 +114,7 @@ class Node:
         self._deaths = Deaths(self._members, store, coordination.identity, environment, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment)
         host = self._station.host
+        host.once.is_gone = self._is_gone
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
         if coordination.store is not None:
             # Also where everybody could reach it: the command line's clients come without a way of their own.
@@ -311,6 +312,10 @@ class Node:
             return False
         cell = self._station.host.cells.get(address.name)
         return identity != (self.name, self.incarnation) or (cell is not None and cell.address == address and cell.ended is None)
+
+    def _is_gone(self, name: str, incarnation: int) -> bool:
+        seen = self._members.find(name)
+        return incarnation <= self._members.revision and (seen is None or seen.member.incarnation != incarnation)
 
     def _gone(self, member: Member) -> None:
         if (member.name, member.incarnation) != (self.name, self.incarnation):
