@@ -14,6 +14,7 @@ After RIFL (Lee et al., SOSP 2015), whose completion records move with the objec
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import attrs
@@ -228,10 +229,11 @@ class AppliedCalls:
 
     def _unmark(self, marks: Mapping[Client, int]) -> tuple[tuple[Client, ...], int | None]:
         """The marks that go with a transaction that sets `marks`, and what they raise the mark of all clients to."""
-        surplus = len(self._marks.keys() | marks.keys()) - self._most_marks
-        going = [client for client in self._marks if client not in marks][: max(0, surplus)]
+        # Neither list is walked further than it is taken: a save must not cost more for the many clients there have been.
+        surplus = len(self._marks) + sum(client not in self._marks for client in marks) - self._most_marks
+        going = list(islice((client for client in self._marks if client not in marks), max(0, surplus)))
         floor = max((client.incarnation for client in going), default=self._floor)
-        idle = [client for client in self._unmarked if client not in marks][: MOST_IN_ONE - len(going)]
+        idle = list(islice((client for client in self._unmarked if client not in marks), MOST_IN_ONE - len(going)))
         return (*going, *idle), floor if floor > self._floor else None
 
     def _let_go(self, client: Client, numbers: Iterable[int]) -> None:
