@@ -267,11 +267,11 @@ class Caller:
         self.confirmations.setdefault((link.peer.name, link.peer.incarnation), Confirmations()).begin(number)
         return number
 
-    def over(self, first: int) -> None:
+    def over(self, first: int, actor: str) -> None:
         """The call whose first attempt had this number will not be made again by anybody."""
         self.open_calls.end(first)
         assert self._local is not None
-        self._local.confirm(self.open_calls.watermark)
+        self._local.over(first, actor, self.open_calls.watermark)
 
     def budget(self, target: str) -> RetryBudget:
         """The retry budget of an actor."""

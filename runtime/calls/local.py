@@ -94,8 +94,9 @@ class LocalCalls:
         """Keep a result on behalf of this node itself."""
         return self._keep(value, self._client[:2])
 
-    def confirm(self, watermark: int) -> None:
-        """This node will not make any call below `watermark` again."""
+    def over(self, first: int, actor: str, watermark: int) -> None:
+        """This node will not make that call of an actor again, which may be here, nor any call below `watermark`."""
+        self._host.once.over(self._host.cells.get(actor), CallIdentity(self._client, first))
         self._host.once.confirm(self._client, watermark)
 
     def send(self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object]) -> None:

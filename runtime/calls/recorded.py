@@ -84,6 +84,8 @@ class RecordedCalls:
         watermark, beyond, everywhere = confirmation(self._codec.decode(frame.control, frame.segments))
         client = self._client(link)
         self._host.once.confirm(client.identity, everywhere)
+        for record in client.records.covered(watermark, beyond):
+            self._host.once.over(self._host.cells.get(record.target[0]), CallIdentity(client.identity, record.number))
         for job in client.records.confirm(watermark, beyond):
             job.cancel()
 

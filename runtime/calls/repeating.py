@@ -272,7 +272,7 @@ class LongCall:
     def _end(self) -> None:
         """The call is over: it will not be made again."""
         if self._first:
-            self._caller.over(self._first)
+            self._caller.over(self._first, self._bound.address.name)
         self._let_go()
 
     def _let_go(self) -> None:

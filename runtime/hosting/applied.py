@@ -220,6 +220,11 @@ class AppliedCalls:
             del self._marks[client]
             self._unmarked[client] = None
 
+    def over(self, call: CallIdentity) -> None:
+        """The client will not make this call again, whatever is still open below it."""
+        if call in self._records:
+            self._let_go(call.client, [call.number])
+
     def ended(self, client: Client) -> None:
         """The client is no more, and repeats nothing."""
         self._let_go(client, list(self._numbers.get(client, ())))

@@ -113,6 +113,12 @@ class Once:
         if watermark > self._watermarks.get(client, 0):
             self._watermarks[client] = watermark
 
+    def over(self, cell: Cell | None, call: CallIdentity) -> None:
+        """The client will not make this call of an actor again. A call that it has open for long must not keep later ones on record."""
+        table = self._tables.get(cell) if cell is not None else None
+        if table is not None and table.calls is not None:
+            table.calls.over(call)
+
     def silent(self, client: Client) -> None:
         """That client has no connection any more. Should it come back, it tells again what is over."""
         self._watermarks.pop(client, None)

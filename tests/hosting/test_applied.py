@@ -259,6 +259,14 @@ class Model(RuleBasedStateMachine):
                 del calls[number]
             self.table.confirm(client, watermark)
 
+    @rule(data=st.data())
+    def over(self, data: Any) -> None:
+        """One call is over, others before it are not."""
+        made = self.draw(data)
+        if made is not None:
+            del self.clients[made.identity.client][made.identity.number]
+            self.table.over(made.identity)
+
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def end(self, data: Any) -> None:

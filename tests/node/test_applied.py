@@ -115,6 +115,10 @@ class Book(Actor):
         await self.enter("reference", answer=await other.read.remote())
 
     @method(idempotent=True, concurrent=True)
+    async def wait(self) -> None:
+        await trio.sleep_forever()
+
+    @method(idempotent=True, concurrent=True)
     async def read(self) -> list[str]:
         return self.words
 
@@ -224,6 +228,15 @@ async def test_records_go_when_their_calls_are_over_so_the_store_does_not_grow(p
             await book.add.options(retry=AGAIN)(str(number))
         store = pair.here._store
         assert len((await store.range("applied/")).entries) <= 40
+
+
+async def test_a_call_that_stays_open_does_not_keep_later_ones_on_record(pair: Pair, where: str) -> None:
+    async with supervised(pair, where) as book, trio.open_nursery() as nursery:
+        nursery.start_soon(book.wait.options(retry=AGAIN))
+        for number in range(100):
+            await book.add.options(retry=AGAIN)(str(number))
+        assert len((await pair.here._store.range("applied/")).entries) <= 40
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_records_of_a_node_that_has_left_go_with_it(pair: Pair, where: str) -> None:
