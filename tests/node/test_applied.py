@@ -10,9 +10,18 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, RetryPolicy, SpawnOptions, Supervisor, method
-from actors.errors import ActorDiedError, AlreadyAppliedError, EncodeError, OutcomeUnknownError, RemoteError
+from actors.errors import (
+    ActorDiedError,
+    AlreadyAppliedError,
+    EncodeError,
+    OutcomeUnknownError,
+    RemoteError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
 from runtime import open_node
 from runtime.hosting.applied import AppliedCalls
+from runtime.membership.names import Names
 from tests.node.conftest import SECRET, Pair
 
 AGAIN = RetryPolicy(max_retries=20, initial_delay=0.01, max_delay=0.05, repeat_unknown=True)
@@ -254,13 +263,13 @@ async def test_the_records_of_a_node_that_has_left_go_with_it(pair: Pair, where:
 
 async def test_an_actor_that_never_saved_is_not_looked_up_in_the_store(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
-    original = type(pair.there._names).applied
+    original = Names.applied
 
     async def applied(self: Any, name: str) -> Any:
         reads.append(name)
         return await original(self, name)
 
-    monkeypatch.setattr(type(pair.there._names), "applied", applied)
+    monkeypatch.setattr(Names, "applied", applied)
     book = await pair.here.options(name="book", on="there").spawn(Book)
     for _ in range(3):
         await read(book)
@@ -269,6 +278,52 @@ async def test_an_actor_that_never_saved_is_not_looked_up_in_the_store(pair: Pai
     await book.add.options(retry=AGAIN)("b")
     await book.add.options(retry=AGAIN)("c")
     assert reads == ["book"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_save_whose_outcome_nobody_knows_is_looked_up_and_never_run_again_in_its_epoch(
+    pair: Pair, where: str, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Names.save
+    lost: list[str] = []
+
+    async def save(self: Names, name: str, epoch: int, state: object, change: Any = None) -> None:
+        if lost:
+            await original(self, name, epoch, state, change)
+            return
+        lost.append(name)
+        if applied:
+            await original(self, name, epoch, state, change)
+        raise StoreOutcomeUnknownError("the answer is lost, by the test")
+
+    again = RetryPolicy(max_retries=3, initial_delay=0.01, repeat_unknown=True, retry_on=(StoreOutcomeUnknownError,))
+    monkeypatch.setattr(Names, "save", save)
+    async with supervised(pair, where) as book:
+        if applied:
+            assert await book.add.options(retry=again)("a") == 1
+        else:
+            with pytest.raises(OutcomeUnknownError, match="whether it led to the saved state is no longer on record"):
+                await book.add.options(retry=again)("a")
+        assert await book.add.options(retry=again)("b") == 2
+        assert await read(book) == ["a", "b"]
+
+
+async def test_a_repeat_whose_record_cannot_be_read_is_not_run(pair: Pair, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Names.applied
+    away: list[str] = []
+
+    async def applied(self: Names, name: str) -> Any:
+        if len(away) < 2:
+            away.append(name)
+            raise StoreUnavailableError("away, by the test")
+        return await original(self, name)
+
+    async with supervised(pair, where) as book:
+        await book.add.options(retry=AGAIN)("a")
+        monkeypatch.setattr(Names, "applied", applied)
+        assert await book.add_and_die.options(retry=AGAIN)("b") == {"words": 2}
+        assert len(away) == 2
+        assert await read(book) == ["a", "b"]
 
 
 async def test_without_the_records_a_repeat_would_be_applied_twice(pair: Pair, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
