@@ -286,8 +286,23 @@ class Model(RuleBasedStateMachine):
             CallIdentity(client, 1)
         }
 
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), count=st.integers(1, 6))
+    def many(self, data: Any, count: int) -> None:
+        """A client makes calls that are applied one after the other, and confirms none."""
+        client = data.draw(st.sampled_from(sorted(self.clients)))
+        for _ in range(count):
+            self.next += 1
+            identity = CallIdentity(client, self.next)
+            self.clients[client][self.next] = Made(identity, tried=True)
+            save(self.table, self.rows, identity, b"many")
+            self.applied[identity] += 1
+            self.answers[identity] = b"many"
+
     @invariant()
     def nothing_is_applied_twice(self) -> None:
+        made = [made.identity for calls in self.clients.values() for made in calls.values()]
+        assert not [identity for identity in made if self.applied[identity] and self.table.find(identity) is None]
         assert not [identity for identity, count in self.applied.items() if count > 1]
 
     @invariant()
@@ -298,4 +313,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestModel.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
