@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Protocol, Self, TypeVarTuple, Unpack
 
+import attrs
+
 from actors.method import Address, Marked, MethodDefinition
 from actors.node import NodeInterface
 from actors.options import CallChanges
@@ -61,8 +63,8 @@ class ActorContext(Protocol):
         """See `Actor.handle`."""
         ...
 
-    async def save(self, state: object) -> None:
-        """See `Actor.save`."""
+    async def save(self, state: object, answer: object) -> None:
+        """See `Actor.save`; `answer` is `attrs.NOTHING` if there is none."""
         ...
 
     async def saved(self) -> Any:
@@ -160,13 +162,19 @@ class Actor(Observing):
         Bounded: it is cancelled when the time allowed for stopping (5 seconds) is over.
         """
 
-    async def save(self, state: object) -> None:
+    async def save(self, state: object, *, answer: object = attrs.NOTHING) -> None:
         """Keep `state` (anything that can be a message) beyond the end of this actor, under its name.
 
         Returns when the store has it. Refused with `StaleEpochError` if a newer epoch of this name has started: what a fenced
         predecessor computes can no longer be saved. Only actors with a given name can save.
+
+        Within a method whose caller may repeat the call, the call is recorded in the same transaction. When it is repeated after this
+        actor was started again, wherever that is, it does not run again: its caller is given `answer`, or `AlreadyAppliedError` if
+        none was saved. Let `answer` be what the method will return, of 256 KiB at most; references to values cannot be kept, and are
+        refused with `EncodeError`. The records are those of the method in whose task, or in whose own nursery, `save` is called: the
+        actor's own tasks, `on_start` and `on_stop` record none and leave those there are.
         """
-        await self._hosted().save(state)
+        await self._hosted().save(state, answer)
 
     async def saved(self) -> Any:
         """What was saved last under this name, by this or any earlier epoch; None if nothing was."""

@@ -125,6 +125,13 @@ class ReplyEncodeError(OutcomeUnknownError):
     """The method ran and returned, but what it returned cannot be sent."""
 
 
+class AlreadyAppliedError(OutcomeUnknownError):
+    """An earlier attempt at the call has certainly taken effect: the actor saved the state that it led to. Its answer is lost.
+
+    The call was not run again. Only what it would have answered is unknown: `Actor.save(state, answer=...)` keeps that as well.
+    """
+
+
 class RemoteError(CallError):
     """The method ran and raised.
 

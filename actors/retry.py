@@ -22,6 +22,7 @@ import attrs
 
 from actors.errors import (
     ActorNotFoundError,
+    AlreadyAppliedError,
     BadArgumentsError,
     MethodNotFoundError,
     NodeNotFoundError,
@@ -310,7 +311,7 @@ class RetrySchedule:
         if outcome == "not executed":
             return not isinstance(error, _POINTLESS)
         if outcome == "unknown":
-            return self.idempotent or self.policy.repeat_unknown
+            return (self.idempotent or self.policy.repeat_unknown) and not isinstance(error, AlreadyAppliedError)
         return self.policy.repeats_raised(error)
 
     def _charge(self, budget: RetryBudget | None, outcome: Outcome, error: BaseException, repeatable: bool) -> None:

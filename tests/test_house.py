@@ -53,6 +53,8 @@ SANS_IO = (
     "runtime/groups/view.py",
     "runtime/links/reassembly.py",
     "runtime/hosting/admission.py",
+    "runtime/hosting/applied.py",
+    "runtime/membership/applied_keys.py",
     "runtime/links/session.py",
     "runtime/membership/lease.py",
     "runtime/links/spin.py",

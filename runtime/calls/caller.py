@@ -24,8 +24,8 @@ from runtime.calls.answers import Answers, facts
 from runtime.calls.deadlines import Deadlines, Waiting
 from runtime.calls.effective_deadline import effective_deadline
 from runtime.calls.format import KEEP_RESULT, NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
-from runtime.calls.local import LocalCalls
-from runtime.calls.outgoing import Confirmations, PendingCall
+from runtime.calls.local import FIRST, Attempt, LocalCalls
+from runtime.calls.outgoing import Confirmations, OpenCalls, PendingCall
 from runtime.calls.repeating import MOVED, LongCall
 from runtime.calls.routes import Route, Routes
 from runtime.calls.streams import OpenStream
@@ -63,6 +63,7 @@ class Caller:
         self.numbers = numbers
         self.budgets: dict[str, RetryBudget] = {}
         self.confirmations: dict[tuple[str, int], Confirmations] = {}
+        self.open_calls = OpenCalls()
         self._codec = codec
         self._answers = answers
         self._deadlines = deadlines
@@ -161,6 +162,7 @@ class Caller:
         kwargs: dict[str, object],
         flags: int,
         deadline: float,
+        attempt: Attempt = FIRST,
     ) -> None:
         """Hand the request to the actor's node, or to this one's own host. Its answer finishes `call`, perhaps at once.
 
@@ -169,14 +171,15 @@ class Caller:
         link = route.link
         if link is None:
             assert self._local is not None
-            self._local.begin(call, route.address, bound.definition, args, kwargs, deadline)
+            self._local.begin(call, route.address, bound.definition, args, kwargs, deadline, attempt)
             return
         calls = route.calls
         assert calls is not None
         segments: list[Buffer] = []
         arguments = self._codec.encode_arguments(args, kwargs, segments) if args or kwargs else NO_ARGUMENTS
         remaining = None if deadline == math.inf else deadline - self.environment.now()
-        frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining)
+        first = attempt.first if attempt.elsewhere or attempt.first != call.number else 0
+        frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining, first)
         alone = not calls.pending
         calls.pending[call.number] = call
         if self.faults is None:
@@ -255,13 +258,20 @@ class Caller:
         if confirmations is not None and confirmations.end(call.number) and link.ended is None:
             watermark, beyond = confirmations.take()
             nothing: list[Buffer] = []
-            link.post(encode_frame(Kind.FORGET, array_head(2, watermark) + self._codec.encode(beyond, nothing), nothing))
+            everywhere = b"\x1b" + self.open_calls.watermark.to_bytes(8, "big")
+            link.post(encode_frame(Kind.FORGET, array_head(3, watermark) + self._codec.encode(beyond, nothing) + everywhere, nothing))
 
     def repeatable_number(self, link: Link) -> int:
         """The number of a call that may be made again over `link`, or over what follows it to the same incarnation."""
         number = self.numbers()
         self.confirmations.setdefault((link.peer.name, link.peer.incarnation), Confirmations()).begin(number)
         return number
+
+    def over(self, first: int, actor: str) -> None:
+        """The call whose first attempt had this number will not be made again by anybody."""
+        self.open_calls.end(first)
+        assert self._local is not None
+        self._local.over(first, actor, self.open_calls.watermark)
 
     def budget(self, target: str) -> RetryBudget:
         """The retry budget of an actor."""

@@ -96,7 +96,7 @@ class Dispatch:
         if frame.flags & REPEATABLE:
             self._recorded.on_call(link, frame.flags, call)
             return
-        number, name, epoch, method, args, kwargs, remaining = call
+        number, name, epoch, method, args, kwargs, remaining, _ = call
         found = self._host.find(name, epoch, method)
         if isinstance(found, CallError):
             self._post(link, method, self._replies.of_error(number, found))
@@ -117,7 +117,7 @@ class Dispatch:
         except DecodeError as error:
             logger.warning("a one-way call from %s was dropped: its arguments cannot be read here: %s", link.peer.name, error)
             return
-        _, name, epoch, method, args, kwargs, remaining = request(parts, self._codec)
+        _, name, epoch, method, args, kwargs, remaining, _ = request(parts, self._codec)
         found = self._host.find(name, epoch, method)
         refusal: CallError | None
         if link.fenced and not name.startswith("@"):

@@ -1,13 +1,16 @@
 """What frames about calls look like: flags, and the items of their control parts.
 
-    CALL      [number, actor, epoch, method, arguments, remaining seconds]    the last one only where there is a deadline
+    CALL      [number, actor, epoch, method, arguments, remaining seconds, first number]    the last two only where there is any
     SEND      the same, number 0
     REPLY     [number, value]
     ERROR     [number, code, description]
     CANCEL    [number]
     ITEM      [number, value]
     CREDIT    [number, items consumed in all]
-    FORGET    [watermark, [number, ...]]
+    FORGET    [watermark, [number, ...], watermark of all peers]
+
+The first number of a CALL is that of the first attempt at it that may have run, told where it is another, or was made to another epoch of
+the actor: the call is the same nevertheless. Below the watermark of all peers every call has ended, wherever it was made.
 
 Arrays, not maps, and their heads written by hand: they are encoded for every call. More items than we know are ignored: a newer peer may
 send them.
@@ -53,7 +56,7 @@ MAX_NUMBER = 1 << 64
 
 
 class Request(NamedTuple):
-    """A CALL or SEND, decoded. `remaining` is in seconds, infinite without a deadline."""
+    """A CALL or SEND, decoded. `remaining` is in seconds, infinite without a deadline; `first` is the call's first number, 0 for none."""
 
     number: int
     actor: str
@@ -62,6 +65,7 @@ class Request(NamedTuple):
     args: tuple[object, ...]
     kwargs: dict[str, object]
     remaining: float
+    first: int = 0
 
 
 def array_head(length: int, number: int) -> bytes:
@@ -71,11 +75,17 @@ def array_head(length: int, number: int) -> bytes:
     return b"%c\x1b%b" % (0x80 + length, number.to_bytes(8, "big"))
 
 
-def call_frame(number: int, flags: int, prefix: bytes, arguments: bytes, segments: Sequence[Buffer], remaining: float | None) -> bytes:
-    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until the deadline.
+def call_frame(
+    number: int, flags: int, prefix: bytes, arguments: bytes, segments: Sequence[Buffer], remaining: float | None, first: int = 0
+) -> bytes:
+    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until the deadline; `first`: see `Request`.
 
     Raises EncodeError if the frame is larger than any peer would accept.
     """
+    if first:
+        seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
+        last = b"\x1b" + first.to_bytes(8, "big")
+        return encode_frame(Kind.CALL, array_head(7, number) + prefix + arguments + seconds + last, segments, flags)
     if remaining is None:
         if number < SHORT_NUMBERS and not segments:
             # The hot path: arguments that are not beside the control part are small.
@@ -127,8 +137,14 @@ def request(parts: Any, codec: Codec) -> Request:
         if not isinstance(seconds, float) or math.isnan(seconds):
             raise ProtocolError("a call's remaining time is a number of seconds")
         remaining = seconds
+    first = 0
+    if len(items) > 6:
+        told = items[6]
+        if type(told) is not int or not 0 < told < MAX_NUMBER:
+            raise ProtocolError(f"{told!r} is no number of a call")
+        first = told
     # Past the class's own constructor, which is written in Python.
-    return tuple.__new__(Request, (number, name, epoch, method, args, kwargs, remaining))
+    return tuple.__new__(Request, (number, name, epoch, method, args, kwargs, remaining, first))
 
 
 def answer_items(answer: object, least: int) -> list[Any]:
@@ -138,14 +154,17 @@ def answer_items(answer: object, least: int) -> list[Any]:
     return answer
 
 
-def confirmation(parts: object) -> tuple[int, list[int]]:
-    """Watermark and numbers of a FORGET. Raises ProtocolError."""
+def confirmation(parts: object) -> tuple[int, list[int], int]:
+    """Watermark, numbers and watermark of all peers of a FORGET; the last is 0 where it is not told. Raises ProtocolError."""
     if type(parts) is not list or len(parts) < 2:
         raise ProtocolError("a confirmation is an array of two items")
-    watermark, beyond = cast("list[object]", parts)[:2]
+    items: list[object] = parts
+    watermark, beyond, everywhere = *items[:2], items[2] if len(items) > 2 else 0
     if type(watermark) is not int or type(beyond) is not list or any(type(number) is not int for number in cast("list[object]", beyond)):
         raise ProtocolError("a confirmation is a number and a list of numbers")
-    return watermark, cast("list[int]", beyond)
+    if type(everywhere) is not int:
+        raise ProtocolError("a confirmation's watermark of all peers is a number")
+    return watermark, cast("list[int]", beyond), everywhere
 
 
 def kept(segments: Sequence[Buffer]) -> tuple[Buffer, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Final, NamedTuple, cast
 
 from actors.errors import CallError, DecodeError, EncodeError, ReplyEncodeError
 from actors.method import Address, MethodDefinition
@@ -18,11 +18,26 @@ from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, raised_by_method, rebuild
 from runtime.calls.production import LocalOutflow
 from runtime.calls.reading import StreamCall
+from runtime.hosting.applied import CallIdentity, Client, Origin
 from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.wire.codec import Codec
 
 logger = logging.getLogger("understudy.calls")
+
+
+class Attempt(NamedTuple):
+    """What is known of a call that may be made again, when it is. `first`: the number of its first attempt, 0 for any other call."""
+
+    first: int
+    repeated: bool
+    """An earlier attempt may have run."""
+    elsewhere: bool
+    """One that may have was made to another epoch of the actor, or to another node."""
+
+
+FIRST: Final = Attempt(0, False, False)
+"""All others."""
 
 
 class LocalCalls:
@@ -34,9 +49,9 @@ class LocalCalls:
         codec: Codec,
         find_class: Callable[[str], type],
         keep: Callable[[object, tuple[str, int]], ReferenceAddress],
-        identity: tuple[str, int],
+        client: Client,
     ) -> None:
-        self._identity = identity
+        self._client = client
         self._host = host
         self._codec = codec
         self._find_class = find_class
@@ -50,6 +65,7 @@ class LocalCalls:
         args: tuple[object, ...],
         kwargs: dict[str, object],
         deadline: float,
+        attempt: Attempt,
     ) -> None:
         """Run a method of an actor of this node; its outcome finishes `call`, at once if it is refused. Raises EncodeError."""
         job = self._job(address, definition, args, kwargs, call, deadline)
@@ -58,6 +74,8 @@ class LocalCalls:
             refusal = job
         else:
             call.ticket = job
+            if attempt.first:
+                job.call = Origin(CallIdentity(self._client, attempt.first), attempt.repeated, attempt.elsewhere)
             if isinstance(call, StreamCall):
                 job.outflow = LocalOutflow(self._codec, call)
             refusal = self._host.deliver(job)
@@ -74,7 +92,12 @@ class LocalCalls:
 
     def keep(self, value: object) -> ReferenceAddress:
         """Keep a result on behalf of this node itself."""
-        return self._keep(value, self._identity)
+        return self._keep(value, self._client[:2])
+
+    def over(self, first: int, actor: str, watermark: int) -> None:
+        """This node will not make that call of an actor again, which may be here, nor any call below `watermark`."""
+        self._host.once.over(self._host.cells.get(actor), CallIdentity(self._client, first))
+        self._host.once.confirm(self._client, watermark)
 
     def send(self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""

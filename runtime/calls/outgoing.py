@@ -70,6 +70,30 @@ class OutgoingCalls(Generic[T]):
         return ended
 
 
+class OpenCalls:
+    """This node's repeatable calls, to whomever, by the numbers of their first attempts: what they are called over all nodes."""
+
+    __slots__ = ("_latest", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[int, None] = {}
+        self._latest = 0
+
+    @property
+    def watermark(self) -> int:
+        """All calls below it have ended and will not be made again."""
+        return next(iter(self._open), self._latest + 1)
+
+    def begin(self, number: int) -> None:
+        """A call was made; numbers grow."""
+        self._open[number] = None
+        self._latest = number
+
+    def end(self, number: int) -> None:
+        """It will not be made again."""
+        self._open.pop(number, None)
+
+
 class Confirmations:
     """Which of this node's repeatable calls to one peer have ended, so that the peer may forget what it recorded of them.
 

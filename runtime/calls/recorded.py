@@ -17,6 +17,7 @@ from runtime.calls.records import CallRecords, Record
 from runtime.calls.replies import Replies, Reply
 from runtime.environment import Environment
 from runtime.faults import Faults
+from runtime.hosting.applied import CallIdentity, Client, Origin
 from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.links.link import Link
@@ -28,12 +29,12 @@ ORPHAN_SECONDS = 10.0
 
 
 class _Client:
-    """The calls of one client incarnation, and the links that it has now. `life`: see `Peer.life`."""
+    """The calls of one client incarnation, and the links that it has now."""
 
-    __slots__ = ("life", "links", "records")
+    __slots__ = ("identity", "links", "records")
 
-    def __init__(self, life: str) -> None:
-        self.life = life
+    def __init__(self, identity: Client) -> None:
+        self.identity = identity
         self.records: CallRecords[Job] = CallRecords()
         self.links: set[Link] = set()
 
@@ -80,8 +81,12 @@ class RecordedCalls:
 
     def on_forget(self, link: Link, frame: Frame) -> None:
         """Handle a FORGET frame: `[watermark, numbers beyond it]`."""
-        watermark, beyond = confirmation(self._codec.decode(frame.control, frame.segments))
-        for job in self._client(link).records.confirm(watermark, beyond):
+        watermark, beyond, everywhere = confirmation(self._codec.decode(frame.control, frame.segments))
+        client = self._client(link)
+        self._host.once.confirm(client.identity, everywhere)
+        for record in client.records.covered(watermark, beyond):
+            self._host.once.over(self._host.cells.get(record.target[0]), CallIdentity(client.identity, record.number))
+        for job in client.records.confirm(watermark, beyond):
             job.cancel()
 
     def cancel(self, link: Link, number: int) -> None:
@@ -104,6 +109,7 @@ class RecordedCalls:
         """That client is no more: nobody waits for its calls."""
         client = self._clients.pop(identity, None)
         if client is not None:
+            self._host.once.silent(client.identity)
             for job in client.records.end():
                 job.cancel()
 
@@ -143,6 +149,8 @@ class RecordedCalls:
             deadline = call.remaining if call.remaining == math.inf else self._environment.now() + call.remaining
             job = Job(cell, definition, call.args, call.kwargs, self, _Asked(client, record, link), call.number, deadline)
             job.keeps_result = bool(flags & KEEP_RESULT)
+            repeated = bool(flags & REPEAT) or call.first > 0
+            job.call = Origin(CallIdentity(client.identity, call.first or call.number), repeated, call.first > 0)
             client.records.started(record, job)
             refusal = self._host.deliver(job)
         if refusal is not None:
@@ -161,12 +169,13 @@ class RecordedCalls:
     def _client(self, link: Link) -> _Client:
         identity = (link.peer.name, link.peer.incarnation)
         client = self._clients.get(identity)
-        if client is not None and client.life != link.life:
+        if client is not None and client.identity.life != link.life:
             # Its numbers are another process's, and so are the answers.
             self.ended(identity)
+            self._host.once.ended(client.identity)
             client = None
         if client is None:
-            client = self._clients[identity] = _Client(link.life)
+            client = self._clients[identity] = _Client(Client(*identity, link.life))
         client.links.add(link)
         return client
 

@@ -112,13 +112,17 @@ class CallRecords(Generic[J]):
 
     def confirm(self, watermark: int, beyond: Iterable[int]) -> list[J]:
         """The client will repeat no call below `watermark`, nor those `beyond`. Returns what still runs of them: nobody waits for it."""
-        ended = [number for number in beyond if number in self.records]
-        if watermark > self._watermark:
-            self._watermark = watermark
-            # Arrival is nearly in the order of numbers, but the first attempt of a call may have been lost.
-            ended += [number for number in self.records if number < watermark]
-        jobs = [self.give_up(number) for number in ended]
+        jobs = [self.give_up(record.number) for record in self.covered(watermark, beyond)]
+        self._watermark = max(self._watermark, watermark)
         return [job for job in jobs if job is not None]
+
+    def covered(self, watermark: int, beyond: Iterable[int]) -> list[Record[J]]:
+        """What is on record of the calls that `confirm` would forget."""
+        found = [self.records[number] for number in beyond if number in self.records]
+        if watermark > self._watermark:
+            # Arrival is nearly in the order of numbers, but the first attempt of a call may have been lost.
+            found += [record for number, record in self.records.items() if number < watermark]
+        return found
 
     def give_up(self, number: int) -> J | None:
         """The client wants nothing more of this call: forget it; returns its job, if it still runs."""

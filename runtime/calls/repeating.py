@@ -1,7 +1,8 @@
 """The long way of a call: finding its actor, waiting while it is being restarted, and making the call again where that is allowed.
 
-All attempts at one incarnation of a node carry the same number, so that there the call runs once however often it is sent. One deadline
-spans everything. Decisions are `RetrySchedule`'s; here they are carried out.
+All attempts at one incarnation of a node carry the same number, so that there the call runs once however often it is sent. One that is made
+to another epoch of the actor, or to another node, says what the number of the first was: actors save states with the calls that led to
+them. One deadline spans everything. Decisions are `RetrySchedule`'s; here they are carried out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from actors.errors import (
+    ActorDiedError,
     ActorNotFoundError,
     CallError,
     CallTimeoutError,
@@ -26,6 +28,7 @@ from actors.method import BoundMethod
 from actors.retry import WAIT_FOR_ACTOR, GiveUp, Retry, RetryPolicy, RetrySchedule
 from runtime.calls.deadlines import Waiting
 from runtime.calls.format import REPEAT, REPEATABLE
+from runtime.calls.local import FIRST, Attempt
 from runtime.calls.outgoing import PendingCall
 from runtime.calls.routes import Route
 
@@ -67,6 +70,9 @@ class LongCall:
         self._call: Waiting | None = None
         self._route: Route | None = None
         self._sent = False
+        self._first = 0
+        self._may_have_run: set[tuple[str, int, int]] = set()
+        """Where attempts were made that may have: node, incarnation, epoch."""
         deadline = min(trio.current_effective_deadline(), expires)
         self._schedule = RetrySchedule(policy, idempotent=bound.definition.idempotent, deadline=deadline, now=caller.environment.now())
         self._patience = caller.environment.now() + MISSED_SECONDS
@@ -79,10 +85,10 @@ class LongCall:
             with trio.move_on_at(self._expires):
                 return await self._run(route, missed)
             posted, call = self._sent, self._call
-            self._let_go()
+            self._end()
             raise self._timed_out(ran=posted and call is not None and not call.recalled)
         finally:
-            self._let_go()
+            self._end()
 
     async def _run(self, route: Route | None, error: CallError | None) -> object:
         if error is None:
@@ -152,7 +158,8 @@ class LongCall:
             flags |= REPEATABLE | REPEAT if self._sent else REPEATABLE
         if not (route.link is None and self._sent):
             self._sent = True
-            self._caller.post(call, route, self._bound, self._args, self._kwargs, flags, self._schedule.deadline)
+            attempt = self._attempt_at(route) if self._first else FIRST
+            self._caller.post(call, route, self._bound, self._args, self._kwargs, flags, self._schedule.deadline, attempt)
         await _finished(call)
         return call.error
 
@@ -171,6 +178,12 @@ class LongCall:
                 return call
             self._let_go()
         number = self._caller.repeatable_number(route.link) if self._repeats and route.link is not None else self._caller.numbers()
+        if self._repeats and self._bound.address.registered and not self._may_have_run:
+            # Whoever has heard of it under another number did not run it. What has no name of its own saves nothing.
+            if self._first:
+                self._caller.open_calls.end(self._first)
+            self._first = number
+            self._caller.open_calls.begin(number)
         self._call = PendingCall(number, route.place, None)
         self._route = route
         self._sent = False
@@ -181,6 +194,8 @@ class LongCall:
         environment = self._caller.environment
         bound = self._bound
         now = environment.now()
+        if error.outcome != "not executed" and route is not None:
+            self._may_have_run.add(_where(route))
         if error.outcome == "not executed":
             # Refused, so not on record: the next attempt is as good as the first.
             self._sent = False
@@ -188,8 +203,9 @@ class LongCall:
         # has the name, though, is final: looking it up waited while there was hope.
         denied = isinstance(error, MOVED) and (route is not None or isinstance(error, NodeUnreachableError))
         moving = denied and bound.address.registered and now < self._patience
-        if moving and bound.route is route:
-            # Otherwise another call has found the actor meanwhile.
+        died = isinstance(error, ActorDiedError) and bound.address.registered
+        if (moving or died) and bound.route is route:
+            # Otherwise another call has found the actor meanwhile. Of an epoch that died the same would be heard again and again.
             bound.moved = True
             bound.route = None
         decision = self._schedule.failed(error.outcome, error, now, environment.random(), self._budget, uncounted=moving)
@@ -249,6 +265,16 @@ class LongCall:
             error.add_note(schedule.history())
         return error
 
+    def _attempt_at(self, route: Route) -> Attempt:
+        """What the next attempt says of those before it."""
+        return Attempt(self._first, bool(self._may_have_run), bool(self._may_have_run - {_where(route)}))
+
+    def _end(self) -> None:
+        """The call is over: it will not be made again."""
+        if self._first:
+            self._caller.over(self._first, self._bound.address.name)
+        self._let_go()
+
     def _let_go(self) -> None:
         """The call will not be made again under its number."""
         call, route = self._call, self._route
@@ -262,6 +288,10 @@ class LongCall:
     @property
     def _name(self) -> str:
         return f"{self._bound.address.name}.{self._bound.definition.name}"
+
+
+def _where(route: Route) -> tuple[str, int, int]:
+    return route.address.node, route.address.incarnation, route.address.epoch
 
 
 async def _finished(call: Waiting) -> None:

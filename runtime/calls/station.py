@@ -31,6 +31,7 @@ from runtime.calls.replies import Replies
 from runtime.calls.routes import Directory, Routes
 from runtime.environment import Environment
 from runtime.faults import Faults
+from runtime.hosting.applied import Client
 from runtime.hosting.host import Host
 from runtime.links.link import Link
 from runtime.links.peers import Peers
@@ -120,6 +121,7 @@ class Station:
     ) -> None:
         identity = (introduction.peer.name, introduction.peer.incarnation)
         self.identity = identity
+        client = Client(*identity, introduction.peer.life)
         self.codec = Codec(
             [
                 Extension(HANDLE_TAG, Handle, _address_of_handle, self._read_handle),
@@ -137,7 +139,7 @@ class Station:
         deadlines = Deadlines(nursery, environment)
         self.caller = Caller(environment, self.codec, routes, answers, deadlines, numbers, self.make_reference, faults)
         self.host = make_host(self)
-        self.caller.attach(self.host, LocalCalls(self.host, self.codec, self.codec.find_class, self._keep, identity))
+        self.caller.attach(self.host, LocalCalls(self.host, self.codec, self.codec.find_class, self._keep, client))
         replies = Replies(self.codec, self._keep)
         self._recorded = RecordedCalls(self.host, self.codec, replies, environment, nursery, faults)
         self.produced = ProducedStreams(self.host, self.codec, replies, environment)
@@ -181,6 +183,7 @@ class Station:
         """That incarnation is known to be no more: end what it had asked for and what was asked of it."""
         self.peers.ended(*peer, reason)
         self._recorded.ended(peer)
+        self.host.once.node_ended(*peer)
         self.caller.ended(peer)
         self.references.died(peer)
 

@@ -18,6 +18,7 @@ from actors.errors import ActorDiedError, ActorNotFoundError, CallError, Mailbox
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
 from runtime.hosting.admission import Pace
+from runtime.hosting.applied import Origin
 
 
 class Sink(Protocol):
@@ -62,6 +63,7 @@ class Job:
     __slots__ = (
         "args",
         "begun",
+        "call",
         "cancelled",
         "cell",
         "deadline",
@@ -102,6 +104,8 @@ class Job:
         """True if the caller wants a reference to the result, which then stays here."""
         self.outflow: Outflow | None = None
         """There if the method is a stream."""
+        self.call: Origin | None = None
+        """There if the caller may make the call again."""
 
     def cancel(self) -> None:
         """The caller gave up: stop it if it runs, skip it if it waits. Nobody wants an answer."""

@@ -37,6 +37,7 @@ from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
 from runtime.hosting.extensions import Extensions
 from runtime.hosting.home import Home
+from runtime.hosting.once import Once, SavedStates
 from runtime.hosting.stopping import STOP_SECONDS, Shutdown, bring_to_an_end
 from runtime.hosting.workers import Workers
 
@@ -46,7 +47,7 @@ EXITS_KEPT = 4096
 logger = logging.getLogger("understudy.actors")
 
 
-class NameClaims(Protocol):
+class NameClaims(SavedStates, Protocol):
     """Who owns which name: a program over the store."""
 
     async def claim(self, name: str, class_path: str, on_behalf_of: str, resources: Mapping[str, float]) -> int:
@@ -55,10 +56,6 @@ class NameClaims(Protocol):
 
     async def release(self, name: str, epoch: int) -> None:
         """Give a name back if this epoch still has it."""
-        ...
-
-    async def save(self, name: str, epoch: int, state: object) -> None:
-        """See `Actor.save`."""
         ...
 
     async def saved(self, name: str) -> Any:
@@ -95,12 +92,12 @@ class _Hosted:
     def handle(self) -> Any:
         return self._host.make_handle(self._cell.address)
 
-    async def save(self, state: object) -> None:
+    async def save(self, state: object, answer: object) -> None:
         if not self._cell.address.registered:
             raise SpawnError(
                 f"{self.name} has no name of its own, so nobody could find its state again; spawn it with a name", actor=self.name
             )
-        await self._host.claims().save(self.name, self.epoch, state)
+        await self._host.once.save(self._cell, state, answer)
 
     async def saved(self) -> Any:
         return await self._host.claims().saved(self.name) if self._cell.address.registered else None
@@ -139,7 +136,8 @@ class Host:
         self.make_handle = make_handle
         self.make_supervision = make_supervision
         self.extensions = Extensions()
-        self.workers = Workers(nursery, environment, self.crash, self.pause_names)
+        self.workers = Workers(nursery, environment, self.crash, self.pause_names, lambda job, method: self.once.run(job, method))
+        self.once = Once(claims, self.workers, environment)
         self.in_thread = environment.in_thread
         self.cells: dict[str, Cell] = {}
         self.draining = False
@@ -421,6 +419,7 @@ class Host:
         if self.cells.get(cell.address.name) is cell:
             del self.cells[cell.address.name]
             self.supervisors.pop(cell.address.name, None)
+        self.once.forget(cell)
         home = self._homes.pop(cell, None)
         if home is not None:
             home.cancel()

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from actors.errors import BadArgumentsError, CallTimeoutError, DeadlineExceededError
+from actors.errors import BadArgumentsError, CallError, CallTimeoutError, DeadlineExceededError
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
 
@@ -32,7 +32,7 @@ LOOK_EVERY = 3
 
 
 @types.coroutine
-def _resume(coroutine: Coroutine[Any, Any, object], trap: object) -> Generator[Any, Any, object]:
+def _resume(coroutine: Method, trap: object) -> Generator[Any, Any, object]:
     """Go on with a coroutine that was stepped by hand until it yielded `trap` to the event loop."""
     while True:
         try:
@@ -45,6 +45,17 @@ def _resume(coroutine: Coroutine[Any, Any, object], trap: object) -> Generator[A
             trap = step()
         except StopIteration as stop:
             return stop.value
+
+
+Method = Coroutine[Any, Any, object]
+
+
+class RefusedInTurnError(Exception):
+    """The runtime ends a call although its turn has come. Never leaves this room."""
+
+    def __init__(self, refusal: CallError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 class _Worker:
@@ -64,16 +75,23 @@ class Workers:
 
     `doubt()` is called when a named actor is about to run at `names_until` or later, and must pause them all. A process that was
     stopped, or whose loop was blocked, for longer than its lease finds runs ready to go on at once, before any timer: so the clock is
-    asked right before each of them, and not only by a timer.
+    asked right before each of them, and not only by a timer. `once(job, method)` is asked for what to run in place of the method for a
+    call that was made before.
     """
 
     def __init__(
-        self, nursery: trio.Nursery, environment: Environment, crashed: Callable[[Cell, BaseException], None], doubt: Callable[[], None]
+        self,
+        nursery: trio.Nursery,
+        environment: Environment,
+        crashed: Callable[[Cell, BaseException], None],
+        doubt: Callable[[], None],
+        once: Callable[[Job, Method], Method],
     ) -> None:
         self._nursery = nursery
         self._environment = environment
         self._crashed = crashed
         self._doubt = doubt
+        self._once = once
         self.names_until = math.inf
         """Until when the node relies on its lease, on its own clock."""
         self._queue: deque[Cell | Job] = deque()
@@ -195,6 +213,8 @@ class Workers:
         self.running[task] = job
         if timed:
             worker.scope.deadline = job.deadline
+        if job.call is not None and job.call.repeated:
+            coroutine = self._once(job, coroutine)
         try:
             try:
                 trap = coroutine.send(None)
@@ -203,10 +223,7 @@ class Workers:
             else:
                 self._returned(job, await self._suspended(job, coroutine, trap))
         except Exception as error:
-            if cell.paused:
-                cell.hold(job, functools.partial(job.sink.raised, job, error))
-            else:
-                job.sink.raised(job, error)
+            self._raised(job, error)
         except SystemExit as error:
             job.sink.raised(job, error)
             self._crashed(cell, error)
@@ -233,7 +250,17 @@ class Workers:
         else:
             job.sink.value(job, value)
 
-    async def _suspended(self, job: Job, coroutine: Coroutine[Any, Any, object], trap: object) -> object:
+    def _raised(self, job: Job, error: Exception) -> None:
+        if isinstance(error, RefusedInTurnError):
+            tell = functools.partial(job.sink.refused, job, error.refusal)
+        else:
+            tell = functools.partial(job.sink.raised, job, error)
+        if job.cell.paused:
+            job.cell.hold(job, tell)
+        else:
+            tell()
+
+    async def _suspended(self, job: Job, coroutine: Method, trap: object) -> object:
         self._ready -= 1
         if self._queue and not self._ready:
             # This worker will be away for a while: those queued behind it must not wait for it.

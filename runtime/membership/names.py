@@ -16,6 +16,8 @@ import trio
 
 from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StoreCompactedError, StoreError, StoreOutcomeUnknownError
 from actors.method import Address
+from actors.reference import Reference
+from runtime.hosting.applied import Change, Kept
 from runtime.membership.promises import NAMES, SUPERVISED, Promises
 from runtime.membership.states import States
 from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Get, Put, Store
@@ -50,6 +52,8 @@ class Names:
         self._incarnation = incarnation
         self._states = States(store, NAMES)
         self.promises = Promises(store, lease, self._encode, self._decode)
+        # The value of a reference ends with its node, and an answer is kept to outlive it.
+        self._lasting = codec.refusing(Reference, "is a reference and ends with its node, so it cannot be kept; keep the value itself")
         self._claims = itertools.count(1)
         self._strays: dict[Compare, None] = {}
         self._strayed = trio.Event()
@@ -157,9 +161,25 @@ class Names:
         promise = await self._store.get(SUPERVISED + name)
         return promise is not None and await self.promises.stands(name, promise)
 
-    async def save(self, name: str, epoch: int, state: object) -> None:
-        """See `NameClaims.save`."""
-        await self._states.save(name, epoch, self._encode(state, "state"))
+    async def save(self, name: str, epoch: int, state: object, change: Change | None = None) -> None:
+        """See `SavedStates.save`."""
+        await self._states.save(name, epoch, self._encode(state, "state"), change)
+
+    async def change_applied(self, name: str, epoch: int, change: Change) -> None:
+        """See `SavedStates.change_applied`."""
+        await self._states.change_applied(name, epoch, change)
+
+    async def applied(self, name: str) -> Kept:
+        """See `SavedStates.applied`."""
+        return await self._states.applied(name)
+
+    def encode_answer(self, answer: object) -> bytes:
+        """See `SavedStates.encode_answer`."""
+        return _as_one_piece(self._lasting, answer, "answer")
+
+    def decode_answer(self, encoded: bytes) -> object:
+        """See `SavedStates.decode_answer`."""
+        return self._decode(encoded)
 
     async def saved(self, name: str) -> Any:
         """See `NameClaims.saved`."""
@@ -176,15 +196,7 @@ class Names:
         return Address(name, owner.node, owner.incarnation, entry.mod_revision, owner.class_path, True)
 
     def _encode(self, value: object, where: str = "") -> bytes:
-        """As one piece: in the store there is nothing beside the control part."""
-        segments: list[Any] = []
-        encoded = self._codec.encode(value, segments, where)
-        if not segments:
-            return b"\0" + encoded
-        if any(len(segment) >= 1 << 32 for segment in segments):
-            raise EncodeError("a value kept in the store may have 4 GiB at most")
-        sizes = b"".join(len(segment).to_bytes(4, "big") for segment in segments)
-        return b"%c%b%b%b%b" % (len(segments), sizes, len(encoded).to_bytes(4, "big"), encoded, b"".join(segments))
+        return _as_one_piece(self._codec, value, where)
 
     def _decode(self, data: bytes) -> object:
         count = data[0]
@@ -199,3 +211,15 @@ class Names:
             segments.append(data[place : place + size])
             place += size
         return self._codec.decode(encoded, segments)
+
+
+def _as_one_piece(codec: Codec, value: object, where: str) -> bytes:
+    """In the store there is nothing beside the control part."""
+    segments: list[Any] = []
+    encoded = codec.encode(value, segments, where)
+    if not segments:
+        return b"\0" + encoded
+    if any(len(segment) >= 1 << 32 for segment in segments):
+        raise EncodeError("a value kept in the store may have 4 GiB at most")
+    sizes = b"".join(len(segment).to_bytes(4, "big") for segment in segments)
+    return b"%c%b%b%b%b" % (len(segments), sizes, len(encoded).to_bytes(4, "big"), encoded, b"".join(segments))

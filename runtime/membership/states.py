@@ -2,12 +2,16 @@
 
 A state that is larger than a store takes in one value is written in parts first, under keys that only this epoch writes, and then takes
 effect as a whole with the entry that tells of them. What a writer leaves behind that dies in between is deleted by the next.
+
+The calls that led to a state are kept beside it, each under a key of its own, so that a save writes what is new of them and no more.
 """
 
 from __future__ import annotations
 
 from actors.errors import StaleEpochError, StoreError
-from runtime.store.interface import Compare, Put, Store
+from runtime.hosting.applied import Change, Kept
+from runtime.membership.applied_keys import changes_of, kept_in, prefix_of
+from runtime.store.interface import Compare, Delete, Put, Store
 
 STATES = "states/"
 PARTS = "state-parts/"
@@ -28,11 +32,14 @@ class States:
         # What this node has written in parts: the first part of their keys, by name and epoch, and how many.
         self._written: dict[tuple[str, int], tuple[int, int]] = {}
 
-    async def save(self, name: str, epoch: int, state: bytes) -> None:
-        """Keep `state`. Raises `StaleEpochError` if the name has another owner; then nothing has changed."""
+    async def save(self, name: str, epoch: int, state: bytes, change: Change | None = None) -> None:
+        """Keep `state`, and of calls what `change` says.
+
+        Raises `StaleEpochError` if the name has another owner; then nothing has changed.
+        """
         before = self._written.get((name, epoch))
         if len(state) <= PART_BYTES:
-            await self._put(name, epoch, WHOLE + state)
+            await self._put(name, epoch, WHOLE + state, change)
             if before is not None:
                 del self._written[name, epoch]
         else:
@@ -43,7 +50,7 @@ class States:
             for index, part in enumerate(parts):
                 await self._store.put(_part(name, epoch, number, index), part)
             self._written[name, epoch] = (number, len(parts))
-            await self._put(name, epoch, IN_PARTS + b"%d %d %d" % (epoch, number, len(parts)))
+            await self._put(name, epoch, IN_PARTS + b"%d %d %d" % (epoch, number, len(parts)), change)
         if before is not None:
             await self._forget([_part(name, epoch, before[0], index) for index in range(before[1])])
 
@@ -61,8 +68,20 @@ class States:
                 return b"".join(part.value for part in parts if part is not None)
             # Another state was saved meanwhile, and this one taken away.
 
-    async def _put(self, name: str, epoch: int, value: bytes) -> None:
-        result = await self._store.transaction([Compare(self._owners + name, "mod_revision", epoch)], [Put(STATES + name, value)])
+    async def change_applied(self, name: str, epoch: int, change: Change) -> None:
+        """Keep what `change` says of calls, and the state as it is. Raises `StaleEpochError` like `save`."""
+        await self._write(name, epoch, changes_of(name, change))
+
+    async def applied(self, name: str) -> Kept:
+        """The calls that are kept, by whichever epoch."""
+        return kept_in((await self._store.range(prefix_of(name))).entries, name)
+
+    async def _put(self, name: str, epoch: int, value: bytes, change: Change | None = None) -> None:
+        changes = changes_of(name, change) if change is not None else []
+        await self._write(name, epoch, [Put(STATES + name, value), *changes])
+
+    async def _write(self, name: str, epoch: int, operations: list[Put | Delete]) -> None:
+        result = await self._store.transaction([Compare(self._owners + name, "mod_revision", epoch)], operations)
         if not result.succeeded:
             raise StaleEpochError(
                 f"{name} (epoch {epoch}) no longer owns its name, so its state was not saved; a successor has taken over", actor=name

@@ -130,6 +130,7 @@ class Node:
         self._deaths = Deaths(self._members, store, coordination.identity, environment, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment, placing)
         host = self._station.host
+        host.once.is_gone = self._is_gone
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
         self._watching = Watching(self._station, self._members, self._names, nursery)
         host.extensions.add("watching", self._watching)
@@ -349,6 +350,10 @@ class Node:
             return False
         cell = self._station.host.cells.get(address.name)
         return identity != (self.name, self.incarnation) or (cell is not None and cell.address == address and cell.ended is None)
+
+    def _is_gone(self, name: str, incarnation: int) -> bool:
+        seen = self._members.find(name)
+        return incarnation <= self._members.revision and (seen is None or seen.member.incarnation != incarnation)
 
     def _gone(self, member: Member) -> None:
         if (member.name, member.incarnation) != (self.name, self.incarnation):

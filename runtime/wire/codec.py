@@ -13,6 +13,7 @@ peers cannot guess: one comparison then says that the first ended where it shoul
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
@@ -141,6 +142,17 @@ class Codec:
         segments: list[Buffer] = []
         control = self.encode(value, segments, path)
         return self.decode(control, [segment if type(segment) is bytes else bytearray(segment) for segment in segments])
+
+    def refusing(self, kind: type, why: str) -> Codec:
+        """One like this that does not encode what is a `kind`: its EncodeError says where it is, and `why`."""
+
+        def refuse(writer: PlainWriter, value: object, depth: int) -> NoReturn:
+            raise UnsendableError(why)
+
+        codec = copy.copy(self)
+        codec._steps = copy.copy(self._steps)
+        codec._steps[kind] = refuse
+        return codec
 
     def encodable(self, value: object) -> bool:
         """Whether `encode` takes `value`."""

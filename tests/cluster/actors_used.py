@@ -25,6 +25,18 @@ class Ledger(Actor):
         self.count += amount
         return self.count
 
+    @method
+    async def add_and_be_killed(self, amount: int) -> str:
+        """The process is killed after the save and before the answer, unless it is the test's own."""
+        count = self.count + amount
+        answer = f"{count}, saved by {self.node.name} at {self.epoch}"
+        await self.save(count, answer=answer)
+        self.count = count
+        if self.node.name != "driver":
+            os.kill(os.getpid(), signal.SIGKILL)
+            await trio.sleep_forever()
+        return answer
+
     @method(idempotent=True)
     async def read(self) -> int:
         return self.count

@@ -83,7 +83,7 @@ def no_epoch_check() -> AbstractContextManager[object]:
         result = await self._store.transaction([], [Put(NAMES + name, value, self._lease)])
         return int(result.revision)
 
-    async def put(self: Any, name: str, epoch: int, value: bytes) -> None:
+    async def put(self: Any, name: str, epoch: int, value: bytes, change: object = None) -> None:
         await self._store.transaction([], [Put(STATES + name, value)])
 
     stack = ExitStack()
