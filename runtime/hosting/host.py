@@ -114,6 +114,7 @@ class _Hosted:
         return await self._host.in_thread(function)
 
     def supervise(self, supervisor: Any) -> Any:
+        self._cell.supervises_since = self._host.now()
         return self._host.make_supervision(supervisor, self._cell.address, self._host.supervisors.get(self.name, ""))
 
 
@@ -137,6 +138,7 @@ class Host:
         self.make_supervision = make_supervision
         self.workers = Workers(nursery, environment, self._crash, self.pause_names)
         self.in_thread = environment.in_thread
+        self.now = environment.now
         self.cells: dict[str, Cell] = {}
         self.draining = False
         self._homes: dict[Cell, Home] = {}
