@@ -71,7 +71,12 @@ async def _watch(display: _Display, interval: float, address: str, cluster: str,
             if not begun:
                 raise
             text = display.trouble(unwrap(group))
-        display.show(text)
+        try:
+            display.show(text)
+        except BrokenPipeError:
+            # Whoever reads has seen enough. What is still buffered must not fail once more when the process ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
         begun = True
         await trio.sleep_until(next_at)
 

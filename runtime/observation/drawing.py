@@ -31,10 +31,12 @@ class Lines:
     fork: str
     last: str
     bar: str
+    cut: str
+    """Where a line goes on beyond the edge."""
 
 
-BOXES = Lines("├─ ", "└─ ", "│  ")
-ASCII = Lines("|- ", "`- ", "|  ")
+BOXES = Lines("├─ ", "└─ ", "│  ", "…")
+ASCII = Lines("|- ", "`- ", "|  ", "~")
 
 
 def lines_for(encoding: str | None) -> Lines:
@@ -72,15 +74,14 @@ def draw_tree(
         ]
         note = _note(branch) if branch is not None else ""
         text = "  ".join([*padded, note] if note else padded).rstrip()
-        if width is not None and len(text) > width:
-            text = text[: width - 1] + ("…" if lines is BOXES else "~")
+        text = _cut(text, width, lines)
         if branch is not None and "state" in columns:
             state = padded[columns.index("state") + 1]
             start = sum(len(cell) + 2 for cell in padded[: columns.index("state") + 1])
             if text[start : start + len(state)] == state:
                 text = text[:start] + paint(branch.state, state) + text[start + len(state) :]
         drawn.append(text)
-    return "\n".join([*drawn, *tree.problems]) if branches else "\n".join(["no supervisors", *tree.problems])
+    return "\n".join([*(drawn if branches else ["no supervisors"]), *(_cut(plain(problem), width, lines) for problem in tree.problems)])
 
 
 def draw_deaths(tree: Tree, at: Callable[[float], str]) -> str:
@@ -109,6 +110,10 @@ def draw_age(seconds: float | None) -> str:
 def plain(text: str) -> str:
     """Without line breaks and what else could move a terminal's cursor: names and reasons come from anywhere."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _cut(text: str, width: int | None, lines: Lines) -> str:
+    return text if width is None or len(text) <= width else text[: width - 1] + lines.cut
 
 
 def _stems(root: Branch, lines: Lines) -> Iterator[tuple[str, Branch]]:

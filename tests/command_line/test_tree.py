@@ -20,7 +20,12 @@ pytestmark = pytest.mark.cluster
 
 CREW = """
 import trio
-from actors import Actor, method
+from actors import Actor, Supervisor, method
+
+class Liar(Supervisor):
+    @method
+    async def status(self) -> str:
+        return "fine"
 
 class Worker(Actor):
     @method
@@ -48,6 +53,18 @@ async def main() -> None:
         await (await node.lookup("top/pool", DynamicSupervisor)).spawn()
         print("ready", flush=True)
         await node.asked_to_leave.wait()
+
+trio.run(main)
+"""
+
+LIAR = """
+import sys, trio
+from crew import Liar
+from runtime import open_node
+
+async def main() -> None:
+    async with open_node("liar", join=sys.argv[1]) as node:
+        await node.options(name="liar", on="w1").spawn(Liar)
 
 trio.run(main)
 """
@@ -155,18 +172,31 @@ def test_one_supervisor_is_shown_alone_and_wrong_words_are_answered_in_one_line(
 
 
 def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_nobody_up(cluster: Cluster) -> None:
+    # Watched, for the command may take as long to start on a busy machine as the lease of the node lasts.
+    watching = cluster.watch("--json")
+    assert watching.stdout is not None
+    watching.stdout.readline()
     cluster.worker.send_signal(signal.SIGSTOP)
-    done = cluster.tree("--json")
-    facts = json.loads(done.stdout)
-    assert done.returncode == 1
+    while not (facts := json.loads(watching.stdout.readline()))["problems"]:
+        pass
     states = {branch["name"]: branch["state"] for branch in walk(facts["roots"])}
+    assert facts["problems"] == ["node w1 does not answer: nothing came within 1 s"]
     assert (states["top"], states["top/single"], states["top/inner"]) == ("running", "running", "does not answer")
     assert states["top/inner/x"] == "running"
-    assert facts["problems"] == ["node w1 does not answer: nothing came within 1 s"]
     cluster.worker.send_signal(signal.SIGCONT)
-    while (done := cluster.tree("--json")).returncode:
+    while (facts := json.loads(watching.stdout.readline()))["problems"]:
         pass
-    assert "does not answer" not in done.stdout
+    assert "does not answer" not in [branch["state"] for branch in walk(facts["roots"])]
+
+
+def test_the_exit_status_tells_that_a_supervisor_has_not_answered(cluster: Cluster) -> None:
+    (cluster.shell.place / "liar.py").write_text(LIAR)
+    script = [sys.executable, "liar.py", cluster.address]
+    subprocess.run(script, cwd=cluster.shell.place, env=cluster.shell.environment, check=True, timeout=30)
+    done = cluster.tree()
+    assert done.returncode == 1
+    assert "hides the supervisor's own" in done.stdout
+    assert cluster.tree("top").returncode == 0
 
 
 def test_watching_prints_one_tree_after_another_and_ends_by_ctrl_c_without_a_traceback(cluster: Cluster) -> None:
@@ -196,6 +226,16 @@ def test_watching_goes_on_when_the_cluster_cannot_be_asked_for_a_while(cluster: 
     _, errors = watching.communicate(timeout=10)
     assert watching.returncode == 130
     assert "Traceback" not in errors
+
+
+def test_watching_ends_quietly_when_nobody_reads_any_more(cluster: Cluster) -> None:
+    watching = cluster.watch()
+    assert watching.stdout is not None
+    watching.stdout.readline()
+    watching.stdout.close()
+    assert watching.stderr is not None
+    assert watching.stderr.read() == ""
+    assert watching.wait(timeout=10) == 0
 
 
 @pytest.mark.parametrize("no_colour", [False, True])
