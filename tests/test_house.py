@@ -59,6 +59,8 @@ SANS_IO = (
     "runtime/membership/lease.py",
     "runtime/links/spin.py",
     "runtime/links/transfers.py",
+    "runtime/observation/drawing.py",
+    "runtime/observation/tree.py",
     "runtime/processes/output.py",
     "runtime/processes/protocol.py",
     "runtime/simulation/history.py",

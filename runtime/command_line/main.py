@@ -17,6 +17,7 @@ from runtime.command_line.node import node
 from runtime.command_line.simulate import simulate
 from runtime.command_line.status import status
 from runtime.command_line.stop import stop
+from runtime.command_line.tree import tree
 from runtime.version import __version__
 
 
@@ -70,5 +71,5 @@ def main(debug: bool, verbose: bool) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
 
 
-for command in (node, demo, status, call, stop, doctor, simulate):
+for command in (node, demo, status, tree, call, stop, doctor, simulate):
     main.add_command(command)

@@ -139,6 +139,7 @@ class Cell:
         "served",
         "slow",
         "started",
+        "supervises_since",
         "system",
     )
 
@@ -169,6 +170,8 @@ class Cell:
         """True if some of the mail may have been cancelled: it takes up room until somebody else needs it."""
         self.ended: ExitReason | None = None
         self.served = 0
+        self.supervises_since: float | None = None
+        """Seconds on the node's clock; None if it is no supervisor."""
         self.quiet: trio.Event | None = None
         """Set when nothing of it runs or waits any more, if somebody asked."""
 

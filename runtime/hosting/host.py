@@ -114,6 +114,7 @@ class _Hosted:
         return self._host.extensions.of("groups", self._cell)
 
     def supervise(self, supervisor: Any) -> Any:
+        self._cell.supervises_since = self._host.now()
         return self._host.make_supervision(supervisor, self._cell.address, self._host.supervisors.get(self.name, ""))
 
 
@@ -139,6 +140,7 @@ class Host:
         self.workers = Workers(nursery, environment, self.crash, self.pause_names, lambda job, method: self.once.run(job, method))
         self.once = Once(claims, self.workers, environment)
         self.in_thread = environment.in_thread
+        self.now = environment.now
         self.cells: dict[str, Cell] = {}
         self.draining = False
         self._homes: dict[Cell, Home] = {}

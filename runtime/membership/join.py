@@ -33,7 +33,7 @@ class Client:
 
     def __init__(self, station: Station, status: dict[str, Any], store: RemoteStore, names: Names) -> None:
         self.station = station
-        self._names = names
+        self.names = names
         self.status = status
         """What the node that was dialled says of itself and its cluster."""
         self.store = store
@@ -41,10 +41,10 @@ class Client:
     async def lookup(self, name: str) -> Any:
         """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name there is."""
         try:
-            return self.station.make_handle(await self._names.locate(name))
+            return self.station.make_handle(await self.names.locate(name))
         except ActorNotFoundError as error:
             text = str(error)
-        near = difflib.get_close_matches(name, [address.name for address in await self._names.all()], n=1)
+        near = difflib.get_close_matches(name, [address.name for address in await self.names.all()], n=1)
         raise ActorNotFoundError(f"{text}; did you mean {near[0]!r}?" if near else text, actor=name)
 
 

@@ -44,6 +44,8 @@ from runtime.membership.promises import NAMES
 from runtime.node.placing import Placing
 from runtime.node.starting import Starting
 from runtime.node.status import describe
+from runtime.observation.asking import ask_for_tree
+from runtime.observation.tree import Tree
 from runtime.store.service import StoreService
 from runtime.supervision.orphans import Orphans
 from runtime.supervision.work import SupervisionWork
@@ -248,7 +250,13 @@ class Node:
             "incarnation": where[1],
             "away": self._coordination.enrolment.store_is_away,
         }
-        return describe(self, self._station, store, self._enrolment.record.pid)
+        return describe(self, self._station, store, self._enrolment.record.pid, self._environment.now())
+
+    async def tree(self) -> Tree:
+        """The cluster's supervisors and their children as they are now; `runtime.draw_tree` makes text of it. Takes some seconds if some do
+        not answer, and raises nothing for that.
+        """
+        return await ask_for_tree(self._station, self._names, [(one.name, one.incarnation) for one in self.members()], self.cluster)
 
     # What follows is for the rooms of the runtime.
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from runtime.node.node import Node
 
 
-def describe(node: Node, station: Station, store: dict[str, object], pid: int) -> dict[str, object]:
-    """The facts. `store`: those about the store."""
+def describe(node: Node, station: Station, store: dict[str, object], pid: int, now: float) -> dict[str, object]:
+    """The facts. `store`: those about the store. `now`: seconds on the node's clock."""
     return {
         "node": node.name,
         "incarnation": node.incarnation,
@@ -32,6 +32,11 @@ def describe(node: Node, station: Station, store: dict[str, object], pid: int) -
                 "waiting": cell.waiting,
                 "running": len(cell.running),
                 "served": cell.served,
+                "registered": cell.address.registered,
+                "supervisor": station.host.supervisors.get(cell.address.name, ""),
+                "supervises": cell.instance.supervises,
+                "started": cell.started,
+                "age": now - cell.supervises_since if cell.supervises_since is not None else None,
             }
             for cell in station.host.cells.values()
             if not cell.system

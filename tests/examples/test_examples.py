@@ -21,10 +21,38 @@ OUTPUTS = {
 }
 
 
+PIPELINE = """\
+before:
+name               state    strategy      restarts
+pipeline           running  one-for-one          -
+├─ crawler         running                       0
+├─ parsers         running  dynamic              0
+│  ├─ parser-14-1  running                       0
+│  └─ parser-14-2  running                       0
+└─ storage         running  rest-for-one         0
+   ├─ index        running                       0
+   └─ sink         running                       0
+
+after:
+name               state    strategy      restarts
+pipeline           running  one-for-one          -
+├─ crawler         running                       0
+├─ parsers         running  dynamic              0
+│  ├─ parser-14-1  running                       1
+│  └─ parser-14-2  running                       1
+└─ storage         running  rest-for-one         1
+   ├─ index        running                       0
+   └─ sink         running                       0
+
+as in a single process: True
+"""
+
 PATTERNS = {
+    # The number between is the epoch of the parsers' supervisor.
+    "pipeline.py": re.escape(PIPELINE).replace(r"\-14\-", r"\-\d\d\-"),
     "bank.py": r"careless: seed \d+ fails: AssertionError: the balances are \[.+\]\ncareful:  50 seeds, and no money was made or lost\n",
 }
-"""Which seed finds it depends on the version of Python."""
+"""What is not the same each time: the bank's seed depends on the version of Python."""
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py")))
@@ -54,3 +82,7 @@ def test_the_lines_of_the_readme_on_recovery_are_those_of_the_example() -> None:
 
 def test_the_docs_on_simulation_show_what_the_bank_prints() -> None:
     assert re.search(PATTERNS["bank.py"], (ROOT / "docs" / "simulation.md").read_text())
+
+
+def test_the_docs_on_supervision_show_what_the_pipeline_prints() -> None:
+    assert PIPELINE in (ROOT / "docs" / "supervision.md").read_text()
