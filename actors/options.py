@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
 import attrs
 
@@ -49,6 +49,17 @@ def _labels(pairs: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
+def _memory_limit(instance: SpawnOptions, attribute: attrs.Attribute[int | None], value: int | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"memory_limit must be a number of bytes or None, not {value!r}")
+    if value < 1:
+        raise ValueError(f"memory_limit must be a positive number of bytes, not {value!r}; leave it out for no limit")
+    if instance.isolation != "process":
+        raise ValueError('memory_limit is for an actor with a process of its own: give it together with isolation="process"')
+
+
 class CallChanges(TypedDict, total=False):
     """The keywords that `options(...)` of a method takes; see `CallOptions`."""
 
@@ -63,6 +74,8 @@ class SpawnChanges(CallChanges, total=False):
     on: str | None
     labels: Mapping[str, str]
     mailbox_limit: int
+    isolation: Isolation
+    memory_limit: int | None
 
 
 @message
@@ -102,12 +115,16 @@ class SpawnOptions(CallOptions):
     `on`: name of the node to run on; None: this node, or for supervised children any node that fits.
     `labels`: the node must carry all of these.
     `mailbox_limit`: calls that may wait at the actor; more are refused with `MailboxFullError`.
+    `isolation`: "none", or "process" for a process of its own, which can crash, hang or be killed alone.
+    `memory_limit`: bytes of address space that this process may have, only with isolation="process"; None: what the system grants.
     """
 
     name: str | None = attrs.field(default=None, validator=_name)
     on: str | None = attrs.field(default=None, validator=_name)
     labels: Mapping[str, str] = attrs.field(factory=dict, converter=_labels)
     mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    isolation: Isolation = attrs.field(default="none", validator=attrs.validators.in_(get_args(Isolation)))
+    memory_limit: int | None = attrs.field(default=None, validator=_memory_limit)
 
     def call_options(self) -> CallOptions:
         """Only what concerns calls."""

@@ -34,6 +34,7 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
+from runtime.hosting.elsewhere import EndedElsewhereError, why_not_started
 from runtime.hosting.home import Home
 from runtime.hosting.workers import Workers
 
@@ -112,8 +113,16 @@ class _Hosted:
         return self._host.make_supervision(supervisor, self._cell.address)
 
 
+def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
+    """The actor itself, not constructed yet."""
+    return cls.__new__(cls)
+
+
 class Host:
-    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes; `claims` gives the names."""
+    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes; `claims` gives the names.
+
+    `make_instance(cls, options)` gives what is constructed, started and called: the actor itself, or what stands in for it.
+    """
 
     def __init__(
         self,
@@ -123,6 +132,7 @@ class Host:
         claims: Callable[[], NameClaims],
         make_handle: Callable[[Address], Any],
         make_supervision: Callable[[Any, Any], Any],
+        make_instance: Callable[[type[Actor], SpawnOptions], Actor] = plain_instance,
     ) -> None:
         self.node = node
         self._nursery = nursery
@@ -130,6 +140,7 @@ class Host:
         self.claims = claims
         self.make_handle = make_handle
         self.make_supervision = make_supervision
+        self._make_instance = make_instance
         self.workers = Workers(nursery, environment, self._crash, self.pause_names)
         self.in_thread = environment.in_thread
         self.cells: dict[str, Cell] = {}
@@ -213,21 +224,22 @@ class Host:
         try:
             if on_behalf_of:
                 self._supervisors[name] = on_behalf_of
-            await self._start(cls, args, kwargs, options, address)
+            await self.begin(cls, args, kwargs, options, address)
         except Exception as error:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-            text = f"{name} did not start on {self.node.name}: {type(error).__name__}: {error}"
-            trace = "".join(traceback.format_exception(error))
+            what, trace = why_not_started(error)
+            text = f"{name} did not start on {self.node.name}: {what}"
             raise ActorStartError(text, actor=name, node=self.node.name, remote_traceback=trace) from error
         except BaseException:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
             raise
         return address
 
-    async def _start(
+    async def begin(
         self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, address: Address
     ) -> None:
-        instance = cls.__new__(cls)
+        """Start an actor that has its address already. Raises what its constructor or `on_start` raises."""
+        instance = self._make_instance(cls, options)
         cell = Cell(address, instance, options.mailbox_limit)
         instance._context = _Hosted(self, cell)
         self.cells[address.name] = cell
@@ -398,4 +410,6 @@ def _why(error: BaseException) -> ExitReason:
         return ExitReason(kind="shutdown", text=str(error))
     if isinstance(error, LeaseLostError):
         return ExitReason(kind="killed", text=str(error))
+    if isinstance(error, EndedElsewhereError):
+        return error.reason
     return ExitReason(kind="raised", text=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)))

@@ -28,6 +28,7 @@ from runtime.faults import Faults
 from runtime.hosting.host import Host
 from runtime.hosting.leased import LeasedNames
 from runtime.hosting.services import NODE_SERVICE, NodeService, store_service
+from runtime.isolation import Isolation, IsolationFactory
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
 from runtime.membership.contact import StoreContact
@@ -36,6 +37,7 @@ from runtime.membership.deaths import Deaths
 from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members, MembersWatch
 from runtime.membership.names import NAMES, Names
+from runtime.node.neighbour import Neighbour
 from runtime.node.starting import Starting
 from runtime.node.status import describe
 from runtime.store.service import StoreService
@@ -80,6 +82,7 @@ class Node:
         network: Network,
         nursery: trio.Nursery,
         coordination: Coordination,
+        make_isolation: IsolationFactory,
         faults: Faults | None = None,
     ) -> None:
         self._environment = environment
@@ -113,6 +116,8 @@ class Node:
         self._members = Members(store, codec, self._gone)
         self._deaths = Deaths(self._members, store, coordination.identity, environment, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment)
+        neighbour = Neighbour(self, self._names, self._lookups, self._members, self.starting)
+        self._isolation: Isolation = make_isolation(self._station, neighbour, nursery, environment, secret)
         host = self._station.host
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
         if coordination.store is not None:
@@ -297,6 +302,7 @@ class Node:
             lambda: self._names,
             station.make_handle,
             lambda supervisor, address: SupervisionWork(supervisor, address.name, self.starting, self._environment),
+            lambda cls, options: self._isolation.instance(cls, options),
         )
 
     def _ended(self, identity: tuple[str, int], reason: str) -> None:

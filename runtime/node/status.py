@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from runtime.isolation import StandIn
+
 if TYPE_CHECKING:
     from runtime.calls.station import Station
     from runtime.node.node import Node
@@ -33,6 +35,7 @@ def describe(node: Node, station: Station, store: dict[str, object], pid: int) -
                 "running": len(cell.running),
                 "served": cell.served,
             }
+            | ({"pid": cell.instance.pid} if isinstance(cell.instance, StandIn) else {})
             for cell in station.host.cells.values()
             if not cell.system
         ],
