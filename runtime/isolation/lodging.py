@@ -61,13 +61,16 @@ class Lodging:
         self.resident = Handle(self._station.caller, Address(RESIDENT, *self.identity), methods)
         self._assigned.set()
 
-    async def ordered(self) -> Order:
-        """See `Lodger.ordered`."""
+    async def wanted(self) -> None:
+        """See `Lodger.wanted`."""
         link = self._station.peers.links.get(self.identity)
         if link is not None:
             # It may be busy with one thing for long; that is what it is for. The system tells when it ends.
             link.watched = True
         await self._assigned.wait()
+
+    def order(self) -> Order:
+        """See `Lodger.order`."""
         assert self._order is not None
         # It may hold much, and is of no more use here.
         order, self._order = self._order, None
@@ -84,6 +87,11 @@ class Lodging:
             self.reason = reason
         self._answered.set()
         self._over.set()
+
+    @property
+    def came(self) -> bool:
+        """See `Quarters.came`."""
+        return self._assigned.is_set() and self._order is None
 
     async def started(self) -> StartFailure | None:
         """See `Quarters.started`."""

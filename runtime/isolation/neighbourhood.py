@@ -72,8 +72,12 @@ class Neighbourhood(Protocol):
 class Lodger(Protocol):
     """A process of this node, as the service tells it what the process says."""
 
-    async def ordered(self) -> Order:
-        """It has come, and asks what to run."""
+    async def wanted(self) -> None:
+        """It is ready: wait until there is something to run for it."""
+        ...
+
+    def order(self) -> Order:
+        """What it is to run. It asks only now, so that one that was killed while it was spare has certainly run nothing."""
         ...
 
     def begun(self, failure: StartFailure | None) -> None:
@@ -94,9 +98,14 @@ class IsolationService(Actor):
         self._encodable = encodable
 
     @method(concurrent=True)
+    async def wait(self, ticket: str) -> None:
+        """Wait until there is something to run for the process with this ticket. Raises ActorNotFoundError if it is not expected."""
+        await self._lodger(ticket).wanted()
+
+    @method(concurrent=True)
     async def take(self, ticket: str) -> Order:
-        """What the process with this ticket is to run. Raises ActorNotFoundError if nobody waits for it any more."""
-        return await self._lodger(ticket).ordered()
+        """What that is."""
+        return self._lodger(ticket).order()
 
     @method(concurrent=True)
     async def begun(self, ticket: str, failure: StartFailure | None) -> None:

@@ -113,13 +113,15 @@ class Processes:
         lodging.assign(order, forwarded(cls.__methods__))
         if not self._spares and not self._adding:
             self._adding = True
-            self._nursery.start_soon(self._add_spare, cls.__module__, name="spare process")
+            self._nursery.start_soon(self._add_spare, cls.__module__, lodging, name="spare process")
         return lodging
 
-    async def _add_spare(self, module: str) -> None:
+    async def _add_spare(self, module: str, before: Lodging) -> None:
         try:
+            # The one that somebody waits for first: the cores may be few.
+            await before.started()
             self._spares.append(await self._new(module))
-        except ProcessError as error:
+        except (ProcessError, OSError) as error:
             # The next actor tries again, and tells.
             logger.info("there is no spare process for the next isolated actor: %s", error)
         finally:
@@ -193,6 +195,6 @@ class Processes:
         """Something that a process has printed comes out here, with the actor's name."""
         try:
             sys.stderr.write(f"[{self._names.get(process, process)}] {line}\n")
-        except (OSError, ValueError):
+        except (AttributeError, OSError, ValueError):
             # Nobody is left to read it; that must not take the actors down.
             pass

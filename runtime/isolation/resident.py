@@ -66,10 +66,13 @@ class ControlService(Actor):
     def __init__(self, host: Host, address: Address) -> None:
         self._host = host
         self._resident = address
+        self.asked = False
+        """True once the actor was told to stop: then its end is no news."""
 
     @method(concurrent=True)
     async def stop(self, reason: ExitReason) -> None:
         """Let the actor end as one that is stopped."""
+        self.asked = True
         await self._host.stop(self._resident.name, self._resident.epoch, reason)
 
 
@@ -114,6 +117,7 @@ async def _reside(settings: Settings) -> None:
             service = Service(handle, station)
             directory.use(service)
             next_door.use(service)
+            await handle.wait(settings.ticket)
             reason = await _host(station, handle, next_door, settings.ticket, await handle.take(settings.ticket), nursery)
             if reason is not None:
                 await handle.ended(settings.ticket, reason)
@@ -130,24 +134,25 @@ async def _host(
     """Host the actor until it ends; how it has ended by itself, None if it never began or was stopped."""
     host, address = station.host, order.address
     name_process(address.name)
-    if order.options.memory_limit is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (order.options.memory_limit, order.options.memory_limit))
+    control = ControlService(host, address)
     next_door.see(order.members)
     nursery.start_soon(next_door.follow, handle)
     failure: StartFailure | None = None
     try:
+        if order.options.memory_limit is not None:
+            resource.setrlimit(resource.RLIMIT_AS, (order.options.memory_limit, order.options.memory_limit))
         cls = _actor_class(station, order.class_path)
         await host.begin(cls, order.args, order.kwargs, order.options, address)
     except Exception as error:
         failure = StartFailure(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
     else:
         host.cells[RESIDENT] = host.cells[address.name]
-        host.add_system(CONTROL_SERVICE, ControlService(host, address))
+        host.add_system(CONTROL_SERVICE, control)
     await handle.begun(ticket, failure)
     if failure is not None:
         return None
     reason = await host.watch(address.name, address.epoch)
-    return None if reason.kind in ("stopped", "parent stopped", "shutdown", "node left") else reason
+    return None if control.asked else reason
 
 
 def _actor_class(station: Station, path: str) -> type[Actor]:

@@ -45,6 +45,11 @@ class Quarters(Protocol):
         """How the actor in it has ended; None while it has not."""
         ...
 
+    @property
+    def came(self) -> bool:
+        """True once the process has asked what to run."""
+        ...
+
     async def started(self) -> StartFailure | None:
         """Wait until its actor has started, or has failed to."""
         ...
@@ -182,6 +187,11 @@ class StandIn(Actor):
             try:
                 quarters = self._quarters = await self._prepare(self._order())
                 failure = await quarters.started()
+                if failure is not None and not quarters.came:
+                    # Killed before it knew of us, perhaps while it was spare: nothing has run.
+                    await quarters.close(kindly=False)
+                    quarters = self._quarters = await self._prepare(self._order())
+                    failure = await quarters.started()
                 if failure is not None:
                     raise StartFailedElsewhereError(failure.what, failure.trace)
             except Exception as error:

@@ -64,6 +64,8 @@ class Counter(Actor):
     async def refuse(self, kind: str) -> None:
         if kind == "message":
             raise Refusal("no", 3)
+        if kind == "memory":
+            raise MemoryError("too little")
         if kind == "unsent":
             raise Unsent("secret")
         raise KeyError("missing")

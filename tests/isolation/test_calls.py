@@ -55,7 +55,7 @@ async def test_values_of_every_size_come_and_go(node: Node, value: object) -> No
     assert await counter.echo(value) == value
 
 
-@pytest.mark.parametrize("kind", ["message", "unsent", "builtin"])
+@pytest.mark.parametrize("kind", ["message", "unsent", "builtin", "memory"])
 async def test_what_a_method_raises_is_what_its_caller_would_see_without_isolation(kind: str) -> None:
     seen: list[object] = []
     async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:

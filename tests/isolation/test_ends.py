@@ -58,6 +58,20 @@ async def test_a_node_that_leaves_leaves_no_process_behind_not_even_one_that_is_
         assert not any(map(is_running, pids))
 
 
+async def test_a_spare_process_that_is_killed_is_missed_by_nobody(node: Node) -> None:
+    with trio.fail_after(20):
+        for wait in (False, True):
+            await node.options(isolation="process").spawn(Counter)
+            while not node._isolation._spares:  # type: ignore[attr-defined]  # noqa: ASYNC110  asked until there is one
+                await trio.sleep(0.005)
+            (spare,) = node._isolation._spares  # type: ignore[attr-defined]
+            os.kill(spare.pid, signal.SIGKILL)
+            if wait:
+                await until_gone([spare.pid])
+            counter = await node.options(isolation="process").spawn(Counter, 3)
+            assert await counter.add(1) == 4
+
+
 async def test_a_block_that_raises_leaves_no_process_behind() -> None:
     pids: list[int] = []
     with trio.fail_after(20):
