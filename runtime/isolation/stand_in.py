@@ -24,6 +24,9 @@ from runtime.calls.failures import PassedOnError
 from runtime.hosting.elsewhere import EndedElsewhereError, RefusedElsewhereError, StartFailedElsewhereError
 from runtime.isolation.orders import Order, StartFailure
 
+END_SECONDS = 5.0
+"""How long a call is held back whose actor has ended, at most."""
+
 logger = logging.getLogger("understudy.actors")
 
 
@@ -152,7 +155,7 @@ class StandIn(Actor):
         try:
             return await self._method(name)(*args, **kwargs)
         except CallError as error:
-            raise self._translated(error) from None
+            raise await self._translated(error) from None
 
     async def pass_on_items(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> AsyncGenerator[object, None]:
         """Read a stream there, item by item."""
@@ -161,7 +164,7 @@ class StandIn(Actor):
             async for item in items:
                 yield item
         except CallError as error:
-            raise self._translated(error) from None
+            raise await self._translated(error) from None
         finally:
             # Never waits: it tells the producer, and lets go.
             await items.aclose()  # noqa: ASYNC102, ASYNC120
@@ -170,10 +173,13 @@ class StandIn(Actor):
         assert self._quarters is not None
         return getattr(self._quarters.resident, name)
 
-    def _translated(self, error: CallError) -> Exception:
+    async def _translated(self, error: CallError) -> Exception:
         if isinstance(error, RemoteError):
             return PassedOnError(error)
-        if isinstance(error, NodeDiedError | NodeUnreachableError):
+        if isinstance(error, ActorDiedError | NodeDiedError | NodeUnreachableError):
+            # The actor has ended, and in a moment its host learns it and cancels this. Until then the call keeps its turn: the next one
+            # would only be lost, too, and could not be told that it never ran.
+            await trio.sleep(END_SECONDS)
             # To its callers the process is no node, but the actor itself.
             why = self._quarters.reason if self._quarters is not None else None
             text = f"{self.name} on {self.node.name} ended while the call was running: {why or 'ended'}; the call may have taken effect"
