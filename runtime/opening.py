@@ -76,10 +76,13 @@ class _Door:
     opened: trio.Event = attrs.field(factory=trio.Event)
 
     async def accept(self, connection: Connection) -> None:
-        """Hand a connection to the node."""
-        await self.opened.wait()
-        if self.node is not None:
-            await self.node.accept(connection)
+        """Hand a connection to the node. One that comes as the node closes is closed, too."""
+        try:
+            await self.opened.wait()
+            if self.node is not None:
+                await self.node.accept(connection)
+        finally:
+            connection.close()
 
     def open(self, node: Node) -> None:
         """The node is complete."""
