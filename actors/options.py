@@ -66,6 +66,17 @@ def _placement(instance: object, attribute: attrs.Attribute[Placement], value: P
         raise ValueError(f"{attribute.name} must be one of {', '.join(map(repr, get_args(Placement)))}, not {value!r}")
 
 
+def _memory_limit(instance: SpawnOptions, attribute: attrs.Attribute[int | None], value: int | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"memory_limit must be a number of bytes or None, not {value!r}")
+    if value < 1:
+        raise ValueError(f"memory_limit must be a positive number of bytes, not {value!r}; leave it out for no limit")
+    if instance.isolation != "process":
+        raise ValueError('memory_limit is for an actor with a process of its own: give it together with isolation="process"')
+
+
 class CallChanges(TypedDict, total=False):
     """The keywords that `options(...)` of a method takes; see `CallOptions`."""
 
@@ -83,6 +94,8 @@ class SpawnChanges(CallChanges, total=False):
     placement: Placement | None
     mailbox_limit: int
     idle_timeout: float | None
+    isolation: Isolation
+    memory_limit: int | None
 
 
 @message
@@ -126,6 +139,8 @@ class SpawnOptions(CallOptions):
     it fits and nothing else was asked for, or for supervised children "spread".
     `mailbox_limit`: calls that may wait at the actor; more are refused with `MailboxFullError`.
     `idle_timeout`: seconds without a call after which the actor is stopped, with the reason "idle"; at most twice as many pass.
+    `isolation`: "none", or "process" for a process of its own, which can crash, hang or be killed alone.
+    `memory_limit`: bytes of address space that this process may have, only with isolation="process"; None: what the system grants.
     """
 
     name: str | None = attrs.field(default=None, validator=_name)
@@ -135,6 +150,8 @@ class SpawnOptions(CallOptions):
     placement: Placement | None = attrs.field(default=None, validator=attrs.validators.optional(_placement))
     mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
     idle_timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
+    isolation: Isolation = attrs.field(default="none", validator=attrs.validators.in_(get_args(Isolation)))
+    memory_limit: int | None = attrs.field(default=None, validator=_memory_limit)
 
     def call_options(self) -> CallOptions:
         """Only what concerns calls."""

@@ -19,6 +19,7 @@ from actors.errors import JoinError, ListenError
 from runtime.environment import Environment, SystemEnvironment
 from runtime.exception_groups import unwrap
 from runtime.faults import Faults
+from runtime.isolation import IsolationFactory, open_processes
 from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address, split_host_port
 from runtime.membership.charter import find_founder, note_founder
 from runtime.membership.coordination import Coordination, Elsewhere, StoreKind, enter_by_member, enter_with_store
@@ -54,6 +55,7 @@ class _Settings:
     environment: Environment
     network: Network
     disk: Disk
+    isolation: IsolationFactory
     faults: Faults | None
 
 
@@ -74,10 +76,13 @@ class _Door:
     opened: trio.Event = attrs.field(factory=trio.Event)
 
     async def accept(self, connection: Connection) -> None:
-        """Hand a connection to the node."""
-        await self.opened.wait()
-        if self.node is not None:
-            await self.node.accept(connection)
+        """Hand a connection to the node. One that comes as the node closes is closed, too."""
+        try:
+            await self.opened.wait()
+            if self.node is not None:
+                await self.node.accept(connection)
+        finally:
+            connection.close()
 
     def open(self, node: Node) -> None:
         """The node is complete."""
@@ -100,6 +105,7 @@ async def open_node(
     environment: Environment | None = None,
     network: Network | None = None,
     disk: Disk | None = None,
+    isolation: IsolationFactory | None = None,
     faults: Faults | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
@@ -108,7 +114,7 @@ async def open_node(
     same machine use a Unix socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on
     loopback addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors. `resources`: amounts by
     name, for members to see.
-    `environment`, `network`, `disk`: what simulated nodes have in the place of the real ones.
+    `environment`, `network`, `disk`, `isolation`: what simulated nodes have in the place of the real ones.
     `faults`: failpoints for tests, see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
 
     `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
@@ -137,6 +143,7 @@ async def open_node(
         environment=environment,
         network=network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto"),
         disk=disk or open_file,
+        isolation=isolation or open_processes,
         faults=faults or _faults_asked_for(),
     )
     try:
@@ -215,7 +222,7 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
         life=environment.token(8).hex(),
     )
     introduction = Introduction(cluster=settings.cluster, peer=peer)
-    node = Node(introduction, settings.secret, environment, network, nursery, coordination, settings.faults)
+    node = Node(introduction, settings.secret, environment, network, nursery, coordination, settings.isolation, settings.faults)
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)

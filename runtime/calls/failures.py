@@ -24,6 +24,9 @@ MAX_TRACEBACK = 16 * 1024
 _CARRIED = "_carried"
 """Where a rebuilt error keeps the attributes that it was raised with: some of them have the names of a call error's own."""
 
+_DESCRIBED = "_described"
+"""Where a rebuilt error keeps the description that it was made from, for those who pass it on."""
+
 Plain = dict[str, object]
 
 
@@ -35,6 +38,15 @@ class Place:
     method: str
     node: str
     epoch: int
+
+
+class PassedOnError(Exception):
+    """What a method raised in another process, on its way to the caller: it arrives there as if it had been raised here."""
+
+    def __init__(self, error: RemoteError) -> None:
+        described: Plain | None = error.__dict__.get(_DESCRIBED)
+        self.plain: Plain = described or {"type": error.remote_type, "args": [str(error)], "traceback": error.remote_traceback}
+        super().__init__(f"passed on from another process:\n{self.plain['traceback']}")
 
 
 def describe(error: BaseException, encodable: Callable[[object], bool]) -> tuple[str, Plain]:
@@ -54,6 +66,8 @@ def describe(error: BaseException, encodable: Callable[[object], bool]) -> tuple
 
 def raised_by_method(error: BaseException, encodable: Callable[[object], bool]) -> tuple[str, Plain]:
     """Like `describe`, for what a user's method raised: even a call error in it says nothing about *this* call but that it raised."""
+    if isinstance(error, PassedOnError):
+        return RAISED, error.plain
     code, plain = describe(error, encodable)
     if code != RAISED:
         plain = {
@@ -105,7 +119,11 @@ def _remote(described: Plain, place: Place, find_class: Callable[[str], type]) -
         error = RemoteError(f"{name}: {', '.join(map(str, args))}" if args else name)
     else:
         cls = _both(original)
-        error = cls.__new__(cls, *args)
+        try:
+            error = cls.__new__(cls, *args)
+        except TypeError:
+            # MemoryError makes its instances in a way of its own, which a class of two bases cannot take.
+            error = BaseException.__new__(cls, *args)
         # Not every constructor takes its own args back (they may be computed): args are what travels, and what is set.
         error.args = args
         if original.__module__ == "builtins":
@@ -120,6 +138,7 @@ def _remote(described: Plain, place: Place, find_class: Callable[[str], type]) -
             error.__dict__.update(carried, **{_CARRIED: carried})
     error.remote_type = path
     error.remote_traceback = str(described.get("traceback", ""))
+    error.__dict__[_DESCRIBED] = described
     error.actor, error.method, error.node, error.epoch, error.attempts = place.actor, place.method, place.node, place.epoch, 1
     return error
 

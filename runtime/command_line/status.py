@@ -62,7 +62,7 @@ def _print(facts: dict[str, Any]) -> None:
         age = _age(facts["time"] - node["joined"])
         click.echo(f"  {node['name']:<16} {state:<8} {age:>8}  incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
         for actor in node.get("actors", []):
-            load = f"waiting {actor['waiting']:<4} served {actor['served']}"
+            load = f"waiting {actor['waiting']:<4} served {actor['served']}" + (f" pid {actor['pid']}" if "pid" in actor else "")
             click.echo(f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}")
 
 

@@ -186,6 +186,11 @@ class Cell:
         turn = () if self._turn is None else (self._turn,)
         return (*turn, *self._beside) if self._beside else turn
 
+    @property
+    def turn(self) -> Job | None:
+        """The job that runs now, but for those of concurrent methods."""
+        return self._turn
+
     def offer(self, job: Job, now: Callable[[], float]) -> CallError | None:
         """Put a job into the mailbox; an error if it must be refused. The caller then submits the cell, if it is not busy."""
         if self.ended is not None:

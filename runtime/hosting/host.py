@@ -9,7 +9,7 @@ import logging
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
@@ -23,7 +23,6 @@ from actors.errors import (
     MethodNotFoundError,
     NodeDrainingError,
     NotExecutedError,
-    SpawnError,
     StaleEpochError,
     StoreError,
     SupervisorGaveUpError,
@@ -35,9 +34,11 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
+from runtime.hosting.elsewhere import EndedElsewhereError, why_not_started
 from runtime.hosting.extensions import Extensions
 from runtime.hosting.home import Home
-from runtime.hosting.once import Once, SavedStates
+from runtime.hosting.hosted import Hosted, NameClaims
+from runtime.hosting.once import Once
 from runtime.hosting.stopping import STOP_SECONDS, Shutdown, bring_to_an_end
 from runtime.hosting.workers import Workers
 
@@ -47,79 +48,16 @@ EXITS_KEPT = 4096
 logger = logging.getLogger("understudy.actors")
 
 
-class NameClaims(SavedStates, Protocol):
-    """Who owns which name: a program over the store."""
-
-    async def claim(self, name: str, class_path: str, on_behalf_of: str, resources: Mapping[str, float]) -> int:
-        """Take a name for this node; returns the epoch. Raises `NameTakenError`."""
-        ...
-
-    async def release(self, name: str, epoch: int) -> None:
-        """Give a name back if this epoch still has it."""
-        ...
-
-    async def saved(self, name: str) -> Any:
-        """See `Actor.saved`."""
-        ...
-
-
-class _Hosted:
-    """What a hosted actor sees of its host; see `actors.actor.ActorContext`. One for each actor, so it holds nothing of its own."""
-
-    __slots__ = ("_cell", "_host")
-
-    def __init__(self, host: Host, cell: Cell) -> None:
-        self._host = host
-        self._cell = cell
-
-    @property
-    def node(self) -> NodeInterface:
-        return self._host.node
-
-    @property
-    def name(self) -> str:
-        return self._cell.address.name
-
-    @property
-    def epoch(self) -> int:
-        return self._cell.address.epoch
-
-    @property
-    def nursery(self) -> Home:
-        return self._host.home(self._cell)
-
-    @property
-    def handle(self) -> Any:
-        return self._host.make_handle(self._cell.address)
-
-    async def save(self, state: object, answer: object) -> None:
-        if not self._cell.address.registered:
-            raise SpawnError(
-                f"{self.name} has no name of its own, so nobody could find its state again; spawn it with a name", actor=self.name
-            )
-        await self._host.once.save(self._cell, state, answer)
-
-    async def saved(self) -> Any:
-        return await self._host.claims().saved(self.name) if self._cell.address.registered else None
-
-    async def in_thread(self, function: Callable[[], Any]) -> Any:
-        return await self._host.in_thread(function)
-
-    @property
-    def watching(self) -> Any:
-        return self._host.extensions.of("watching", self._cell)
-
-    @property
-    def groups(self) -> Any:
-        return self._host.extensions.of("groups", self._cell)
-
-    def supervise(self, supervisor: Any) -> Any:
-        self._cell.supervises_since = self._host.now()
-        return self._host.make_supervision(supervisor, self._cell.address, self._host.supervisors.get(self.name, ""))
+def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
+    """The actor itself, not constructed yet."""
+    return cls.__new__(cls)
 
 
 class Host:
-    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes; `claims` gives the names."""
+    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes; `claims` gives the names.
+
+    `make_instance(cls, options)` gives what is constructed, started and called: the actor itself, or what stands in for it.
+    """
 
     def __init__(
         self,
@@ -129,6 +67,7 @@ class Host:
         claims: Callable[[], NameClaims],
         make_handle: Callable[[Address], Any],
         make_supervision: Callable[[Any, Address, str], Any],
+        make_instance: Callable[[type[Actor], SpawnOptions], Actor] = plain_instance,
     ) -> None:
         self.node = node
         self._nursery = nursery
@@ -136,6 +75,7 @@ class Host:
         self.claims = claims
         self.make_handle = make_handle
         self.make_supervision = make_supervision
+        self._make_instance = make_instance
         self.extensions = Extensions()
         self.workers = Workers(nursery, environment, self.crash, self.pause_names, lambda job, method: self.once.run(job, method))
         self.once = Once(claims, self.workers, environment)
@@ -223,26 +163,27 @@ class Host:
         try:
             if on_behalf_of:
                 self.supervisors[name] = on_behalf_of
-            await self._start(cls, args, kwargs, options, address)
+            await self.begin(cls, args, kwargs, options, address)
         except Ignore as ignore:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
             raise ActorNotNeededError(f"{name} is not needed on {self.node.name}: {ignore}", actor=name, node=self.node.name) from None
         except Exception as error:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-            text = f"{name} did not start on {self.node.name}: {type(error).__name__}: {error}"
-            trace = "".join(traceback.format_exception(error))
+            what, trace = why_not_started(error)
+            text = f"{name} did not start on {self.node.name}: {what}"
             raise ActorStartError(text, actor=name, node=self.node.name, remote_traceback=trace) from error
         except BaseException:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
             raise
         return address
 
-    async def _start(
+    async def begin(
         self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, address: Address
     ) -> None:
-        instance = cls.__new__(cls)
+        """Start an actor that has its address already. Raises what its constructor or `on_start` raises."""
+        instance = self._make_instance(cls, options)
         cell = Cell(address, instance, options.mailbox_limit)
-        instance._context = _Hosted(self, cell)
+        instance._context = Hosted(self, cell)
         self.cells[address.name] = cell
         try:
             instance.__init__(*args, **kwargs)  # type: ignore[misc]
@@ -442,4 +383,6 @@ def _why(error: BaseException) -> ExitReason:
         return ExitReason(kind="shutdown", text=str(error))
     if isinstance(error, LeaseLostError):
         return ExitReason(kind="killed", text=str(error))
+    if isinstance(error, EndedElsewhereError):
+        return error.reason
     return ExitReason(kind="raised", text=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)))

@@ -76,10 +76,14 @@ class Once:
 
     async def save(self, cell: Cell, state: object, answer: object) -> None:
         """Keep the state of an actor, with the call that runs in its method. See `Actor.save`."""
+        job = self.job_running(cell)
+        await self.save_with(cell, job.call.identity if job is not None and job.call is not None else None, state, answer)
+
+    async def save_with(self, cell: Cell, call: CallIdentity | None, state: object, answer: object) -> None:
+        """Keep the state of an actor, with this call, or none."""
         name, epoch = cell.address.name, cell.address.epoch
         claims = self._claims()
         encoded = None if answer is attrs.NOTHING else _checked(claims.encode_answer(answer))
-        call = self._call_running(cell)
         if call is None:
             await claims.save(name, epoch, state)
             return
@@ -141,13 +145,13 @@ class Once:
         """The actor has ended."""
         self._tables.pop(cell, None)
 
-    def _call_running(self, cell: Cell) -> CallIdentity | None:
-        """The call whose method runs in this task, or in one that has opened this one's nursery."""
+    def job_running(self, cell: Cell) -> Job | None:
+        """The job of this actor whose method runs in this task, or in one that has opened this one's nursery."""
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
         while task is not None:
             job = self._workers.running.get(task)
             if job is not None:
-                return job.call.identity if job.cell is cell and job.call is not None else None
+                return job if job.cell is cell else None
             task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
         return None
 

@@ -20,6 +20,7 @@ import trio
 from actors.errors import BadArgumentsError, CallError, CallTimeoutError, DeadlineExceededError
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
+from runtime.hosting.elsewhere import RefusedElsewhereError
 
 CHECKPOINT_EVERY = 64
 """Jobs that a worker runs before it lets the rest of the loop have a turn."""
@@ -222,6 +223,11 @@ class Workers:
                 self._returned(job, stop.value)
             else:
                 self._returned(job, await self._suspended(job, coroutine, trap))
+        except RefusedElsewhereError as refused:
+            if cell.paused:
+                cell.hold(job, functools.partial(job.sink.refused, job, refused.error))
+            else:
+                job.sink.refused(job, refused.error)
         except Exception as error:
             self._raised(job, error)
         except SystemExit as error:

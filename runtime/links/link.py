@@ -61,6 +61,8 @@ class Link(Outbound):
         """When the latest connection broke, while there is none."""
         self.fenced = False
         """True if the peer is known to be no member any more: what it asks of actors must not be done."""
+        self.watched = False
+        """True if its owner is told by the system when the peer's process ends: then silence is no sign of anything."""
         self._receiver = receiver
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()

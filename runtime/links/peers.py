@@ -147,7 +147,7 @@ class Peers:
                     continue
                 if late:
                     link.last_heard = max(link.last_heard, now - BEAT)
-                if now - link.last_heard > SILENCE:
+                if now - link.last_heard > SILENCE and not link.watched:
                     link.drop_connection()
                 elif now - link.last_heard > BEAT:
                     link.send_control(Kind.PING, at_once=True)

@@ -32,6 +32,7 @@ from runtime.hosting.family import HostedFamily
 from runtime.hosting.host import Host
 from runtime.hosting.leased import LeasedNames
 from runtime.hosting.services import NODE_SERVICE, NodeService, store_service
+from runtime.isolation import Isolation, IsolationFactory
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
 from runtime.membership.contact import StoreContact
@@ -41,6 +42,7 @@ from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members, MembersWatch
 from runtime.membership.names import Names
 from runtime.membership.promises import NAMES
+from runtime.node.neighbour import Neighbour
 from runtime.node.placing import Placing
 from runtime.node.starting import Starting
 from runtime.node.status import describe
@@ -95,6 +97,7 @@ class Node:
         network: Network,
         nursery: trio.Nursery,
         coordination: Coordination,
+        make_isolation: IsolationFactory,
         faults: Faults | None = None,
     ) -> None:
         self._environment = environment
@@ -131,6 +134,8 @@ class Node:
         self._lookups = Lookups(store, self._names, NAMES, self._may_live, placing)
         self._deaths = Deaths(self._members, store, coordination.identity, environment, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment, placing)
+        neighbour = Neighbour(self, self._names, self._lookups, self._members, self.starting)
+        self._isolation: Isolation = make_isolation(self._station, neighbour, nursery, environment, secret)
         host = self._station.host
         host.once.is_gone = self._is_gone
         host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
@@ -342,6 +347,7 @@ class Node:
             lambda: self._names,
             station.make_handle,
             lambda supervisor, address, parent: SupervisionWork(supervisor, address, parent, self.starting, self._environment),
+            lambda cls, options: self._isolation.instance(cls, options),
         )
 
     def _ended(self, identity: tuple[str, int], reason: str) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from runtime.isolation import StandIn
+
 if TYPE_CHECKING:
     from runtime.calls.station import Station
     from runtime.node.node import Node
@@ -38,6 +40,7 @@ def describe(node: Node, station: Station, store: dict[str, object], pid: int, n
                 "started": cell.started,
                 "age": now - cell.supervises_since if cell.supervises_since is not None else None,
             }
+            | ({"pid": cell.instance.pid} if isinstance(cell.instance, StandIn) else {})
             for cell in station.host.cells.values()
             if not cell.system
         ],

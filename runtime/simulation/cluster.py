@@ -16,6 +16,7 @@ from pathlib import Path
 import trio
 
 from actors.errors import UnderstudyError
+from runtime.isolation import without_processes
 from runtime.node import Node
 from runtime.opening import open_node
 from runtime.simulation.machines import Machine, SimulatedEnvironment, SimulatedProcess
@@ -222,6 +223,7 @@ class SimulatedCluster:
                     environment=process.environment,
                     network=process.network,
                     disk=machine.disk.open,
+                    isolation=without_processes,
                 ) as node:
                     process.node = node
                     self.trace.tell(machine.name, "up", f"incarnation {node.incarnation}")

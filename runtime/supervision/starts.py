@@ -62,7 +62,7 @@ async def start_somewhere(child: Child, supervisor: str, operations: Operations,
                 return await operations.start_actor(spec.actor, spec.args, dict(spec.kwargs), options, supervisor)
             except NameTakenError as error:
                 last = error
-                owner = (await operations.living(supervisor, [child.name])).get(child.name)
+                owner = (await operations.living(supervisor, [child.name])).get(child.name)  # noqa: ASYNC120  what is asked now decides whether it was an error
                 if owner is not None and owner.epoch > child.latest_epoch:
                     # An attempt whose outcome nobody learned has started it after all.
                     return owner

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
 from tests.benchmarks.measuring import Row, Settings
-from tests.benchmarks.rows import crowd, links, pairs, payloads, pipelined, sequential, simulation, spawning
+from tests.benchmarks.rows import crowd, isolation, links, pairs, payloads, pipelined, sequential, simulation, spawning
 
 Measure = Callable[[Settings], Awaitable[list[Row]]]
 
@@ -20,6 +20,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "spawn": spawning.measure,
         "crowd": crowd.measure,
         "links": links.measure,
+        "isolation": isolation.measure,
         "simulation": simulation.measure,
     }
 )

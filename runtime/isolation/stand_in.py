@@ -1,0 +1,219 @@
+"""The stand-in: what a node has in the place of an actor that runs in a process of its own.
+
+To the host it is an actor like any other, with the methods of the one it stands for: each call is passed on and answered with what came
+of it there. The process lives in a task of the stand-in's own nursery. So it ends with the actor, and when it ends by itself, so does the
+actor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+import attrs
+import trio
+
+from actors.actor import Actor
+from actors.errors import ActorDiedError, CallError, NodeDiedError, NodeUnreachableError, RemoteError
+from actors.messages import import_path
+from actors.method import InThread, MethodDefinition
+from actors.options import NO_CALL_OPTIONS, SpawnOptions
+from actors.supervision import ExitReason
+from runtime.calls.failures import PassedOnError
+from runtime.hosting.elsewhere import EndedElsewhereError, RefusedElsewhereError, StartFailedElsewhereError
+from runtime.isolation.orders import Order, StartFailure
+
+END_SECONDS = 5.0
+"""How long a call is held back whose actor has ended, at most."""
+
+logger = logging.getLogger("understudy.actors")
+
+
+class Quarters(Protocol):
+    """A process with an actor in it, as the stand-in knows it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 while there is none."""
+        ...
+
+    @property
+    def resident(self) -> Any:
+        """A handle of the actor in it."""
+        ...
+
+    @property
+    def reason(self) -> ExitReason | None:
+        """How the actor in it has ended; None while it has not."""
+        ...
+
+    @property
+    def came(self) -> bool:
+        """True once the process has asked what to run."""
+        ...
+
+    async def started(self) -> StartFailure | None:
+        """Wait until its actor has started, or has failed to."""
+        ...
+
+    async def over(self) -> ExitReason:
+        """Wait for the end of the actor in it, by itself or with its process."""
+        ...
+
+    async def ask_to_stop(self, reason: ExitReason) -> None:
+        """Let the actor in it end as one that is stopped. Raises CallError if its process ends meanwhile."""
+        ...
+
+    async def close(self, *, kindly: bool) -> None:
+        """End the process and wait for that, bounded in time. `kindly`: it is about to end by itself."""
+        ...
+
+
+Prepare = Callable[[Order], Coroutine[Any, Any, Quarters]]
+"""Has a process started for an order."""
+
+
+@attrs.frozen
+class Forwarded(MethodDefinition):
+    """A method of an actor, run by passing the call on."""
+
+    def run(
+        self, instance: object, args: tuple[object, ...], kwargs: dict[str, object], in_thread: InThread
+    ) -> Coroutine[Any, Any, object]:
+        """See `MethodDefinition.run`. Whether the arguments fit is seen in the process."""
+        assert isinstance(instance, StandIn)
+        return instance.pass_on(self.name, args, kwargs)
+
+    def items(self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> AsyncGenerator[object, None]:
+        """See `MethodDefinition.items`."""
+        assert isinstance(instance, StandIn)
+        return instance.pass_on_items(self.name, args, kwargs)
+
+
+def forwarded(methods: Mapping[str, MethodDefinition]) -> dict[str, MethodDefinition]:
+    """The same methods, to be passed on. What a call says of its own options has been dealt with by then."""
+    return {
+        name: Forwarded(
+            name=name,
+            function=definition.function,
+            idempotent=definition.idempotent,
+            concurrent=definition.concurrent,
+            stream=definition.stream,
+            options=NO_CALL_OPTIONS,
+        )
+        for name, definition in methods.items()
+    }
+
+
+class StandIn(Actor):
+    """Stands for an actor of another class; `furnish` says which. Constructed with that one's arguments."""
+
+    _cls: type[Actor]
+    _options: SpawnOptions
+    _prepare: Prepare
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self._args = args
+        self._kwargs = kwargs
+        self._quarters: Quarters | None = None
+        self._begun = trio.Event()
+        self._failure: Exception | None = None
+        self._stopping = False
+        self._stopped = False
+
+    def furnish(self, cls: type[Actor], options: SpawnOptions, prepare: Prepare) -> None:
+        """Say what this stands for, before it is constructed."""
+        self._cls = cls
+        self._options = options
+        self._prepare = prepare
+
+    @property
+    def pid(self) -> int:
+        """Of the process; 0 while there is none."""
+        return self._quarters.pid if self._quarters is not None else 0
+
+    async def on_start(self) -> None:
+        """Have the process started and the actor in it. Raises `StartFailedElsewhereError`, or why there is no process."""
+        self.nursery.start_soon(self._live, name=f"process of {self.name}")
+        await self._begun.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """Let the actor be stopped in its process. The time that this may take is the host's business."""
+        self._stopping = True
+        if self._quarters is not None and self._quarters.reason is None:
+            try:
+                await self._quarters.ask_to_stop(reason)
+                self._stopped = True
+            except CallError as error:
+                logger.info("the process of %s ended while its actor was being stopped: %s", self.name, error)
+
+    async def pass_on(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Make a call there, and raise what came of it in the way that hosts understand."""
+        try:
+            return await self._method(name)(*args, **kwargs)
+        except CallError as error:
+            raise await self._translated(error) from None
+
+    async def pass_on_items(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> AsyncGenerator[object, None]:
+        """Read a stream there, item by item."""
+        items = self._method(name)(*args, **kwargs)
+        try:
+            async for item in items:
+                yield item
+        except CallError as error:
+            raise await self._translated(error) from None
+        finally:
+            # Never waits: it tells the producer, and lets go.
+            await items.aclose()  # noqa: ASYNC102, ASYNC120
+
+    def _method(self, name: str) -> Any:
+        assert self._quarters is not None
+        return getattr(self._quarters.resident, name)
+
+    async def _translated(self, error: CallError) -> Exception:
+        if isinstance(error, RemoteError):
+            return PassedOnError(error)
+        if isinstance(error, ActorDiedError | NodeDiedError | NodeUnreachableError):
+            # The actor has ended, and in a moment its host learns it and cancels this. Until then the call keeps its turn: the next one
+            # would only be lost, too, and could not be told that it never ran.
+            await trio.sleep(END_SECONDS)
+            # To its callers the process is no node, but the actor itself.
+            why = self._quarters.reason if self._quarters is not None else None
+            text = f"{self.name} on {self.node.name} ended while the call was running: {why or 'ended'}; the call may have taken effect"
+            return RefusedElsewhereError(ActorDiedError(text))
+        return RefusedElsewhereError(error)
+
+    async def _live(self) -> None:
+        """The life of the process. Raises `EndedElsewhereError` when the actor in it ends by itself."""
+        quarters: Quarters | None = None
+        try:
+            try:
+                quarters = self._quarters = await self._prepare(self._order())
+                failure = await quarters.started()
+                if failure is not None and not quarters.came:
+                    # Killed before it knew of us, perhaps while it was spare: nothing has run.
+                    await quarters.close(kindly=False)
+                    quarters = self._quarters = await self._prepare(self._order())
+                    failure = await quarters.started()
+                if failure is not None:
+                    raise StartFailedElsewhereError(failure.what, failure.trace)
+            except Exception as error:
+                self._failure = error
+                return
+            finally:
+                self._begun.set()
+            reason = await quarters.over()
+            if not self._stopping:
+                raise EndedElsewhereError(reason)
+        finally:
+            if quarters is not None:
+                await quarters.close(kindly=self._stopped)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+
+    def _order(self) -> Order:
+        address = self.address
+        path = address.class_path or import_path(self._cls)
+        # Who the members are is added at the last moment.
+        return Order(class_path=path, args=self._args, kwargs=self._kwargs, options=self._options, address=address, members=())

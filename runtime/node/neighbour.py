@@ -1,0 +1,94 @@
+"""The node as the actors in processes of their own use it, through `runtime.isolation`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+
+from actors.handle import Handle
+from actors.method import Address
+from actors.node import Member
+from actors.options import SpawnOptions
+from runtime.membership.lookups import Lookups
+from runtime.membership.members import Members
+from runtime.membership.names import Names
+from runtime.node.starting import Starting
+
+if TYPE_CHECKING:
+    from runtime.node.node import Node
+
+
+class Neighbour:
+    """See `runtime.isolation.Neighbourhood`."""
+
+    def __init__(self, node: Node, names: Names, lookups: Lookups, members: Members, starting: Starting) -> None:
+        self._node = node
+        self._names = names
+        self._lookups = lookups
+        self._members = members
+        self._starting = starting
+
+    @property
+    def name(self) -> str:
+        """See `Neighbourhood.name`."""
+        return self._node.name
+
+    @property
+    def incarnation(self) -> int:
+        """See `Neighbourhood.incarnation`."""
+        return self._node.incarnation
+
+    def members(self) -> tuple[Member, ...]:
+        """See `Neighbourhood.members`."""
+        return self._node.members()
+
+    def watch_members(self) -> AsyncIterator[tuple[Member, ...]]:
+        """See `Neighbourhood.watch_members`."""
+        return self._node.watch_members()
+
+    async def start(self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions) -> Address:
+        """See `Neighbourhood.start`."""
+        if options.on is None and not options.labels and not options.resources and options.placement is None:
+            options = attrs.evolve(options, on=self._node.name)
+        return await self._starting.start_actor(class_path, args, dict(kwargs), options, "")
+
+    async def find(self, name: str) -> Address | None:
+        """See `Neighbourhood.find`."""
+        return await self._names.find(name)
+
+    async def lookup(self, name: str) -> Address:
+        """See `Neighbourhood.lookup`."""
+        return await self._lookups.locate(name)
+
+    async def locate(self, name: str) -> Address:
+        """See `Neighbourhood.locate`."""
+        return await self._names.locate(name)
+
+    async def place(self, node: str, incarnation: int) -> Member | None:
+        """See `Neighbourhood.place`."""
+        await self._members.caught_up(incarnation)
+        seen = self._members.find(node)
+        if seen is None or seen.member.incarnation != incarnation or self._members.is_dead((node, incarnation)):
+            return None
+        return seen.member
+
+    async def stop(self, address: Address, reason: str) -> None:
+        """See `Neighbourhood.stop`."""
+        await self._node.stop(cast("Handle", self._node.station.make_handle(address)), reason=reason)
+
+    async def save(self, name: str, epoch: int, state: object, answers: tuple[object, ...], *, in_turn: bool) -> None:
+        """See `Neighbourhood.save`."""
+        host = self._node.station.host
+        cell = host.cells.get(name)
+        if cell is None or cell.address.epoch != epoch:
+            await self._names.save(name, epoch, state)
+            return
+        turn = cell.turn if in_turn else None
+        call = turn.call.identity if turn is not None and turn.call is not None else None
+        await host.once.save_with(cell, call, state, answers[0] if answers else attrs.NOTHING)
+
+    async def saved(self, name: str) -> Any:
+        """See `Neighbourhood.saved`."""
+        return await self._names.saved(name)

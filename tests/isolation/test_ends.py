@@ -1,0 +1,171 @@
+"""No process outlives its actor or its node; an actor that loses its process gets another from its supervisor."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import cbor2
+import pytest
+import trio
+
+from actors import ChildSpec, SpawnOptions, Supervisor
+from actors.errors import ActorDiedError
+from runtime import open_local_cluster, open_node
+from runtime.node import Node
+from runtime.processes import open_fork_server
+from runtime.simulation import Simulation, run_scenario
+from tests.isolation.actors_used import Counter, Guest, Victim
+from tests.isolation.conftest import SECRET, is_running
+
+pytestmark = pytest.mark.cluster
+
+PARENTS = 200
+AT_A_TIME = 8
+
+
+def living(marker: bytes) -> set[int]:
+    """The processes that have `marker` in the environment that they were started with, and run."""
+    found: set[int] = set()
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            marked = marker in (directory / "environ").read_bytes()
+        except OSError:
+            continue
+        if marked and is_running(int(directory.name)):
+            found.add(int(directory.name))
+    return found
+
+
+async def until_gone(pids: list[int]) -> None:
+    while any(map(is_running, pids)):  # noqa: ASYNC110  asked until they are
+        await trio.sleep(0.005)
+
+
+async def test_a_node_that_leaves_leaves_no_process_behind_not_even_one_that_is_stopped_or_spare() -> None:
+    with trio.fail_after(40):
+        async with open_node("alone", secret=SECRET) as node:
+            actors = [await node.options(isolation="process").spawn(Counter) for _ in range(3)]
+            pids = [await actor.pid() for actor in actors]
+            while not node._isolation._spares:  # type: ignore[attr-defined]  # noqa: ASYNC110  asked until there is one
+                await trio.sleep(0.005)
+            pids += [spare.pid for spare in node._isolation._spares]  # type: ignore[attr-defined]
+            pids.append(node._isolation._server.pid)  # type: ignore[attr-defined]
+            assert all(map(is_running, pids))
+            os.kill(pids[0], signal.SIGSTOP)
+        assert not any(map(is_running, pids))
+
+
+async def test_a_spare_process_that_is_killed_is_missed_by_nobody(node: Node) -> None:
+    with trio.fail_after(20):
+        for wait in (False, True):
+            await node.options(isolation="process").spawn(Counter)
+            while not node._isolation._spares:  # type: ignore[attr-defined]  # noqa: ASYNC110  asked until there is one
+                await trio.sleep(0.005)
+            (spare,) = node._isolation._spares  # type: ignore[attr-defined]
+            os.kill(spare.pid, signal.SIGKILL)
+            if wait:
+                await until_gone([spare.pid])
+            counter = await node.options(isolation="process").spawn(Counter, 3)
+            assert await counter.add(1) == 4
+
+
+async def test_a_block_that_raises_leaves_no_process_behind() -> None:
+    pids: list[int] = []
+    with trio.fail_after(20):
+        with pytest.raises(KeyError):  # noqa: PT012  the block is what is tested
+            async with open_node("alone", secret=SECRET) as node:
+                pids.append(await (await node.options(isolation="process").spawn(Counter)).pid())
+                raise KeyError("of the user")
+        assert not any(map(is_running, pids))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_parents_killed_at_any_moment_leave_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = f"UNDERSTUDY_TEST_MARK={os.urandom(8).hex()}"
+    monkeypatch.setenv(*marker.split("="))
+    draw = random.Random(200)
+    left = [PARENTS]
+    told = 0
+    async with open_fork_server(preload=["tests.isolation.parents"]) as server:
+
+        async def kill_parents() -> None:
+            nonlocal told
+            while left[0] > 0:
+                left[0] = number = left[0] - 1
+                parent = await server.start("tests.isolation.parents:be_parent", b"", f"parent-{number}")
+                pids: list[int] = []
+                with trio.move_on_after(0.5 * draw.random() if number % 2 else 30):
+                    pids = cbor2.loads(await parent.ready())
+                    assert all(map(is_running, pids))
+                    told += 1
+                parent.send_signal(signal.SIGKILL)
+                assert (await parent.wait()).signal == signal.SIGKILL
+                with trio.fail_after(10):
+                    await until_gone(pids)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(AT_A_TIME):
+                nursery.start_soon(kill_parents)
+        assert told >= PARENTS // 2
+        with trio.move_on_after(10):
+            while living(marker.encode()) - {server.pid}:  # noqa: ASYNC110  asked until they are gone
+                await trio.sleep(0.02)
+        assert living(marker.encode()) - {server.pid} == set()
+
+
+async def test_an_actor_whose_process_is_killed_is_started_again_by_its_supervisor_with_its_state(node: Node) -> None:
+    spec = ChildSpec(id="guest", actor=Guest, options=SpawnOptions(name="guest", isolation="process"))
+    await node.options(name="supervisor").spawn(Supervisor, [spec], intensity=100)
+    guest = await node.lookup("guest", Guest)
+    pids: set[int] = set()
+    with trio.fail_after(20):
+        for number in range(5):
+            *_, epoch, _, pid = await guest.itself()
+            assert pid not in pids
+            pids.add(pid)
+            await guest.remember(number)
+            os.kill(pid, signal.SIGKILL)
+            while True:
+                try:
+                    if (await guest.itself())[3] > epoch:
+                        break
+                except ActorDiedError:
+                    continue
+            assert await guest.remembered() == number
+
+
+async def test_isolated_children_that_fail_too_often_end_their_supervisor(node: Node) -> None:
+    spec = ChildSpec.of("victim", Victim).changed(isolation="process")
+    supervisor = await node.options(name="supervisor").spawn(Supervisor, [spec], intensity=1, period=60.0)
+    victim = await node.lookup("supervisor/victim", Victim)
+    with trio.fail_after(20):
+        for _ in range(2):
+            with pytest.raises(ActorDiedError):
+                await victim.suffer("segfault")
+        reason = await node.starting.watch_address(supervisor.address)  # type: ignore[attr-defined]
+        assert reason.kind == "shutdown"
+
+
+@pytest.mark.slow
+async def test_a_process_ends_when_its_node_is_not_heard_of_for_longer_than_a_lease() -> None:
+    async with open_local_cluster(nodes=1) as cluster:
+        counter = await cluster.node.options(on="worker-1", isolation="process").spawn(Counter)
+        pid = await counter.pid()
+        cluster.process("worker-1").pause()
+        with trio.fail_after(15):
+            await until_gone([pid])
+        cluster.process("worker-1").kill()
+
+
+async def in_simulation(simulation: Simulation) -> None:
+    options = simulation.node.options(on="node-1", name="isolated", isolation="process", memory_limit=10_000_000)
+    counter = await options.spawn(Counter, 1)
+    assert await counter.pid() == os.getpid()
+
+
+def test_a_simulated_node_runs_isolated_actors_in_itself() -> None:
+    run_scenario(in_simulation, seed=1, faults=())

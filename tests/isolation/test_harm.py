@@ -1,0 +1,129 @@
+"""What happens to an isolated actor happens to nobody else, and its end is told of as what it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import trio
+
+from actors.errors import ActorDiedError, ActorNotFoundError, CallTimeoutError
+from runtime.node import Node
+from tests.isolation.actors_used import Counter, Victim
+from tests.isolation.conftest import is_running
+
+pytestmark = pytest.mark.cluster
+
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "text"),
+    [
+        ("segfault", "signal", "killed by SIGSEGV"),
+        ("SIGABRT", "signal", "killed by SIGABRT"),
+        ("SIGKILL", "signal", "killed by SIGKILL"),
+        ("SIGTERM", "signal", "killed by SIGTERM"),
+        ("exit", "exit code", "exited with code 3"),
+        ("task", "raised", "ValueError: a task of its own"),
+    ],
+)
+async def test_a_call_in_the_middle_of_the_end_of_its_process_ends_at_once_and_the_reason_is_known(
+    node: Node, how: str, kind: str, text: str
+) -> None:
+    bystander = await node.options(isolation="process").spawn(Counter)
+    victim = await node.options(name="victim", isolation="process").spawn(Victim)
+    address = victim.address
+
+    async def wait_behind() -> None:
+        with pytest.raises(ActorNotFoundError):
+            await victim.block_for(0)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_behind)
+            with pytest.raises(ActorDiedError, match=text):
+                await victim.suffer(how)
+        reason = await node.starting.watch_address(address)
+        assert (reason.kind, reason.text) == (kind, text)
+        assert bool(reason.traceback) == (how == "task")
+        assert "a task of its own" in reason.traceback or how != "task"
+        with pytest.raises(ActorNotFoundError, match="victim"):
+            await victim.pid()
+        assert await bystander.add(1) == 1
+        again = await node.options(name="victim", isolation="process").spawn(Victim)
+        assert await again.block_for(0) == "back"
+
+
+async def test_a_method_that_asks_its_process_to_exit_ends_as_it_would_without_isolation(node: Node) -> None:
+    seen: list[tuple[str, str, str]] = []
+    for isolation in ("none", "process"):
+        victim = await node.options(isolation=isolation).spawn(Victim)  # type: ignore[arg-type]
+        with trio.fail_after(10):
+            with pytest.raises(Exception, match="SystemExit: 4") as caught:
+                await victim.suffer("sys.exit")
+            reason = await node.starting.watch_address(victim.address)
+        seen.append((type(caught.value).__name__, reason.kind, reason.text))
+    assert seen[0] == seen[1]
+
+
+async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_it_is_stopped(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.hosting.host.STOP_SECONDS", 0.3)
+    victim = await node.options(isolation="process").spawn(Victim)
+    bystander = await node.options(isolation="process").spawn(Counter)
+    pid = await victim.pid()
+    with pytest.raises(CallTimeoutError), trio.fail_after(10):
+        await victim.suffer.options(timeout=0.2)("block")
+    assert await bystander.add(1) == 1
+    with trio.fail_after(10):
+        await node.stop(victim)
+    assert not is_running(pid)
+
+
+async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_goes_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.hosting.host.STOP_SECONDS", 0.3)
+    victim = await node.options(isolation="process").spawn(Victim)
+    pid = await victim.pid()
+    with pytest.raises(CallTimeoutError), trio.fail_after(10):
+        await victim.suffer.options(timeout=0.2)("SIGSTOP")
+    os.kill(pid, signal.SIGCONT)
+    with trio.fail_after(10):
+        assert await victim.pid() == pid
+        os.kill(pid, signal.SIGSTOP)
+        await node.stop(victim)
+    assert not is_running(pid)
+
+
+@pytest.mark.slow
+async def test_a_process_that_is_busy_for_longer_than_any_silence_between_nodes_answers_in_the_end(node: Node) -> None:
+    victim = await node.options(isolation="process").spawn(Victim)
+    with trio.fail_after(30):
+        assert await victim.block_for(9.0) == "back"
+        assert await victim.block_for(0) == "back"
+
+
+async def test_memory_beyond_the_limit_is_refused_in_the_process_and_nowhere_else(node: Node) -> None:
+    victim = await node.options(isolation="process", memory_limit=1024 * MEBIBYTE).spawn(Victim)
+    free = await node.options(isolation="process").spawn(Victim)
+    with trio.fail_after(10):
+        with pytest.raises(MemoryError):
+            await victim.allocate(1024 * MEBIBYTE)
+        assert await victim.allocate(MEBIBYTE) == MEBIBYTE
+        assert await free.allocate(1024 * MEBIBYTE) == 1024 * MEBIBYTE
+
+
+async def test_the_end_of_the_warm_process_ends_the_actors_and_later_ones_get_another(node: Node) -> None:
+    victim = await node.options(isolation="process").spawn(Victim)
+    warm = node._isolation._server.pid  # type: ignore[attr-defined]
+    with trio.fail_after(10):
+        os.kill(warm, signal.SIGKILL)
+        reason = await node.starting.watch_address(victim.address)
+        assert reason.kind == "signal"
+        while True:
+            again = await node.options(isolation="process").spawn(Victim)
+            if node._isolation._server.pid != warm:  # type: ignore[attr-defined]
+                break
+        assert await again.block_for(0) == "back"
