@@ -67,6 +67,8 @@ SANS_IO = (
     "runtime/store/history.py",
     "runtime/store/memory.py",
     "runtime/store/rows.py",
+    "runtime/supervision/loads.py",
+    "runtime/supervision/placement.py",
     "runtime/wire/*.py",
 )
 """The state machines: driven by the caller with bytes, events and the time as a number. A new one is named here."""
