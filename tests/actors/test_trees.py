@@ -112,7 +112,7 @@ def test_whole_trees_do_what_the_reference_does_whatever_happens_in_whatever_ord
     tally: Counter[str] = Counter()
 
     @settings(max_examples=TREES)
-    @given(st.integers(0, 25), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**64 - 1))
+    @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**64 - 1))
     def trial(happenings: int, depth: int, width: int, seed: int) -> None:
         play(happenings, depth, width, seed, tally)
 
@@ -127,7 +127,7 @@ def main(trees: int = 100_000, seed: int = 0) -> int:
     tally: Counter[str] = Counter()
     random, wrong = Random(seed), 0
     for _ in range(trees):
-        drawn = random.randint(0, 25), random.randint(1, 4), random.randint(1, 6), random.getrandbits(64)
+        drawn = random.randint(0, 40), random.randint(1, 4), random.randint(1, 6), random.getrandbits(64)
         try:
             play(*drawn, tally)
         except Exception as error:

@@ -81,14 +81,16 @@ def a_rule(random: Random, id: str, automatic: str = "never") -> ChildRule:
 
 
 def a_plan(random: Random, rule: ChildRule, depth: int, most: int) -> Plan:
-    """A supervisor with 1 to `most` children, some of them supervisors while `depth` allows; a leaf at depth 0."""
+    """A supervisor with 1 to `most` children, at least one of them of the next depth; a leaf at depth 0."""
     if depth == 0:
         return Plan(rule)
     strategy = random.choice(STRATEGIES)
     automatic = "never" if strategy == "dynamic" else random.choice(("never", "never", "any-significant", "all-significant"))
     children = []
-    for id in IDS[: random.randint(1, most)]:
-        deeper = depth - 1 if random.random() < 0.45 else 0
+    count = random.randint(1, most)
+    sure = random.randrange(count)
+    for index, id in enumerate(IDS[:count]):
+        deeper = depth - 1 if index == sure or random.random() < 0.3 else 0
         children.append(a_plan(random, a_rule(random, id, automatic), deeper, max(1, most - 1)))
     return Plan(
         rule,
