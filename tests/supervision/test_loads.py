@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import attrs
@@ -22,6 +22,12 @@ def carried(node: Identity, revision: int, **resources: float) -> Carried:
     return Carried(node, resources, revision)
 
 
+def filled(names: Iterable[tuple[str, Carried]] = ()) -> Loads:
+    loads = Loads()
+    loads.fill(names, loads.expect())
+    return loads
+
+
 def counts(loads: Loads) -> dict[Identity, int]:
     return {node: load.actors for node, load in loads.of.items()}
 
@@ -29,7 +35,7 @@ def counts(loads: Loads) -> dict[Identity, int]:
 def test_loads_are_not_known_until_they_are_filled_nor_after_changes_were_missed() -> None:
     loads = Loads()
     assert not loads.known
-    loads.fill([("x", carried(A, 1, gpu=1.0)), ("y", carried(A, 2)), ("z", carried(B, 3, gpu=0.5, memory=2.0))])
+    loads.fill([("x", carried(A, 1, gpu=1.0)), ("y", carried(A, 2)), ("z", carried(B, 3, gpu=0.5, memory=2.0))], loads.expect())
     assert loads.known
     assert counts(loads) == {A: 2, B: 1}
     assert loads.of[A].taken == {"gpu": 1.0}
@@ -40,8 +46,7 @@ def test_loads_are_not_known_until_they_are_filled_nor_after_changes_were_missed
 
 
 def test_a_name_that_moves_is_taken_from_the_one_node_and_given_to_the_other() -> None:
-    loads = Loads()
-    loads.fill([("x", carried(A, 1, gpu=1.0)), ("y", carried(A, 2))])
+    loads = filled([("x", carried(A, 1, gpu=1.0)), ("y", carried(A, 2))])
     loads.put("x", carried(B, 3, gpu=2.0))
     assert counts(loads) == {A: 1, B: 1}
     assert loads.of[A].taken.get("gpu", 0.0) == 0.0
@@ -49,8 +54,7 @@ def test_a_name_that_moves_is_taken_from_the_one_node_and_given_to_the_other() -
 
 
 def test_a_name_that_nobody_has_any_more_counts_no_longer_and_an_empty_node_is_forgotten() -> None:
-    loads = Loads()
-    loads.fill([("x", carried(A, 1))])
+    loads = filled([("x", carried(A, 1))])
     loads.gone("x", 2)
     loads.gone("x", 3)
     loads.gone("stranger", 4)
@@ -58,8 +62,7 @@ def test_a_name_that_nobody_has_any_more_counts_no_longer_and_an_empty_node_is_f
 
 
 def test_old_news_changes_nothing() -> None:
-    loads = Loads()
-    loads.fill([("x", carried(A, 5))])
+    loads = filled([("x", carried(A, 5))])
     loads.put("x", carried(B, 4))
     loads.put("x", carried(B, 5))
     loads.gone("x", 4)
@@ -69,17 +72,17 @@ def test_old_news_changes_nothing() -> None:
 
 def test_changes_that_overtake_the_fill_stay() -> None:
     loads = Loads()
+    expected = loads.expect()
     loads.put("moved", carried(B, 7))
     loads.gone("ended", 8)
-    loads.fill([("moved", carried(A, 1)), ("ended", carried(A, 2)), ("begun again", carried(A, 3))])
+    loads.fill([("moved", carried(A, 1)), ("ended", carried(A, 2)), ("begun again", carried(A, 3))], expected)
     assert counts(loads) == {A: 1, B: 1}
     loads.put("ended", carried(B, 9))
     assert counts(loads) == {A: 1, B: 2}
 
 
 def test_what_has_been_placed_counts_until_it_is_settled() -> None:
-    loads = Loads()
-    loads.fill([])
+    loads = filled([])
     loads.placed("x", A, GPU)
     loads.placed("y", A, GPU)
     assert counts(loads) == {A: 2}
@@ -92,8 +95,7 @@ def test_what_has_been_placed_counts_until_it_is_settled() -> None:
 
 
 def test_what_has_been_placed_and_is_seen_among_the_names_counts_once() -> None:
-    loads = Loads()
-    loads.fill([])
+    loads = filled([])
     loads.placed("x", A, GPU)
     loads.put("x", carried(A, 1, gpu=1.0))
     assert counts(loads) == {A: 1}
@@ -103,24 +105,21 @@ def test_what_has_been_placed_and_is_seen_among_the_names_counts_once() -> None:
 
 
 def test_a_placement_that_turns_out_elsewhere_counts_where_the_name_is() -> None:
-    loads = Loads()
-    loads.fill([])
+    loads = filled([])
     loads.placed("x", A, GPU)
     loads.put("x", carried(B, 1, gpu=1.0))
     assert counts(loads) == {B: 1}
 
 
 def test_a_second_placement_of_a_name_takes_the_place_of_the_first() -> None:
-    loads = Loads()
-    loads.fill([])
+    loads = filled([])
     loads.placed("x", A, GPU)
     loads.placed("x", B, GPU)
     assert counts(loads) == {B: 1}
 
 
 def test_what_is_being_placed_is_not_forgotten_when_changes_were_missed() -> None:
-    loads = Loads()
-    loads.fill([("y", carried(B, 1))])
+    loads = filled([("y", carried(B, 1))])
     loads.placed("x", A, GPU)
     loads.forget()
     assert counts(loads) == {A: 1}
@@ -129,8 +128,7 @@ def test_what_is_being_placed_is_not_forgotten_when_changes_were_missed() -> Non
 
 
 def test_a_table_that_was_handed_out_is_left_alone_when_all_is_forgotten() -> None:
-    loads = Loads()
-    loads.fill([("x", carried(A, 1))])
+    loads = filled([("x", carried(A, 1))])
     of = loads.of
     loads.forget()
     assert of[A].actors == 1
@@ -139,9 +137,40 @@ def test_a_table_that_was_handed_out_is_left_alone_when_all_is_forgotten() -> No
 
 def test_the_end_of_a_name_that_is_not_known_yet_does_not_hide_its_next_owner() -> None:
     loads = Loads()
+    expected = loads.expect()
     loads.gone("x", 4)
-    loads.fill([("x", carried(A, 6))])
+    loads.fill([("x", carried(A, 6))], expected)
     assert counts(loads) == {A: 1}
+
+
+def test_a_look_that_comes_after_another_has_filled_them_brings_nobody_back() -> None:
+    loads = Loads()
+    first, second = loads.expect(), loads.expect()
+    loads.fill([("x", carried(A, 1))], first)
+    loads.gone("x", 2)
+    loads.fill([("x", carried(A, 1)), ("y", carried(A, 1))], second)
+    assert loads.of == {}
+
+
+def test_a_look_from_before_changes_were_missed_is_not_believed() -> None:
+    loads = Loads()
+    early = loads.expect()
+    loads.forget()
+    late = loads.expect()
+    loads.fill([("x", carried(A, 1))], early)
+    assert not loads.known
+    assert loads.of == {}
+    loads.fill([("y", carried(B, 2))], late)
+    assert counts(loads) == {B: 1}
+
+
+def test_what_happens_before_anybody_asks_is_not_kept() -> None:
+    """A node that places nobody hears of names all its life."""
+    loads = Loads()
+    for revision in range(1, 1000, 2):
+        loads.put(f"x{revision}", carried(A, revision))
+        loads.gone(f"x{revision}", revision + 1)
+    assert vars(loads) == vars(Loads())
 
 
 NODES: tuple[Identity, ...] = (A, B, ("a", 2))
@@ -206,9 +235,10 @@ def test_fills_and_changes_in_whatever_order_give_what_a_recount_gives(data: st.
     first = data.draw(st.integers(0, looked), label="the first change that is told")
     arrives = data.draw(st.integers(first, len(history)), label="changes that are told before the look arrives")
     loads = Loads()
+    expected = loads.expect()
     for revision in range(first + 1, arrives + 1):
         told(loads, history[revision - 1], revision)
-    loads.fill(as_of(history, looked).items())
+    loads.fill(as_of(history, looked).items(), expected)
     for revision in range(arrives + 1, len(history) + 1):
         told(loads, history[revision - 1], revision)
     agrees(loads, as_of(history, len(history)))
@@ -217,8 +247,7 @@ def test_fills_and_changes_in_whatever_order_give_what_a_recount_gives(data: st.
 @settings(max_examples=500)
 @given(st.data(), st.lists(changes, max_size=12))
 def test_changes_of_different_names_may_come_in_any_order_and_twice(data: st.DataObject, history: list[Change]) -> None:
-    loads = Loads()
-    loads.fill([])
+    loads = filled([])
     numbered = list(enumerate(history, 1))
     lines = {name: [each for each in numbered if each[1].name == name] for name in "xyz"}
     while waiting := [name for name, line in lines.items() if line]:
@@ -233,8 +262,7 @@ def test_changes_of_different_names_may_come_in_any_order_and_twice(data: st.Dat
 @settings(max_examples=500)
 @given(st.data(), st.lists(st.sampled_from(["change", "place", "settle", "forget", "fill"]), max_size=25))
 def test_placements_and_lost_changes_among_the_news_do_not_spoil_the_counts(data: st.DataObject, steps: list[str]) -> None:
-    loads = Loads()
-    loads.fill([])
+    loads = filled([])
     history: list[Change] = []
     placed: dict[str, tuple[Identity, Mapping[str, float]]] = {}
     names: dict[str, Carried] = {}
@@ -243,6 +271,8 @@ def test_placements_and_lost_changes_among_the_news_do_not_spoil_the_counts(data
             history.append(data.draw(changes))
             told(loads, history[-1], len(history))
             change = history[-1]
+            if not loads.known:
+                continue
             if change.kind == "put":
                 placed.pop(change.name, None)
                 names[change.name] = Carried(change.node, change.resources, len(history))
@@ -262,7 +292,7 @@ def test_placements_and_lost_changes_among_the_news_do_not_spoil_the_counts(data
             loads.forget()
             names = {}
         else:
-            loads.fill(as_of(history, len(history)).items())
+            loads.fill(as_of(history, len(history)).items(), loads.expect())
             names = as_of(history, len(history))
             placed = {name: its for name, its in placed.items() if name not in names}
         agrees(loads, names, placed)
