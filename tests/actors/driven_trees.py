@@ -12,7 +12,7 @@ from actors.adoption import adopted
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.restarts import RestartMachine
 from actors.supervision import Answer, ChildView, Effect, Exit, ExitReason, Forgotten, Start, Stop
-from tests.actors.trees import ROOT, Happening, Plan, Request, id_of, parent_of
+from tests.actors.trees import ROOT, Happening, Plan, Request, id_of, is_adrift, parent_of
 
 RAISED = ExitReason("raised")
 
@@ -81,6 +81,8 @@ class DrivenTree:
             self.end(adrift[0])
             self.orphans.discard(adrift[0])
             self.seen.add("orphan stopped")
+        # Who has not been started again by now has been forgotten, and what it was given with it.
+        self.book.clear()
 
     def lose(self, happening: Happening) -> None:
         """Some end, all at once; then those supervisors are told that have not ended with them."""
@@ -138,7 +140,8 @@ class DrivenTree:
         self.run(supervisor)
         if supervisor.exit is not None:
             assert supervisor.exit.kind == "shutdown"
-            self.gave_up.append(path)
+            if not is_adrift(path, self.orphans):
+                self.gave_up.append(path)
             self.seen.add("root gave up" if path == ROOT else "gave up")
             self.tell(path, supervisor.exit)
 
@@ -261,7 +264,7 @@ class DrivenTree:
             return "ok"
         first = list(plan.first)
         added = [one for one in self.book.pop(path, ()) if one.rule.restart != "temporary" or f"{path}/{one.rule.id}" in self.orphans]
-        each.offered = [*first, *added]
+        each.offered = [*first, *(one for one in added if one.rule.id not in {plan.rule.id for plan in first})]
         self.adopt(each)
         if plan.strategy == "dynamic":
             machine: Any = DynamicRestartMachine(plan.intensity, plan.period, plan.most)

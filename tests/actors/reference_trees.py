@@ -13,7 +13,7 @@ from random import Random
 import attrs
 
 from actors.supervision import ChildRule
-from tests.actors.trees import ROOT, Happening, Plan, Request, id_of, parent_of
+from tests.actors.trees import ROOT, Happening, Plan, Request, id_of, is_adrift, parent_of
 
 NORMAL = ("normal", "shutdown", "stopped", "parent stopped", "idle")
 
@@ -84,6 +84,7 @@ class ReferenceTree:
         while adrift := [path for path in self.orphans if parent_of(path) not in self.living]:
             self.stop(adrift[0])
             self.orphans.discard(adrift[0])
+        self.book.clear()
 
     def root_is_missing(self) -> bool:
         return ROOT not in self.living and ROOT not in self.gave_up
@@ -109,7 +110,8 @@ class ReferenceTree:
                 what, *details = supervisor.mailbox.pop(0)
                 getattr(self, f"on_{what}")(supervisor, *details)
         except GivingUpError:
-            self.gave_up.append(path)
+            if not is_adrift(path, self.orphans):
+                self.gave_up.append(path)
             self.stop(path)
             self.tell(supervisor, "shutdown")
 
@@ -127,7 +129,9 @@ class ReferenceTree:
         if not plan.strategy:
             return body
         added = [one for one in self.book.pop(path, ()) if one.rule.restart != "temporary" or f"{path}/{one.rule.id}" in self.orphans]
-        body.children = {one.rule.id: Child(one) for one in (*plan.first, *added)}
+        body.children = {one.rule.id: Child(one) for one in plan.first}
+        for one in added:
+            body.children.setdefault(one.rule.id, Child(one))
         self.stop_what_cannot_be_kept(body)
         for child in list(body.children.values()):
             outcome = self.start_child(body, child)

@@ -74,6 +74,11 @@ def id_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def is_adrift(path: str, orphans: Collection[str]) -> bool:
+    """It is an orphan or below one. What it comes to may depend on who acts first: nobody is told."""
+    return any(f"{path}/".startswith(f"{orphan}/") for orphan in orphans)
+
+
 def a_rule(random: Random, id: str, automatic: str = "never") -> ChildRule:
     restart = random.choice(("permanent", "permanent", "transient", "temporary"))
     significant = automatic != "never" and restart != "permanent" and random.random() < 0.6
