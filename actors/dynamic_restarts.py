@@ -123,12 +123,13 @@ class DynamicRestartMachine:
         return self._taken()
 
     def start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child could not be started: the first time its request is answered so; after that it is a failure like another."""
+        """The child could not be started: the first time its request is answered so; after that it is a failure like another.
+
+        Ignored for one that is not being started.
+        """
         self._tick(now)
         child = self._children.get(id)
-        if child is None:
-            return self._taken()
-        if child.state == "stopping":
+        if child is None or child.state != "starting":
             return self.stopped(id)
         child.last_exit = reason
         if not child.begun:
@@ -239,7 +240,7 @@ class DynamicRestartMachine:
         if reason.is_failure and not self.intensity.allows(now):
             self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, reason), reason.traceback))
             return
-        delay = 0.0 if self._backoff is None else self._backoff.delay(child.failures, self._draw())
+        delay = 0.0 if self._backoff is None or not reason.is_failure else self._backoff.delay(child.failures, self._draw())
         if delay > 0:
             child.due = now + delay
             self._effects.append(TryAgain(child.rule.id, child.due))

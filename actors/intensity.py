@@ -25,17 +25,13 @@ class RestartIntensity:
     def allows(self, now: float) -> bool:
         """Count a restart; False if it is one too many."""
         self._times.append(now)
-        self._forget(now)
+        while self._times[0] + self.period < now:
+            self._times.popleft()
         return len(self._times) <= self.intensity
 
     def recent(self, now: float) -> int:
-        """Restarts that count at the moment."""
-        self._forget(now)
-        return len(self._times)
-
-    def _forget(self, now: float) -> None:
-        while self._times and self._times[0] + self.period < now:
-            self._times.popleft()
+        """Restarts that count at the moment. Looking changes nothing: a restart that happened before may be counted after it."""
+        return sum(time + self.period >= now for time in self._times)
 
     def exceeded(self, child: str, last: object) -> str:
         """What to say when it was one too many: the last was of `child`, for the reason `last`."""

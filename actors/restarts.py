@@ -394,7 +394,7 @@ class RestartMachine:
             self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, last), last.traceback))
             return
         child.state = "restarting"
-        delay = 0.0 if self._backoff is None else self._backoff.delay(child.failures, self._draw())
+        delay = 0.0 if self._backoff is None or not last.is_failure else self._backoff.delay(child.failures, self._draw())
         if delay > 0:
             others = [each.rule.id for each in self._group(child) if each is not child]
             self._work = _Work("hold", stops=others, child=child.rule.id, at=now + delay)

@@ -75,6 +75,8 @@ SANS_IO = (
     "runtime/store/history.py",
     "runtime/store/memory.py",
     "runtime/store/rows.py",
+    "runtime/supervision/loads.py",
+    "runtime/supervision/placement.py",
     "runtime/watching/tables.py",
     "runtime/wire/*.py",
 )

@@ -68,8 +68,9 @@ class Placing:
             self._loads.settled(name)
 
     async def _ask(self) -> None:
-        if not self._loads.known:
+        # Once more if changes were missed meanwhile, or another placement made all be forgotten.
+        while not self._loads.known:
+            expected = self._loads.expect()
             owners = await self._names.owners()
-            self._loads.fill(
-                (address.name, Carried((owner.node, owner.incarnation), owner.resources, address.epoch)) for address, owner in owners
-            )
+            names = [(address.name, Carried((owner.node, owner.incarnation), owner.resources, address.epoch)) for address, owner in owners]
+            self._loads.fill(names, expected)

@@ -26,17 +26,29 @@ class Carried:
 
 
 class Loads:
-    """Not `known` until it was filled, and not again after `forget`, until it is filled again."""
+    """Not `known` until it was filled, and not again after `forget`, until it is filled again. Nothing is kept before `expect`."""
 
     def __init__(self) -> None:
         self.known = False
         self.of: dict[Identity, Load] = {}
+        self._missed = 0
+        self._expected = False
         self._carried: dict[str, Carried] = {}
         self._gone: dict[str, int] = {}
         self._placed: dict[str, tuple[Identity, Mapping[str, float]]] = {}
 
-    def fill(self, names: Iterable[tuple[str, Carried]]) -> None:
-        """All names as they are; changes that were seen meanwhile and are later stay."""
+    def expect(self) -> int:
+        """Somebody is about to ask for all names: changes count from now on. Returns what `fill` is to be given."""
+        self._expected = True
+        return self._missed
+
+    def fill(self, names: Iterable[tuple[str, Carried]], expected: int) -> None:
+        """All names as they were since `expect` gave this number; changes that were seen meanwhile and are later stay.
+
+        Ignored if it is known already, for ends that were seen since are not kept, or if changes were missed meanwhile.
+        """
+        if self.known or expected != self._missed:
+            return
         for name, carried in names:
             self.put(name, carried)
         self.known = True
@@ -44,6 +56,8 @@ class Loads:
 
     def put(self, name: str, carried: Carried) -> None:
         """Somebody has the name."""
+        if not self._expected:
+            return
         before = self._carried.get(name)
         if (before is not None and before.revision >= carried.revision) or self._gone.get(name, 0) >= carried.revision:
             return
@@ -54,6 +68,8 @@ class Loads:
 
     def gone(self, name: str, revision: int) -> None:
         """Nobody has the name any more, since this revision."""
+        if not self._expected:
+            return
         before = self._carried.get(name)
         if before is None or before.revision < revision:
             self._remove(name)
@@ -76,6 +92,8 @@ class Loads:
     def forget(self) -> None:
         """Changes were missed."""
         self.known = False
+        self._expected = False
+        self._missed += 1
         self._carried.clear()
         self._gone.clear()
         # A new table, for the old one may still be looked at.

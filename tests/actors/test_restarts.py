@@ -389,6 +389,14 @@ def test_a_restart_exactly_one_period_ago_still_counts() -> None:
     assert isinstance(machine.exited("a", RAISED, 6.0)[-1], Exit)
 
 
+def test_a_look_at_the_recent_restarts_does_not_make_room_for_a_failure_that_stands_in_line() -> None:
+    machine = booted(permanent("a", "b"), intensity=1, period=5.0)
+    machine.exited("a", RAISED, 0.0)
+    assert machine.exited("b", RAISED, 4.0) == []
+    assert machine.intensity.recent(9.0) == 0
+    assert machine.started("a", 9.0) == [Stop("a", 5.0)]
+
+
 def test_restarts_of_all_children_count_together() -> None:
     machine = booted(permanent("a", "b"), intensity=1)
     machine.exited("a", RAISED, 1.0)
@@ -639,6 +647,16 @@ def test_a_start_that_fails_waits_longer_than_the_exit_before_it() -> None:
     machine.try_again("a", 1.0)
     assert machine.start_failed("a", RAISED, 1.0) == [TryAgain("a", 3.0)]
     assert machine.try_again("a", 3.0) == [Start("a")]
+
+
+def test_a_move_to_another_node_is_not_waited_for() -> None:
+    machine = booted(permanent("a"), backoff=RestartBackoff(initial_delay=1, backoff=2, jitter=0))
+    assert machine.exited("a", ExitReason("node left"), 0.0) == [Start("a")]
+    machine.started("a", 0.0)
+    assert machine.exited("a", RAISED, 1.0) == [TryAgain("a", 2.0)]
+    machine.try_again("a", 2.0)
+    machine.started("a", 2.0)
+    assert machine.exited("a", ExitReason("node left"), 3.0) == [Start("a")]
 
 
 def test_the_draw_picks_the_point_in_the_waits_jitter_band() -> None:
