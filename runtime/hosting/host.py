@@ -66,7 +66,7 @@ class Host:
         environment: Environment,
         claims: Callable[[], NameClaims],
         make_handle: Callable[[Address], Any],
-        make_supervision: Callable[[Any, Address, str], Any],
+        make_supervision: Callable[[Any, Address], Any],
         make_instance: Callable[[type[Actor], SpawnOptions], Actor] = plain_instance,
     ) -> None:
         self.node = node

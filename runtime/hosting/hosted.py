@@ -94,4 +94,4 @@ class Hosted:
     def supervise(self, supervisor: Any) -> Any:
         """See `ActorContext.supervise`."""
         self._cell.supervises_since = self._host.now()
-        return self._host.make_supervision(supervisor, self._cell.address, self._host.supervisors.get(self.name, ""))
+        return self._host.make_supervision(supervisor, self._cell.address)

@@ -164,7 +164,7 @@ def _actor_class(station: Station, path: str) -> type[Actor]:
 
 def _make_host(next_door: NodeNextDoor, nursery: trio.Nursery, environment: Environment, station: Station) -> Host:
     claims = cast("NameClaims", next_door)
-    host = Host(next_door, nursery, environment, lambda: claims, station.make_handle, lambda supervisor, address, parent: _no_supervisor())
+    host = Host(next_door, nursery, environment, lambda: claims, station.make_handle, lambda supervisor, address: _no_supervisor())
     host.once = SavedNextDoor(next_door, host.workers, environment)
     for name in ("watching", "groups"):
         host.extensions.add(name, NotFromHere())

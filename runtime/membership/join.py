@@ -152,6 +152,4 @@ def _no_host(station: Station, nursery: trio.Nursery, environment: Environment) 
     class Nobody:
         name, incarnation = station.identity
 
-    return Host(
-        cast("Any", Nobody), nursery, environment, lambda: cast("Any", None), station.make_handle, lambda supervisor, address, parent: None
-    )
+    return Host(cast("Any", Nobody), nursery, environment, lambda: cast("Any", None), station.make_handle, lambda supervisor, address: None)

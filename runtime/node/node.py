@@ -346,7 +346,7 @@ class Node:
             self._environment,
             lambda: self._names,
             station.make_handle,
-            lambda supervisor, address, parent: SupervisionWork(supervisor, address, parent, self.starting, self._environment),
+            lambda supervisor, address: SupervisionWork(supervisor, address, self.starting, self._environment),
             lambda cls, options: self._isolation.instance(cls, options),
         )
 

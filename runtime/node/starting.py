@@ -190,6 +190,10 @@ class Starting:
                 found[name] = address
         return found
 
+    async def is_promised(self, name: str) -> bool:
+        """See `Operations.is_promised`."""
+        return await self._names.is_promised(name)
+
     async def promise(self, name: str, supervisor: Address, *, lasting: bool, added: ChildSpec | None) -> None:
         """See `Operations.promise`."""
         await self._names.promises.give(name, supervisor.name, _epoch(supervisor), lasting=lasting, added=added)

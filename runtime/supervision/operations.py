@@ -36,6 +36,10 @@ class Operations(Protocol):
         """Of these names, those that have actors which were started for `supervisor`, on nodes that live."""
         ...
 
+    async def is_promised(self, name: str) -> bool:
+        """True if a supervisor, or a candidate, will start an actor of this name again."""
+        ...
+
     async def promise(self, name: str, supervisor: Address, *, lasting: bool, added: ChildSpec | None) -> None:
         """See `runtime.membership.promises.Promises.give`."""
         ...
@@ -72,11 +76,6 @@ class Child:
     started_at: float = 0.0
     scope: trio.CancelScope | None = None
     """Of the task that starts and then watches it."""
-
-    @property
-    def is_kept_in_store(self) -> bool:
-        """True if the store knows something of it that is to be taken back when it goes."""
-        return self.promised or self.added
 
     def status(self, view: ChildView, now: float) -> ChildStatus:
         """As everybody may see it."""

@@ -47,25 +47,29 @@ logger = logging.getLogger("understudy.supervision")
 
 
 @attrs.frozen
-class _Withdrawal:
-    """Nothing of this child is to be kept in the store any more."""
+class _Due:
+    """Something to be carried out. The child is the one that the machine spoke of then: another may have its id by now."""
 
+    effect: Start | Stop | Forgotten
     child: Child
 
 
 class SupervisionWork:
-    """See `actors.supervisor.SupervisorWork`. `parent`: the name of the supervisor's own supervisor, "" if it has none."""
+    """See `actors.supervisor.SupervisorWork`."""
 
-    def __init__(self, supervisor: Supervisor, address: Address, parent: str, operations: Operations, environment: Environment) -> None:
+    def __init__(self, supervisor: Supervisor, address: Address, operations: Operations, environment: Environment) -> None:
         self._supervisor = supervisor
         self._address = address
         self._name = address.name
-        self._lasting = bool(parent)
+        self._lasting = False
+        """True if somebody starts this supervisor again."""
         self._operations = operations
         self._environment = environment
         self._children = {spec.id: Child(spec, self._child_name(spec)) for spec in supervisor.specs}
         self._machine = supervisor.machine(supervisor.specs, environment.random)
-        self._queue: deque[Effect | _Withdrawal] = deque()
+        self._adding: dict[str, Child] = {}
+        """Children to come whose ids others have still."""
+        self._queue: deque[Effect | _Due] = deque()
         self._more = trio.Event()
         self._ready = trio.Event()
         self._over = trio.Event()
@@ -104,15 +108,18 @@ class SupervisionWork:
 
     async def start_child(self, spec: ChildSpec) -> Handle:
         """See `Supervisor.start_child`."""
-        rule = spec.rule()
-        self._children.setdefault(spec.id, Child(spec, self._child_name(spec), added=True))
+        rule, child = spec.rule(), Child(spec, self._child_name(spec), added=True)
+        table = self._adding if spec.id in self._children else self._children
+        table[spec.id] = child
+        answer: Answer | None = None
         try:
             answer = await self._ask(lambda request: self._machine.add(rule, request))
-        except ValueError:
-            self._children.pop(spec.id, None)
-            raise
+        finally:
+            if self._adding.get(spec.id) is child:
+                del self._adding[spec.id]
+            if (answer is None or answer.reply == "too many children") and self._children.get(spec.id) is child and child.scope is None:
+                del self._children[spec.id]
         if answer.reply == "too many children":
-            self._children.pop(spec.id, None)
             raise TooManyChildrenError(f"{self._name} has {self._supervisor.max_children} children, its limit; it starts no more")
         if answer.reply in ("already started", "already present"):
             state = "runs" if answer.reply == "already started" else "is kept without an actor, or being restarted"
@@ -234,6 +241,7 @@ class SupervisionWork:
         """Find the children that outlived an earlier incarnation of this supervisor; stop those that cannot be kept."""
         if not self._address.registered:
             return
+        self._lasting = await self._operations.is_promised(self._name)
         for spec in await self._operations.added(self._address):
             if spec.id not in self._children:
                 self._children[spec.id] = Child(spec, self._child_name(spec), added=True)
@@ -244,11 +252,19 @@ class SupervisionWork:
                 del self._children[id]
                 await self._operations.withdraw(child.name, self._address, id)
         strategy = self._supervisor.strategy
-        kept, given_up = adopted("one-for-one" if strategy == "dynamic" else strategy, list(self._children), lives)
+        # A temporary child that has ended was not restarted with the others, and is not missed.
+        order = [id for id, child in self._children.items() if id in lives or child.spec.restart != "temporary"]
+        kept, given_up = adopted("one-for-one" if strategy == "dynamic" else strategy, order, lives)
+        most = self._supervisor.max_children
+        if most is not None and len(kept) > most:
+            kept, given_up = kept[:most], kept[: most - 1 : -1]
         for id in given_up:
             child = self._children[id]
-            reason = ExitReason("stopped", f"{self._name} was restarted, and what it was started with has ended")
+            reason = ExitReason("stopped", f"{self._name} was restarted, and cannot keep what it was started with")
             await self._stop_at(child, living[child.name], reason)
+            if strategy == "dynamic":
+                del self._children[id]
+                await self._operations.withdraw(child.name, self._address, id)
         for id in kept:
             self._children[id].adopted = living[self._children[id].name]
         if kept:
@@ -277,9 +293,11 @@ class SupervisionWork:
                     self._answers[effect.request] = effect
                     self._answered[effect.request].set()
             elif isinstance(effect, Forgotten):
-                child = self._children.pop(effect.id, None)
-                if child is not None and child.is_kept_in_store:
-                    self._queue.append(_Withdrawal(child))
+                self._queue.append(_Due(effect, self._children.pop(effect.id)))
+                if effect.id in self._adding:
+                    self._children[effect.id] = self._adding.pop(effect.id)
+            elif isinstance(effect, Start | Stop):
+                self._queue.append(_Due(effect, self._children[effect.id]))
             else:
                 self._queue.append(effect)
         self._more.set()
@@ -305,25 +323,36 @@ class SupervisionWork:
                 child.promised = False
                 await self._operations.withdraw(child.name, self._address, None)
 
-    async def _carry_out_one(self, effect: Effect | _Withdrawal, tasks: trio.Nursery) -> None:
-        if isinstance(effect, Start):
-            tasks.start_soon(self._start_child, self._children[effect.id], name=f"child {effect.id} of {self._name}")
-        elif isinstance(effect, Stop):
-            tasks.start_soon(self._stop_child, self._children[effect.id])
+    async def _carry_out_one(self, effect: Effect | _Due, tasks: trio.Nursery) -> None:
+        if isinstance(effect, _Due):
+            child = effect.child
+            if isinstance(effect.effect, Start):
+                tasks.start_soon(self._start_child, child, name=f"child {child.spec.id} of {self._name}")
+            elif isinstance(effect.effect, Stop):
+                tasks.start_soon(self._stop_child, child)
+            else:
+                await self._withdraw(child)
         elif isinstance(effect, TryAgain):
             tasks.start_soon(self._try_again, effect)
-        elif isinstance(effect, _Withdrawal):
-            await self._operations.withdraw(effect.child.name, self._address, effect.child.spec.id if effect.child.added else None)
         elif isinstance(effect, Ready):
             self._ready.set()
         elif isinstance(effect, Exit):
-            self._exit = effect.reason
-            for child in self._children.values():
-                if child.is_kept_in_store:
-                    await self._operations.withdraw(child.name, self._address, child.spec.id if child.added else None)
-            self._ready.set()
-            self._over.set()
+            await self._end(effect.reason)
             tasks.cancel_scope.cancel()
+
+    async def _end(self, reason: ExitReason) -> None:
+        """Nothing runs any more that was started here. What was to be adopted, and did not come to it, does not outlive this."""
+        self._exit = reason
+        for child in reversed(tuple(self._children.values())):
+            if child.adopted is not None:
+                await self._stop_at(child, child.adopted, ExitReason("parent stopped", f"by {self._name}"))
+            await self._withdraw(child)
+        self._ready.set()
+        self._over.set()
+
+    async def _withdraw(self, child: Child) -> None:
+        if child.promised or child.added:
+            await self._operations.withdraw(child.name, self._address, child.spec.id if child.added else None)
 
     async def _start_child(self, child: Child) -> None:
         id = child.spec.id

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from actors import (
     Actor,
@@ -14,6 +16,7 @@ from actors import (
     ChildSpec,
     DynamicSupervisor,
     ExitReason,
+    Handle,
     Ignore,
     RestartBackoff,
     Supervisor,
@@ -379,6 +382,57 @@ async def test_dynamic_children_are_spawned_stopped_and_forgotten_by_handle_and_
         await gone(node, job.name)
     with pytest.raises(ValueError, match="empty has no template"):
         await (await node.options(name="empty").spawn(DynamicSupervisor)).spawn()
+
+
+class Slow(Child):
+    """Starts when it may."""
+
+    async def on_start(self) -> None:
+        await (await self.node.lookup("gate", Gate)).wait()
+
+
+class Gate(Actor):
+    def __init__(self) -> None:
+        self.opened = trio.Event()
+
+    @method(concurrent=True)
+    async def wait(self) -> None:
+        await self.opened.wait()
+
+    @method(concurrent=True)
+    async def open(self) -> None:
+        self.opened.set()
+
+
+async def test_an_id_may_be_given_anew_while_its_forgetting_stands_in_line(node: Node) -> None:
+    gate = await node.options(name="gate").spawn(Gate)
+    top = await tree(node, ChildSpec.of("a", Child))
+    await top.stop_child("a")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(top.start_child, ChildSpec.of("slow", Slow))
+        while len(await top.children()) < 2:  # noqa: ASYNC110  asked as any outsider would
+            await trio.sleep(0.01)
+        nursery.start_soon(top.delete_child, "a")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.start_soon(top.start_child, ChildSpec.of("a", Quiet))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await gate.open()
+    assert [(status.id, status.state) for status in await top.children()] == [("slow", "running"), ("a", "running")]
+
+
+async def test_temporary_children_that_end_while_they_are_being_stopped_disturb_nobody(node: Node) -> None:
+    pool = await node.options(name="pool").spawn(DynamicSupervisor)
+    jobs = [await pool.start_child(ChildSpec.of(f"job {number}", Quiet).changed(restart="temporary")) for number in range(60)]
+
+    async def stop(job: Handle) -> None:
+        with contextlib.suppress(ChildNotFoundError):
+            await pool.stop_child(job)
+
+    async with trio.open_nursery() as nursery:
+        for job in jobs:
+            nursery.start_soon(stop, job)
+            nursery.start_soon(node.stop, job)
+    assert await pool.children() == []
 
 
 async def test_hundreds_of_dynamic_children_are_started_at_once_and_spread_over_the_nodes(node: Node) -> None:
