@@ -21,7 +21,6 @@ from actors.errors import (
     ActorStartError,
     CallError,
     ChildExistsError,
-    ChildNotFoundError,
     ChildRunningError,
     SupervisorGaveUpError,
     SupervisorStoppingError,
@@ -35,6 +34,7 @@ from actors.supervisor import Supervisor
 from runtime.environment import Environment
 from runtime.supervision.operations import Child, Operations, seconds_of
 from runtime.supervision.starts import start_somewhere
+from runtime.supervision.table import ChildTable
 
 DEATHS_KEPT = 50
 MOST_DEPTH = 20
@@ -65,10 +65,8 @@ class SupervisionWork:
         """True if somebody starts this supervisor again."""
         self._operations = operations
         self._environment = environment
-        self._children = {spec.id: Child(spec, self._child_name(spec)) for spec in supervisor.specs}
+        self._children = ChildTable(self._name, supervisor.specs)
         self._machine = supervisor.machine(supervisor.specs, environment.random)
-        self._adding: dict[str, Child] = {}
-        """Children to come whose ids others have still."""
         self._queue: deque[Effect | _Due] = deque()
         self._more = trio.Event()
         self._ready = trio.Event()
@@ -108,17 +106,8 @@ class SupervisionWork:
 
     async def start_child(self, spec: ChildSpec) -> Handle:
         """See `Supervisor.start_child`."""
-        rule, child = spec.rule(), Child(spec, self._child_name(spec), added=True)
-        table = self._adding if spec.id in self._children else self._children
-        table[spec.id] = child
-        answer: Answer | None = None
-        try:
-            answer = await self._ask(lambda request: self._machine.add(rule, request))
-        finally:
-            if self._adding.get(spec.id) is child:
-                del self._adding[spec.id]
-            if (answer is None or answer.reply == "too many children") and self._children.get(spec.id) is child and child.scope is None:
-                del self._children[spec.id]
+        rule = spec.rule()
+        answer = await self._ask(lambda request: self._machine.add(rule, request), wanted=spec)
         if answer.reply == "too many children":
             raise TooManyChildrenError(f"{self._name} has {self._supervisor.max_children} children, its limit; it starts no more")
         if answer.reply in ("already started", "already present"):
@@ -140,20 +129,20 @@ class SupervisionWork:
 
     async def stop_child(self, child: str | Handle) -> None:
         """See `Supervisor.stop_child`."""
-        id = self._id(child)
+        id = self._children.id_of(child)
         answer = await self._ask(lambda request: self._machine.terminate(id, request))
         self._refuse(id, answer)
 
     async def restart_child(self, child: str | Handle) -> Handle:
         """See `Supervisor.restart_child`."""
-        id = self._id(child)
+        id = self._children.id_of(child)
         answer = await self._ask(lambda request: self._machine.restart(id, request))
         self._refuse(id, answer)
         return self._started(id, answer)
 
     async def delete_child(self, child: str | Handle) -> None:
         """See `Supervisor.delete_child`."""
-        id = self._id(child)
+        id = self._children.id_of(child)
         answer = await self._ask(lambda request: self._machine.delete(id, request))
         self._refuse(id, answer)
 
@@ -180,34 +169,13 @@ class SupervisionWork:
 
     # Requests
 
-    def _child_name(self, spec: ChildSpec) -> str:
-        return spec.options.name or f"{self._name}/{spec.id}"
-
     def _path(self, id: str) -> str:
         return f"{self._name}/{id}"
-
-    def _id(self, child: str | Handle) -> str:
-        """The id of a child that was named by it, by the actor's name, or by a handle."""
-        name = child.name if isinstance(child, Handle) else child
-        if name in self._children:
-            return name
-        by_path = name.removeprefix(f"{self._name}/")
-        if by_path in self._children:
-            return by_path
-        for id, known in self._children.items():
-            if known.name == name:
-                return id
-        raise self._not_found(name)
-
-    def _not_found(self, id: str) -> ChildNotFoundError:
-        some = sorted(self._children)[:10]
-        more = f" and {len(self._children) - len(some)} more" if len(self._children) > len(some) else ""
-        return ChildNotFoundError(f"{self._name} has no child {id!r}; it has: {', '.join(some) or 'none'}{more}")
 
     def _refuse(self, id: str, answer: Answer) -> None:
         """Raise what an answer amounts to, unless it says that all went well, or how a start went."""
         if answer.reply == "not found":
-            raise self._not_found(id)
+            raise self._children.not_found(id)
         if answer.reply in ("running", "restarting"):
             raise ChildRunningError(f"{self._path(id)} is {answer.reply}; stop it first")
         if answer.reply == "supervisor stopped":
@@ -224,14 +192,20 @@ class SupervisionWork:
             raise ActorStartError(f"{self._path(id)} did not start: {reason}", actor=self._path(id), remote_traceback=reason.traceback)
         return self._operations.handle(child.address)
 
-    async def _ask(self, question: Callable[[int], list[Effect]]) -> Answer:
+    async def _ask(self, question: Callable[[int], list[Effect]], wanted: ChildSpec | None = None) -> Answer:
+        """The machine's answer. `wanted`: the child that it is to add; it does, also if nobody waits for the answer any more."""
         self._requests += 1
         request = self._requests
         event = self._answered[request] = trio.Event()
+        if wanted is not None:
+            self._children.want(wanted, request)
         try:
             self._do(question(request))
             await event.wait()
             return self._answers.pop(request)
+        except ValueError:
+            self._children.settle(Answer(request, "too many children"))
+            raise
         finally:
             del self._answered[request]
 
@@ -243,36 +217,31 @@ class SupervisionWork:
             return
         self._lasting = await self._operations.is_promised(self._name)
         for spec in await self._operations.added(self._address):
-            if spec.id not in self._children:
-                self._children[spec.id] = Child(spec, self._child_name(spec), added=True)
-        living = await self._operations.living(self._name, [child.name for child in self._children.values()])
-        lives = {id for id, child in self._children.items() if child.name in living}
-        for id, child in tuple(self._children.items()):
-            if child.added and id not in lives and child.spec.restart == "temporary":
-                del self._children[id]
-                await self._operations.withdraw(child.name, self._address, id)
-        strategy = self._supervisor.strategy
+            if self._children.get(spec.id) is None:
+                self._children.put(spec, added=True)
+        living = await self._operations.living(self._name, [child.name for child in self._children])
+        lives = {child.spec.id for child in self._children if child.name in living}
         # A temporary child that has ended was not restarted with the others, and is not missed.
-        order = [id for id, child in self._children.items() if id in lives or child.spec.restart != "temporary"]
+        order = [child.spec.id for child in self._children if child.spec.id in lives or child.spec.restart != "temporary"]
+        strategy, most = self._supervisor.strategy, self._supervisor.max_children
         kept, given_up = adopted("one-for-one" if strategy == "dynamic" else strategy, order, lives)
-        most = self._supervisor.max_children
         if most is not None and len(kept) > most:
             kept, given_up = kept[:most], kept[: most - 1 : -1]
         for id in given_up:
             child = self._children[id]
             reason = ExitReason("stopped", f"{self._name} was restarted, and cannot keep what it was started with")
             await self._stop_at(child, living[child.name], reason)
-            if strategy == "dynamic":
-                del self._children[id]
-                await self._operations.withdraw(child.name, self._address, id)
-        for id in kept:
-            self._children[id].adopted = living[self._children[id].name]
+        for child in self._children:
+            if child.spec.id in kept:
+                child.adopted = living[child.name]
+            elif child.added and (child.spec.restart == "temporary" or (strategy == "dynamic" and child.spec.id in given_up)):
+                await self._withdraw(self._children.forget(child.spec.id))
         if kept:
             logger.info("%s adopts %s", self._name, ", ".join(kept))
 
     def _begin(self) -> list[Effect]:
         """Children that an earlier incarnation was given are as good as those of the constructor."""
-        added = [child.spec for child in self._children.values() if child.added]
+        added = [child.spec for child in self._children if child.added]
         now = self._environment.now()
         if self._supervisor.strategy == "dynamic":
             effects = self._machine.start(now)
@@ -289,13 +258,12 @@ class SupervisionWork:
         """Queue effects; they are carried out one after another. What concerns nobody else is done at once."""
         for effect in effects:
             if isinstance(effect, Answer):
+                self._children.settle(effect)
                 if effect.request in self._answered:
                     self._answers[effect.request] = effect
                     self._answered[effect.request].set()
             elif isinstance(effect, Forgotten):
-                self._queue.append(_Due(effect, self._children.pop(effect.id)))
-                if effect.id in self._adding:
-                    self._children[effect.id] = self._adding.pop(effect.id)
+                self._queue.append(_Due(effect, self._children.forget(effect.id)))
             elif isinstance(effect, Start | Stop):
                 self._queue.append(_Due(effect, self._children[effect.id]))
             else:
@@ -343,7 +311,7 @@ class SupervisionWork:
     async def _end(self, reason: ExitReason) -> None:
         """Nothing runs any more that was started here. What was to be adopted, and did not come to it, does not outlive this."""
         self._exit = reason
-        for child in reversed(tuple(self._children.values())):
+        for child in reversed(tuple(self._children)):
             if child.adopted is not None:
                 await self._stop_at(child, child.adopted, ExitReason("parent stopped", f"by {self._name}"))
             await self._withdraw(child)
