@@ -175,7 +175,6 @@ class Peers:
         if link is None or link.ended is not None:
             link = self.links[key] = Link(peer, self._receiver)
             link.last_heard = self._environment.now()
-            link.fenced = self._outdated(peer)
         return link
 
     def _keep_connected(self, link: Link) -> None:
@@ -338,6 +337,8 @@ class Peers:
             self.ended(peer.name, peer.incarnation, "the peer began a new session")
             link = self._link(peer)
         link.life = peer.life
+        # Not of links that we dial: whoever has our store, or had it, is asked over one in any case.
+        link.fenced = self._outdated(peer)
         try:
             if not await self._open_accepted(link, offered, begun, connection):
                 return
@@ -356,7 +357,6 @@ class Peers:
             await _send(connection, Kind.RESUME, cbor2.dumps([mine.session, mine.received, True]))
             if known:
                 link.open(connection, offered.session, offered.received)
-                link.fenced = self._outdated(link.peer)
                 self._keep_connected(link)
             return known
 

@@ -28,6 +28,7 @@ class Oracle:
     """True if no faults were drawn: then restarts are counted exactly."""
     children: set[str] = attrs.field(factory=set)
     restarts: dict[str, deque[float]] = attrs.field(factory=dict)
+    moves: dict[str, list[float]] = attrs.field(factory=dict)
     twice: list[str] = attrs.field(factory=list)
     overlaps: list[str] = attrs.field(factory=list)
     beyond: list[str] = attrs.field(factory=list)
@@ -63,7 +64,8 @@ class Oracle:
     def started(self, supervisor: str, child: str, now: float, intensity: int, period: float) -> None:
         """A supervisor has started a child. The first start is no restart.
 
-        Starts that took long lie closer together than the ends they answer: in bad weather twice the intensity is allowed.
+        Starts that took long lie closer together than the ends they answer: in bad weather twice the intensity is allowed. Children whose
+        node left are moved, which is no restart.
         """
         if child not in self.children:
             self.children.add(child)
@@ -72,10 +74,15 @@ class Oracle:
         times.append(now)
         while times[0] <= now - period:
             times.popleft()
-        if len(times) > (intensity if self.fair else 2 * intensity):
+        moved = sum(time > now - period for time in self.moves.get(supervisor, ()))
+        if len(times) > (intensity if self.fair else 2 * intensity) + moved:
             self._wrong(
                 self.beyond, f"{supervisor} restarted children {len(times)} times within {period:g} s, its intensity is {intensity}"
             )
+
+    def moved(self, supervisor: str, now: float) -> None:
+        """A child of a supervisor ended because its node left."""
+        self.moves.setdefault(supervisor, []).append(now)
 
     def gave_up(self, supervisor: str, now: float, intensity: int, period: float) -> None:
         """A supervisor ended because of too many restarts. In bad weather restarts fail without a report, so nothing can be said."""

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import trio
 
-from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
+from actors import Actor, ChildSpec, ExitReason, SpawnOptions, Supervisor, method
 from actors.errors import ActorNotFoundError, NotExecutedError, UnderstudyError
 from actors.options import CallChanges
 from actors.retry import RetryPolicy
@@ -138,6 +138,11 @@ class Fragile(Actor):
         if workload().calling:
             # Afterwards nodes leave, and a child that moves for that is no restart.
             workload().oracle.started(self.supervisor, self.name, world.now(), INTENSITY, PERIOD)
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """Tell the oracle of a move."""
+        if reason.kind == "node left":
+            workload().oracle.moved(self.supervisor, CLUSTER.get().now())
 
     @method
     async def shatter(self) -> None:

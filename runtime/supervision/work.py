@@ -22,6 +22,7 @@ from actors.errors import (
     CallError,
     ChildExistsError,
     ChildRunningError,
+    StoreError,
     SupervisorGaveUpError,
     SupervisorStoppingError,
     TooManyChildrenError,
@@ -71,6 +72,7 @@ class SupervisionWork:
         self._more = trio.Event()
         self._ready = trio.Event()
         self._over = trio.Event()
+        self._is_ready = False
         self._exit: ExitReason | None = None
         self._answers: dict[object, Answer] = {}
         self._answered: dict[object, trio.Event] = {}
@@ -271,16 +273,21 @@ class SupervisionWork:
         self._more.set()
 
     async def _carry_out(self) -> None:
-        with self._work:
-            async with trio.open_nursery() as tasks:
-                while not self._over.is_set():
-                    await self._more.wait()
-                    self._more = trio.Event()
-                    while self._queue:
-                        await self._carry_out_one(self._queue.popleft(), tasks)
-                    if self._supervisor.strategy != "dynamic":
-                        await self._withdraw_vain_promises()
-        if self._exit is not None and self._ready.is_set() and self._exit.kind == "shutdown":
+        try:
+            with self._work:
+                async with trio.open_nursery() as tasks:
+                    while not self._over.is_set():
+                        await self._more.wait()
+                        self._more = trio.Event()
+                        while self._queue:
+                            await self._carry_out_one(self._queue.popleft(), tasks)
+                        if self._supervisor.strategy != "dynamic":
+                            await self._withdraw_vain_promises()
+        finally:
+            # However it ends, nobody waits for it any longer.
+            self._ready.set()
+            self._over.set()
+        if self._exit is not None and self._is_ready and self._exit.kind == "shutdown":
             raise SupervisorGaveUpError(str(self._exit))
 
     async def _withdraw_vain_promises(self) -> None:
@@ -288,8 +295,7 @@ class SupervisionWork:
         for view in self._machine.children():
             child = self._children.get(view.rule.id)
             if child is not None and child.promised and view.state == "stopped":
-                child.promised = False
-                await self._operations.withdraw(child.name, self._address, None)
+                await self._withdraw(child, forget=False)
 
     async def _carry_out_one(self, effect: Effect | _Due, tasks: trio.Nursery) -> None:
         if isinstance(effect, _Due):
@@ -303,6 +309,7 @@ class SupervisionWork:
         elif isinstance(effect, TryAgain):
             tasks.start_soon(self._try_again, effect)
         elif isinstance(effect, Ready):
+            self._is_ready = True
             self._ready.set()
         elif isinstance(effect, Exit):
             await self._end(effect.reason)
@@ -318,9 +325,15 @@ class SupervisionWork:
         self._ready.set()
         self._over.set()
 
-    async def _withdraw(self, child: Child) -> None:
-        if child.promised or child.added:
-            await self._operations.withdraw(child.name, self._address, child.spec.id if child.added else None)
+    async def _withdraw(self, child: Child, *, forget: bool = True) -> None:
+        """Take back what the store knows of the child; but for its spec, unless it is to be forgotten."""
+        if not (child.promised or child.added):
+            return
+        child.promised = False
+        try:
+            await self._operations.withdraw(child.name, self._address, child.spec.id if child.added and forget else None)
+        except StoreError as error:
+            logger.warning("%s could not take back what it promised of %s: %s", self._name, child.name, error)
 
     async def _start_child(self, child: Child) -> None:
         id = child.spec.id

@@ -152,7 +152,7 @@ async def test_a_call_to_a_node_that_is_gone_fails_at_once_also_where_a_connecti
         peer = third._introduction.peer
     await pair.here.wait_gone("third")
     # As an accepted connection does before it is settled; this one never is.
-    pair.here.station.peers._link(peer)
+    pair.here.station.peers._link(peer).fenced = True
     with trio.fail_after(5), pytest.raises((ActorNotFoundError, NodeDiedError)):
         await ledger.enter()
     with trio.fail_after(5):
