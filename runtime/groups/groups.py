@@ -61,6 +61,7 @@ class Groups:
         self, station: Station, store: Store, members: Members, lease: int, environment: Environment, nursery: trio.Nursery
     ) -> None:
         self.station = station
+        self.identity = station.identity
         self.environment = environment
         self._store = store
         self._members = members

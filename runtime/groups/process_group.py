@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 import attrs
 import trio
@@ -12,7 +12,9 @@ from actors.errors import CallError, EmptyGroupError
 from actors.groups import Answer
 from actors.method import BoundMethod, Method
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
-from runtime.groups.groups import Followed, Groups
+from runtime.calls.station import Station
+from runtime.environment import Environment
+from runtime.groups.groups import Followed
 from runtime.groups.records import Membership
 
 P = ParamSpec("P")
@@ -23,10 +25,37 @@ MOST_AT_ONCE = 100
 """Calls of one `call_all` under way."""
 
 
+class Sight(Protocol):
+    """What is seen of groups, and whose calls reach their members: a node, or a process of an isolated actor."""
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """The node whose members come first."""
+        ...
+
+    @property
+    def station(self) -> Station:
+        """It makes the calls."""
+        ...
+
+    @property
+    def environment(self) -> Environment:
+        """It draws among members."""
+        ...
+
+    def members(self, followed: Followed) -> tuple[object, list[Membership]]:
+        """The state of a group, and its members, those of the node first."""
+        ...
+
+    def state(self, followed: Followed) -> object:
+        """Equal as long as the members are the same."""
+        ...
+
+
 class ProcessGroup(Generic[A]):
     """A group, seen from one node. To hold it is what keeps it followed."""
 
-    def __init__(self, groups: Groups, followed: Followed, actor: Callable[..., A], options: CallOptions = NO_CALL_OPTIONS) -> None:
+    def __init__(self, groups: Sight, followed: Followed, actor: Callable[..., A], options: CallOptions = NO_CALL_OPTIONS) -> None:
         self._groups = groups
         self._followed = followed
         self._actor = actor
@@ -54,7 +83,7 @@ class ProcessGroup(Generic[A]):
         state = self._groups.state(self._followed)
         if state != self._state:
             self._state, found = self._groups.members(self._followed)
-            here = self._groups.station.identity
+            here = self._groups.identity
             self._handles = tuple(handle for one in found for handle in [self._handle(one)] * one.times)
             self._local = sum(one.times for one in found if (one.address.node, one.address.incarnation) == here)
         return self._handles
@@ -64,7 +93,7 @@ class ProcessGroup(Generic[A]):
         members = self.members()
         if not members:
             raise EmptyGroupError(
-                f"the group {self.name!r} has no members that node {self._groups.station.identity[0]} knows of; "
+                f"the group {self.name!r} has no members that node {self._groups.identity[0]} knows of; "
                 "wait with `async for members in group.watch()` until it has"
             )
         return members[int(self._groups.environment.random() * (self._local or len(members)))]

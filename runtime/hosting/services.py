@@ -72,7 +72,7 @@ class NodeService(Actor):
         ticket: str = "",
     ) -> Address:
         """Start an actor here. Raises what `Host.start` raises, and `ActorClassError` if the class cannot be imported here."""
-        address = await self._host.start(self._actor_class(class_path), args, kwargs, options, class_path, on_behalf_of)
+        address = await self._host.start(actor_class(self._codec, class_path, self._node), args, kwargs, options, class_path, on_behalf_of)
         if ticket:
             self._tickets[ticket] = address
             while len(self._tickets) > TICKETS_KEPT:
@@ -119,13 +119,15 @@ class NodeService(Actor):
         for number in numbers:
             self._references.drop(number, (holder, incarnation))
 
-    def _actor_class(self, path: str) -> type[Actor]:
-        try:
-            found = self._codec.find_class(path)
-        except DecodeError as error:
-            raise ActorClassError(
-                f"{path} cannot be imported on node {self._node}: {error}; actor classes must be importable where they run", node=self._node
-            ) from error
-        if not issubclass(found, Actor) or message_type(found) is not None:
-            raise ActorClassError(f"{path} is not a subclass of actors.Actor", node=self._node)
-        return found
+
+def actor_class(codec: Codec, path: str, node: str) -> type[Actor]:
+    """The class of actors that is imported by this path. Raises ActorClassError, which names the node."""
+    try:
+        found = codec.find_class(path)
+    except DecodeError as error:
+        raise ActorClassError(
+            f"{path} cannot be imported on node {node}: {error}; actor classes must be importable where they run", node=node
+        ) from error
+    if not issubclass(found, Actor) or message_type(found) is not None:
+        raise ActorClassError(f"{path} is not a subclass of actors.Actor", node=node)
+    return found

@@ -11,6 +11,7 @@ import trio
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
+from actors.watching import Ended
 from runtime.calls.station import Station
 from runtime.isolation.neighbourhood import Neighbourhood
 from runtime.isolation.orders import CONTROL_SERVICE, RESIDENT, Order, StartFailure
@@ -108,8 +109,11 @@ class Lodging:
 
     async def ask_to_stop(self, reason: ExitReason) -> None:
         """See `Quarters.ask_to_stop`."""
-        control: Any = Handle(self._station.caller, Address(CONTROL_SERVICE, *self.identity), None)
-        await control.stop(reason)
+        await self._control().stop(reason)
+
+    async def tell(self, notice: Ended) -> bool:
+        """See `Quarters.tell`."""
+        return bool(await self._control().tell(notice))
 
     async def close(self, *, kindly: bool) -> None:
         """See `Quarters.close`."""
@@ -123,6 +127,9 @@ class Lodging:
                 with trio.move_on_after(KILL_SECONDS):
                     await child.wait()
         self._station.ended(self.identity, "its process has ended")
+
+    def _control(self) -> Any:
+        return Handle(self._station.caller, Address(CONTROL_SERVICE, *self.identity), None)
 
 
 def exit_reason(status: ExitStatus) -> ExitReason:

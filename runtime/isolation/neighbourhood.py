@@ -11,6 +11,7 @@ from actors.method import Address, method
 from actors.node import Member
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
+from actors.watching import Ended
 from runtime.calls.failures import describe
 from runtime.isolation.orders import Answer, Order, StartFailure
 
@@ -66,6 +67,44 @@ class Neighbourhood(Protocol):
 
     async def saved(self, name: str) -> Any:
         """See `Actor.saved`."""
+        ...
+
+    async def stand(self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions) -> Address:
+        """See `Spawner.singleton`; this node is the candidate."""
+        ...
+
+    async def wait_ended(self, address: Address) -> Ended:
+        """See `NodeInterface.wait_ended`."""
+        ...
+
+    def watch_group(self, group: str) -> AsyncIterator[tuple[Address, ...]]:
+        """The members of a group, those on this node first, as often as each is one; again after every change."""
+        ...
+
+    # For the actor of that name and epoch, which is one of this node. Each raises RuntimeError if it has ended.
+
+    async def watch(self, name: str, epoch: int, address: Address) -> tuple[int, str, int]:
+        """See `Observing.watch`; the number of the watch, and the name and epoch that are watched."""
+        ...
+
+    async def unwatch(self, name: str, epoch: int, number: int) -> None:
+        """See `Watch.cancel`. Returns when no notice of that watch is on its way to the actor any more."""
+        ...
+
+    async def link(self, name: str, epoch: int, address: Address) -> None:
+        """See `Observing.link`."""
+        ...
+
+    async def unlink(self, name: str, epoch: int, address: Address) -> None:
+        """See `Observing.unlink`."""
+        ...
+
+    async def join(self, name: str, epoch: int, group: str) -> None:
+        """See `Observing.join`."""
+        ...
+
+    async def leave(self, name: str, epoch: int, group: str) -> bool:
+        """See `Observing.leave`."""
         ...
 
 
@@ -162,6 +201,52 @@ class IsolationService(Actor):
     async def saved_state(self, name: str) -> Answer:
         """See `Neighbourhood.saved`; answers with the state."""
         return await self._answer(self._neighbourhood.saved(name))
+
+    @method(concurrent=True)
+    async def stand(self, class_path: str, args: tuple[object, ...], kwargs: dict[str, object], options: SpawnOptions) -> Answer:
+        """See `Neighbourhood.stand`; answers with an Address."""
+        return await self._answer(self._neighbourhood.stand(class_path, args, kwargs, options))
+
+    @method(concurrent=True)
+    async def wait_ended(self, address: Address) -> Answer:
+        """See `Neighbourhood.wait_ended`; answers with an Ended."""
+        return await self._answer(self._neighbourhood.wait_ended(address))
+
+    @method(concurrent=True)
+    async def group_members(self, group: str) -> AsyncIterator[tuple[Address, ...]]:
+        """See `Neighbourhood.watch_group`."""
+        async for addresses in self._neighbourhood.watch_group(group):
+            yield addresses
+
+    @method(concurrent=True)
+    async def watch_for(self, name: str, epoch: int, address: Address) -> Answer:
+        """See `Neighbourhood.watch`."""
+        return await self._answer(self._neighbourhood.watch(name, epoch, address))
+
+    @method(concurrent=True)
+    async def unwatch_for(self, name: str, epoch: int, number: int) -> Answer:
+        """See `Neighbourhood.unwatch`."""
+        return await self._answer(self._neighbourhood.unwatch(name, epoch, number))
+
+    @method(concurrent=True)
+    async def link_for(self, name: str, epoch: int, address: Address) -> Answer:
+        """See `Neighbourhood.link`."""
+        return await self._answer(self._neighbourhood.link(name, epoch, address))
+
+    @method(concurrent=True)
+    async def unlink_for(self, name: str, epoch: int, address: Address) -> Answer:
+        """See `Neighbourhood.unlink`."""
+        return await self._answer(self._neighbourhood.unlink(name, epoch, address))
+
+    @method(concurrent=True)
+    async def join_for(self, name: str, epoch: int, group: str) -> Answer:
+        """See `Neighbourhood.join`."""
+        return await self._answer(self._neighbourhood.join(name, epoch, group))
+
+    @method(concurrent=True)
+    async def leave_for(self, name: str, epoch: int, group: str) -> Answer:
+        """See `Neighbourhood.leave`; answers with a bool."""
+        return await self._answer(self._neighbourhood.leave(name, epoch, group))
 
     async def _answer(self, asked: Awaitable[object]) -> Answer:
         """The errors of the runtime as data: what a method raises is for its caller a `RemoteError`, and these are the node's own."""

@@ -35,10 +35,14 @@ class Order:
 @message
 @attrs.frozen
 class StartFailure:
-    """Why the actor did not start: `what` as `Type: text`, and the traceback."""
+    """Why the actor did not start: `what` as `Type: text`, and the traceback.
+
+    `needless`: it does not want to run, which is no failure; `what` is what it said.
+    """
 
     what: str
     trace: str
+    needless: bool = False
 
 
 @message

@@ -92,7 +92,7 @@ class Processes:
             return plain_instance(cls, options)
         kind = self._classes.get(cls)
         if kind is None:
-            kind = self._classes[cls] = type(f"StandInOf{cls.__name__}", (StandIn,), {})
+            kind = self._classes[cls] = type(f"StandInOf{cls.__name__}", (StandIn,), {"handles_exits": cls.handles_exits})
             kind.__methods__ = forwarded(cls.__methods__)
         stand_in = kind.__new__(kind)
 

@@ -18,18 +18,21 @@ import attrs
 import cbor2
 import trio
 
-from actors.actor import Actor
+from actors.actor import Actor, Ignore
 from actors.errors import CallError, DecodeError, HandshakeError, ProtocolError, SpawnError
 from actors.handle import Handle
 from actors.method import Address, method
 from actors.supervision import ExitReason
+from actors.watching import Ended
 from runtime.calls.station import Station
 from runtime.environment import Environment, SystemEnvironment
 from runtime.hosting.host import Host
 from runtime.hosting.hosted import NameClaims
+from runtime.isolation.following import GroupsNextDoor
 from runtime.isolation.neighbourhood import IsolationService
+from runtime.isolation.observing import JoiningNextDoor, WatchingNextDoor
 from runtime.isolation.orders import CONTROL_SERVICE, ISOLATION_SERVICE, RESIDENT, Order, StartFailure
-from runtime.isolation.saving import NotFromHere, SavedNextDoor
+from runtime.isolation.saving import SavedNextDoor
 from runtime.isolation.surroundings import Directory, NodeNextDoor, Service
 from runtime.links.link import Link
 from runtime.links.transports import SocketNetwork
@@ -65,9 +68,10 @@ class Settings:
 class ControlService(Actor):
     """What the node wants of the process."""
 
-    def __init__(self, host: Host, address: Address) -> None:
+    def __init__(self, host: Host, address: Address, watching: WatchingNextDoor) -> None:
         self._host = host
         self._resident = address
+        self._watching = watching
         self.asked = False
         """True once the actor was told to stop: then its end is no news."""
 
@@ -76,6 +80,12 @@ class ControlService(Actor):
         """Let the actor end as one that is stopped."""
         self.asked = True
         await self._host.stop(self._resident.name, self._resident.epoch, reason)
+
+    @method(concurrent=True)
+    async def tell(self, notice: Ended) -> bool:
+        """Let the actor have a notice in its turn, and wait for that. False if it has ended."""
+        cell = self._host.cells.get(self._resident.name)
+        return cell is not None and await self._watching.tell(self._host, cell, notice)
 
 
 def run(argument: bytes, report: Callable[[bytes], None]) -> None:
@@ -99,6 +109,7 @@ async def _reside(settings: Settings) -> None:
     directory = Directory((settings.node, settings.node_incarnation))
     next_door = NodeNextDoor(settings.node, settings.node_incarnation)
     async with trio.open_nursery() as nursery:
+        watching = WatchingNextDoor(next_door, nursery)
         station = Station(
             Introduction(cluster=settings.cluster, peer=me),
             settings.secret,
@@ -106,7 +117,7 @@ async def _reside(settings: Settings) -> None:
             SocketNetwork(),
             nursery,
             directory,
-            lambda station: _make_host(next_door, nursery, environment, station),
+            lambda station: _make_host(watching, nursery, environment, station),
         )
         try:
             link = await station.peers.first_contact(settings.address)
@@ -116,9 +127,9 @@ async def _reside(settings: Settings) -> None:
             handle: Any = Handle(station.caller, Address(ISOLATION_SERVICE, *link.peer.identity), IsolationService.__methods__)
             service = Service(handle, station)
             directory.use(service)
-            next_door.use(service)
+            next_door.use(service, GroupsNextDoor(link.peer.identity, station, environment, handle, nursery))
             await handle.wait(settings.ticket)
-            reason = await _host(station, handle, next_door, settings.ticket, await handle.take(settings.ticket), nursery)
+            reason = await _host(station, handle, watching, settings.ticket, await handle.take(settings.ticket), nursery)
             if reason is not None:
                 await handle.ended(settings.ticket, reason)
         except (CallError, HandshakeError, ProtocolError, OSError) as error:
@@ -129,20 +140,22 @@ async def _reside(settings: Settings) -> None:
 
 
 async def _host(
-    station: Station, handle: Any, next_door: NodeNextDoor, ticket: str, order: Order, nursery: trio.Nursery
+    station: Station, handle: Any, watching: WatchingNextDoor, ticket: str, order: Order, nursery: trio.Nursery
 ) -> ExitReason | None:
     """Host the actor until it ends; how it has ended by itself, None if it never began or was stopped."""
     host, address = station.host, order.address
     name_process(address.name)
-    control = ControlService(host, address)
-    next_door.see(order.members)
-    nursery.start_soon(next_door.follow, handle)
+    control = ControlService(host, address, watching)
+    watching.next_door.see(order.members)
+    nursery.start_soon(watching.next_door.follow, handle)
     failure: StartFailure | None = None
     try:
         if order.options.memory_limit is not None:
             resource.setrlimit(resource.RLIMIT_AS, (order.options.memory_limit, order.options.memory_limit))
         cls = _actor_class(station, order.class_path)
         await host.begin(cls, order.args, order.kwargs, order.options, address)
+    except Ignore as ignore:
+        failure = StartFailure(str(ignore), "", needless=True)
     except Exception as error:
         failure = StartFailure(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
     else:
@@ -162,12 +175,13 @@ def _actor_class(station: Station, path: str) -> type[Actor]:
     return found
 
 
-def _make_host(next_door: NodeNextDoor, nursery: trio.Nursery, environment: Environment, station: Station) -> Host:
+def _make_host(watching: WatchingNextDoor, nursery: trio.Nursery, environment: Environment, station: Station) -> Host:
+    next_door = watching.next_door
     claims = cast("NameClaims", next_door)
     host = Host(next_door, nursery, environment, lambda: claims, station.make_handle, lambda supervisor, address: _no_supervisor())
     host.once = SavedNextDoor(next_door, host.workers, environment)
-    for name in ("watching", "groups"):
-        host.extensions.add(name, NotFromHere())
+    host.extensions.add("watching", watching)
+    host.extensions.add("groups", JoiningNextDoor(next_door))
     return host
 
 

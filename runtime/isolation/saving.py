@@ -6,12 +6,11 @@ from typing import Any, cast
 
 import attrs
 
-from actors.errors import NotExecutedError
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell
 from runtime.hosting.once import Once
 from runtime.hosting.workers import Workers
-from runtime.isolation.surroundings import ALONE, NodeNextDoor
+from runtime.isolation.surroundings import NodeNextDoor
 
 
 class SavedNextDoor(Once):
@@ -28,17 +27,3 @@ class SavedNextDoor(Once):
         answers = () if answer is attrs.NOTHING else (answer,)
         in_turn = job is not None and not job.definition.concurrent
         await self._next_door.save_with(cell.address.name, cell.address.epoch, state, answers, in_turn=in_turn)
-
-
-class NotFromHere:
-    """See `runtime.hosting.extensions.Extension`: what isolated actors have of it is an error that says so."""
-
-    def of(self, cell: Cell) -> Any:
-        """Raises NotExecutedError."""
-        raise NotExecutedError(f"{cell.address.name}: {ALONE}")
-
-    def ending(self, cell: Cell) -> None:
-        """Nothing to do."""
-
-    def ended(self, address: object, reason: object) -> None:
-        """Nothing to do."""

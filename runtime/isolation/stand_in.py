@@ -14,12 +14,13 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from actors.actor import Actor
+from actors.actor import Actor, Ignore
 from actors.errors import ActorDiedError, CallError, NodeDiedError, NodeUnreachableError, RemoteError
 from actors.messages import import_path
 from actors.method import InThread, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, SpawnOptions
 from actors.supervision import ExitReason
+from actors.watching import Ended
 from runtime.calls.failures import PassedOnError
 from runtime.hosting.elsewhere import EndedElsewhereError, RefusedElsewhereError, StartFailedElsewhereError
 from runtime.isolation.orders import Order, StartFailure
@@ -63,6 +64,10 @@ class Quarters(Protocol):
 
     async def ask_to_stop(self, reason: ExitReason) -> None:
         """Let the actor in it end as one that is stopped. Raises CallError if its process ends meanwhile."""
+        ...
+
+    async def tell(self, notice: Ended) -> bool:
+        """Let the actor in it have a notice in its turn; False if it has ended. Raises CallError if its process ends meanwhile."""
         ...
 
     async def close(self, *, kindly: bool) -> None:
@@ -121,6 +126,8 @@ class StandIn(Actor):
         self._failure: Exception | None = None
         self._stopping = False
         self._stopped = False
+        self._telling: tuple[int, trio.Event] | None = None
+        """The watch whose notice is on its way, and what is set when it has been dealt with."""
 
     def furnish(self, cls: type[Actor], options: SpawnOptions, prepare: Prepare) -> None:
         """Say what this stands for, before it is constructed."""
@@ -134,7 +141,7 @@ class StandIn(Actor):
         return self._quarters.pid if self._quarters is not None else 0
 
     async def on_start(self) -> None:
-        """Have the process started and the actor in it. Raises `StartFailedElsewhereError`, or why there is no process."""
+        """Have the process started and the actor in it. Raises `StartFailedElsewhereError`, `Ignore`, or why there is no process."""
         self.nursery.start_soon(self._live, name=f"process of {self.name}")
         await self._begun.wait()
         if self._failure is not None:
@@ -149,6 +156,28 @@ class StandIn(Actor):
                 self._stopped = True
             except CallError as error:
                 logger.info("the process of %s ended while its actor was being stopped: %s", self.name, error)
+
+    async def on_ended(self, notice: Ended) -> None:
+        """Hand a notice to the actor, and keep the turn until it has dealt with it. What it raises ends it there."""
+        assert self._quarters is not None
+        telling = self._telling = (notice.watch, trio.Event())
+        try:
+            lives = await self._quarters.tell(notice)
+        except CallError as error:
+            logger.info("%s ended while it was told that %s had: %s", self.name, notice.name, error)
+            lives = False
+        finally:
+            self._telling = None
+            telling[1].set()
+        if not lives:
+            # As with calls: in a moment its host learns it, and what waits for its turn must not be lost before.
+            await trio.sleep(END_SECONDS)
+
+    async def told(self, watch: int) -> None:
+        """Wait until a notice of this watch, if it is on its way to the actor, has arrived and been dealt with."""
+        await trio.lowlevel.checkpoint()
+        if self._telling is not None and self._telling[0] == watch:
+            await self._telling[1].wait()
 
     async def pass_on(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Make a call there, and raise what came of it in the way that hosts understand."""
@@ -198,6 +227,8 @@ class StandIn(Actor):
                     await quarters.close(kindly=False)
                     quarters = self._quarters = await self._prepare(self._order())
                     failure = await quarters.started()
+                if failure is not None and failure.needless:
+                    raise Ignore(failure.what)
                 if failure is not None:
                     raise StartFailedElsewhereError(failure.what, failure.trace)
             except Exception as error:

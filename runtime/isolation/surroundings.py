@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actors.actor import Actor
-from actors.errors import ActorNotFoundError, CallError, NameTakenError, NotExecutedError, RemoteError, SpawnError
+from actors.errors import ActorNotFoundError, CallError, NameTakenError, RemoteError
 from actors.groups import Group
 from actors.handle import Handle
 from actors.messages import import_path
@@ -19,15 +19,14 @@ from actors.options import SpawnChanges, SpawnOptions
 from actors.watching import Ended
 from runtime.calls.failures import Place, plain_error, rebuild
 from runtime.calls.station import Station
+from runtime.groups.process_group import ProcessGroup
+from runtime.isolation.following import GroupsNextDoor
 from runtime.isolation.orders import ISOLATION_SERVICE, Answer
 from runtime.links.link import Link
 from runtime.wire.introduction import Peer
 
 P = ParamSpec("P")
 A = TypeVar("A")
-
-
-ALONE = "an actor with a process of its own can neither watch others nor use groups: let an actor without one do it, and tell this one"
 
 
 class Service:
@@ -100,7 +99,7 @@ class _Options:
         return cast("A", await self._node.get_or_start(actor, args, kwargs, self._options))
 
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        return await self._node.singleton(actor, *args, **kwargs)
+        return cast("A", await self._node.stand(actor, args, kwargs, self._options))
 
 
 class NodeNextDoor:
@@ -111,10 +110,12 @@ class NodeNextDoor:
         self.incarnation = incarnation
         self._members: tuple[Member, ...] = ()
         self._service: Service | None = None
+        self._groups: GroupsNextDoor | None = None
 
-    def use(self, service: Service) -> None:
+    def use(self, service: Service, groups: GroupsNextDoor) -> None:
         """The node can be asked from now on."""
         self._service = service
+        self._groups = groups
 
     def see(self, members: tuple[Member, ...]) -> None:
         """These are the members now. Links to those that were, and are no more, end."""
@@ -146,18 +147,19 @@ class NodeNextDoor:
         return await self.options().get_or_spawn(actor, *args, **kwargs)
 
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """Not from here; raises SpawnError."""
-        await trio.lowlevel.checkpoint()
-        raise SpawnError("an actor with a process of its own is no candidate for singletons: ask an actor without one to be")
+        """See `Spawner.singleton`: the node is the candidate, for as long as it lives."""
+        return await self.options().singleton(actor, *args, **kwargs)
 
     async def wait_ended(self, handle: object) -> Ended:
-        """Not from here; raises NotExecutedError."""
-        await trio.lowlevel.checkpoint()
-        raise NotExecutedError(ALONE)
+        """See `NodeInterface.wait_ended`."""
+        if not isinstance(handle, Handle):
+            raise TypeError(f"wait_ended takes a handle, not {handle!r}")
+        return cast("Ended", await self.ask("wait_ended", handle.address))
 
     def group(self, name: str, actor: Callable[..., A]) -> Group[A]:
-        """Not from here; raises NotExecutedError."""
-        raise NotExecutedError(ALONE)
+        """See `NodeInterface.group`: what the node sees of it, a moment later."""
+        assert self._groups is not None
+        return ProcessGroup(self._groups, self._groups.followed(name), actor)
 
     @overload
     async def lookup(self, name: str) -> object: ...
@@ -195,6 +197,21 @@ class NodeNextDoor:
         address = await self._asked().ask("start", import_path(actor), args, dict(kwargs), options)
         handle = self._asked().station.make_handle(address, actor)
         return handle if options.call_options().is_default else handle.options(timeout=options.timeout, retry=options.retry)
+
+    async def stand(
+        self, actor: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions
+    ) -> object:
+        """See `Spawner.singleton`."""
+        if not (isinstance(actor, type) and issubclass(actor, Actor)):
+            raise TypeError(f"singleton takes a subclass of actors.Actor, not {actor!r}")
+        if options.name is None:
+            raise ValueError("a singleton needs a name: node.options(name=...).singleton(...)")
+        address = await self.ask("stand", import_path(actor), args, dict(kwargs), options)
+        return self._asked().station.make_handle(address, actor)
+
+    async def ask(self, question: str, *args: object) -> Any:
+        """Ask the node; see `Service.ask`."""
+        return await self._asked().ask(question, *args)
 
     async def get_or_start(
         self, actor: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions

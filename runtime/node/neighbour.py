@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
+from actors.actor import Actor
 from actors.handle import Handle
 from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnOptions
+from actors.watching import ActorGroups, Ended
+from runtime.hosting.cell import Cell
+from runtime.hosting.services import actor_class
+from runtime.isolation import StandIn
 from runtime.membership.lookups import Lookups
 from runtime.membership.members import Members
 from runtime.membership.names import Names
 from runtime.node.starting import Starting
+from runtime.watching.watching import ActorSide
 
 if TYPE_CHECKING:
     from runtime.node.node import Node
@@ -92,3 +98,57 @@ class Neighbour:
     async def saved(self, name: str) -> Any:
         """See `Neighbourhood.saved`."""
         return await self._names.saved(name)
+
+    async def stand(self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions) -> Address:
+        """See `Neighbourhood.stand`."""
+        cls = actor_class(self._node.station.codec, class_path, self._node.name)
+        return cast("Handle", await self._starting.stand(cls, args, kwargs, options, self._node.candidacies)).address
+
+    async def wait_ended(self, address: Address) -> Ended:
+        """See `Neighbourhood.wait_ended`."""
+        return await self._node.wait_ended(self._node.station.make_handle(address))
+
+    async def watch_group(self, group: str) -> AsyncIterator[tuple[Address, ...]]:
+        """See `Neighbourhood.watch_group`."""
+        async for members in self._node.group(group, Actor).watch():
+            yield tuple(cast("Handle", member).address for member in members)
+
+    async def watch(self, name: str, epoch: int, address: Address) -> tuple[int, str, int]:
+        """See `Neighbourhood.watch`."""
+        watch = await self._watching(name, epoch).watch(self._node.station.make_handle(address))
+        return watch.number, watch.name, watch.epoch
+
+    async def unwatch(self, name: str, epoch: int, number: int) -> None:
+        """See `Neighbourhood.unwatch`."""
+        cell = self._cell(name, epoch)
+        self._watching(name, epoch).cancel(number)
+        if isinstance(cell.instance, StandIn):
+            await cell.instance.told(number)
+
+    async def link(self, name: str, epoch: int, address: Address) -> None:
+        """See `Neighbourhood.link`."""
+        await self._watching(name, epoch).link(self._node.station.make_handle(address))
+
+    async def unlink(self, name: str, epoch: int, address: Address) -> None:
+        """See `Neighbourhood.unlink`."""
+        await self._watching(name, epoch).unlink(self._node.station.make_handle(address))
+
+    async def join(self, name: str, epoch: int, group: str) -> None:
+        """See `Neighbourhood.join`."""
+        await self._groups(name, epoch).join(group)
+
+    async def leave(self, name: str, epoch: int, group: str) -> bool:
+        """See `Neighbourhood.leave`."""
+        return await self._groups(name, epoch).leave(group)
+
+    def _watching(self, name: str, epoch: int) -> ActorSide:
+        return cast("ActorSide", self._node.station.host.extensions.of("watching", self._cell(name, epoch)))
+
+    def _groups(self, name: str, epoch: int) -> ActorGroups:
+        return cast("ActorGroups", self._node.station.host.extensions.of("groups", self._cell(name, epoch)))
+
+    def _cell(self, name: str, epoch: int) -> Cell:
+        cell = self._node.station.host.cells.get(name)
+        if cell is None or cell.address.epoch != epoch:
+            raise RuntimeError(f"{name} has ended on node {self._node.name}; it can watch nothing and be in no group any more")
+        return cell

@@ -372,6 +372,10 @@ class ActorSide:
         """See `Observing.unlink`."""
         await self._watching.unlink(self._cell, handle)
 
+    def cancel(self, number: int) -> None:
+        """See `Watch.cancel`; `number` is that of the watch."""
+        self._watching.cancel(number)
+
 
 def _actor(cell: Cell) -> tuple[str, int]:
     return cell.address.name, cell.address.epoch

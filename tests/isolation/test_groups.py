@@ -1,0 +1,132 @@
+"""Isolated actors are in groups, and use them, like any other."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from actors import Group
+from actors.errors import EmptyGroupError, RemoteError
+from runtime import open_node
+from runtime.node import Node
+from tests.groups.actors_used import Reader
+from tests.isolation.conftest import SECRET
+from tests.isolation.observers import Onlooker
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[Node, Node]]:
+    """Two nodes that know each other."""
+    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:
+        await here.wait_for(2)
+        with trio.fail_after(30):
+            yield here, there
+
+
+async def until_seen(group: Group[Reader], names: list[str]) -> None:
+    """Wait until a group has these members, in any order."""
+    async for members in group.watch():
+        if sorted(member.name for member in members) == sorted(names):
+            return
+
+
+async def test_isolated_members_are_seen_everywhere_as_often_as_they_have_joined_and_leave(pair: tuple[Node, Node]) -> None:
+    here, there = pair
+    await here.options(name="a", isolation="process").spawn(Reader, "news")
+    b = await there.options(name="b", isolation="process").spawn(Reader)
+    await b.enter("news", 2)
+    for node in pair:
+        await until_seen(node.group("news", Reader), ["a", "b", "b"])
+    assert await here.group("news", Reader).broadcast(Reader.on_news, "hello") == 3
+    assert await b.wait_heard(2) == ["hello"] * 2
+    assert await b.exit("news")
+    await until_seen(here.group("news", Reader), ["a", "b"])
+    assert await b.exit("news")
+    assert not await b.exit("news")
+    assert not await b.exit("others")
+    await until_seen(here.group("news", Reader), ["a"])
+
+
+async def test_a_process_that_is_killed_takes_its_actor_out_of_its_groups(pair: tuple[Node, Node]) -> None:
+    here, there = pair
+    onlooker = await there.options(isolation="process").spawn(Onlooker)
+    staying = await here.options(name="staying").spawn(Reader, "news")
+    victim = await here.options(name="victim", isolation="process").spawn(Onlooker, "news")
+    assert sorted(await onlooker.wait_sees("news", 2)) == ["staying", "victim"]
+    os.kill(await victim.pid(), signal.SIGKILL)
+    assert await onlooker.wait_sees("news", 1) == ["staying"]
+    await until_seen(here.group("news", Reader), ["staying"])
+    await here.stop(staying)
+    assert await onlooker.wait_sees("news", 0) == []
+
+
+async def test_members_of_the_own_node_come_first_and_are_chosen_first(pair: tuple[Node, Node]) -> None:
+    here, there = pair
+    for node in pair:
+        for isolation in ("none", "process"):
+            await node.options(name=f"{node.name}-{isolation}", isolation=isolation).spawn(Reader, "news")  # type: ignore[arg-type]
+    for node, other in ((here, there), (there, here)):
+        onlooker = await node.options(isolation="process").spawn(Onlooker)
+        seen = await onlooker.wait_sees("news", 4)
+        assert [name.partition("-")[0] for name in seen] == [node.name, node.name, other.name, other.name]
+        assert set(await onlooker.choose_some("news", 60)) == {f"{node.name}-none", f"{node.name}-process"}
+
+
+async def test_a_group_without_members_has_none_to_choose(pair: tuple[Node, Node]) -> None:
+    here, there = pair
+    onlooker = await here.options(isolation="process").spawn(Onlooker)
+    with pytest.raises(RemoteError, match="has no members that node here knows of") as caught:
+        await onlooker.choose_some("news", 1)
+    assert EmptyGroupError.__name__ in caught.value.remote_traceback
+    await there.options(name="far").spawn(Reader, "news")
+    await onlooker.wait_sees("news", 1)
+    assert await onlooker.choose_some("news", 2) == ["far", "far"]
+
+
+async def test_all_members_are_called_from_the_process_and_what_each_does_is_told(pair: tuple[Node, Node]) -> None:
+    here, _ = pair
+    onlooker = await here.options(isolation="process").spawn(Onlooker)
+    readers = [
+        await node.options(isolation=isolation).spawn(Reader, "news")  # type: ignore[arg-type]
+        for node in pair
+        for isolation in ("none", "process")
+    ]
+    await onlooker.wait_sees("news", 4)
+    assert sorted(await onlooker.ask_all("news")) == [("here", "NoneType")] * 2 + [("there", "NoneType")] * 2  # type: ignore[type-var]
+    assert await onlooker.spread("news", "hello") == 4
+    for reader in readers:
+        assert await reader.wait_heard(1) == ["hello"]
+    assert [value for value, error in await onlooker.ask_all("news") if error != "ValueError"] == []
+
+
+async def test_an_actor_sees_itself_in_a_group_and_thousands_of_members_arrive(node: Node) -> None:
+    with trio.fail_after(20):
+        onlooker = await node.options(isolation="process", name="onlooker").spawn(Onlooker, "crowd")
+        crowd = await node.spawn(Reader)
+        await crowd.enter("crowd", 3_000)
+        seen = await onlooker.wait_sees("crowd", 3_001)
+        assert seen.count("onlooker") == 1
+
+
+async def test_a_group_that_nobody_holds_any_more_is_followed_no_longer(node: Node) -> None:
+    with trio.fail_after(20):
+        onlooker = await node.options(isolation="process").spawn(Onlooker)
+        await onlooker.look_often(0.05)
+        await onlooker.wait_sees("news", 0)
+        assert "group news" in await onlooker.tasks()
+        while "group news" in await onlooker.tasks():  # noqa: ASYNC110  asked until it is so
+            await trio.sleep(0.02)
+        # And what is held is followed, however long.
+        await onlooker.hold("news")
+        for _ in range(4):
+            await trio.sleep(0.05)
+        reader = await node.options(name="late").spawn(Reader, "news")
+        while await onlooker.held_names() != ["late"]:  # noqa: ASYNC110  asked until it is so
+            await trio.sleep(0.005)
+        await node.stop(reader)
