@@ -1,11 +1,12 @@
 # Everything here works on a fresh machine with make and Python 3.11 to 3.13; the first use of a target installs what it needs into
 # $(VENV), later uses start at once. Variables: PYTHON (the interpreter for a new $(VENV)), VENV, ARGS (for `make test`, `make demo` and `make bench`),
-# JSON (a file for the rows of `make bench`).
+# JSON (a file for the rows of `make bench`), PROCESSES (how many tests `make test` runs side by side; 0: in one process, for a debugger).
 
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
 JSON ?=
+PROCESSES ?= auto
 
 python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check --quiet
@@ -30,7 +31,7 @@ demo: $(installed)/project ## index the standard library on a cluster while its 
 	$(VENV)/bin/understudy demo $(ARGS)
 
 test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
-	$(python) -m pytest $(ARGS)
+	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal $(ARGS)
 
 lint: $(installed)/lint ## ruff, flake8-async, mypy --strict, basedpyright
 	$(python) -m ruff check .
