@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from actors import Actor, Group, Ignore, method
+from actors.errors import ActorStartError
 from runtime.isolation import following
 from tests.groups.actors_used import Reader
 from tests.isolation.actors_used import Counter
@@ -88,7 +89,11 @@ class Erring(Watched):
                 self.node.group("", Reader)
             elif how == "singleton":
                 await self.node.singleton(Counter)
-        except (TypeError, ValueError) as error:
+            elif how == "needless":
+                await self.node.spawn(Needless)
+            elif how == "needless alone":
+                await self.node.options(isolation="process").spawn(Needless)
+        except (TypeError, ValueError, ActorStartError) as error:
             return type(error).__name__
         return "no error"
 

@@ -11,6 +11,7 @@ import trio
 
 from actors import Group
 from actors.errors import EmptyGroupError, RemoteError
+from actors.options import Isolation
 from runtime import open_node
 from runtime.node import Node
 from tests.groups.actors_used import Reader
@@ -112,6 +113,16 @@ async def test_an_actor_sees_itself_in_a_group_and_thousands_of_members_arrive(n
         await crowd.enter("crowd", 3_000)
         seen = await onlooker.wait_sees("crowd", 3_001)
         assert seen.count("onlooker") == 1
+
+
+@pytest.mark.parametrize("isolation", ["none", "process"])
+async def test_a_member_that_broadcasts_in_its_turn_hears_it_afterwards(node: Node, isolation: Isolation) -> None:
+    with trio.fail_after(20):
+        onlooker = await node.options(isolation=isolation).spawn(Onlooker, "news")
+        other = await node.options(isolation="process").spawn(Reader, "news")
+        await onlooker.wait_sees("news", 2)
+        assert await onlooker.spread("news", "hello") == 2
+        assert await onlooker.wait_heard(1) == await other.wait_heard(1) == ["hello"]
 
 
 async def test_a_group_that_nobody_holds_any_more_is_followed_no_longer(node: Node) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import trio
 from actors import ChildSpec, Supervisor
 from actors.errors import ActorNotFoundError, ActorNotNeededError, ActorStartError, UnderstudyError
 from actors.options import Isolation
-from runtime import open_node
+from runtime import open_local_cluster, open_node
 from runtime.node import Node
 from tests.isolation.actors_used import Counter
 from tests.isolation.conftest import SECRET
@@ -59,13 +62,18 @@ async def test_a_child_that_is_not_needed_keeps_its_spec_without_an_actor(node: 
         assert await (await node.lookup("later", Counter)).add(1) == 1
 
 
-@pytest.mark.parametrize(("watching", "watched"), PAIRS)
-@pytest.mark.parametrize(("how", "kind"), [("end", "stopped"), ("crash", "raised"), ("kill_process", "signal")])
+@pytest.mark.parametrize(
+    ("watching", "watched", "how", "kind"),
+    [
+        (*pair, *end)
+        for pair in PAIRS
+        for end in (("end", "stopped"), ("crash", "raised"), ("kill_process", "signal"))
+        if (pair[1], end[1]) != ("none", "signal")
+    ],
+)
 async def test_one_notice_comes_for_each_watch_whatever_the_end(
     node: Node, watching: Isolation, watched: Isolation, how: str, kind: str
 ) -> None:
-    if how == "kill_process" and watched == "none":
-        pytest.skip("that is this process")
     with trio.fail_after(20):
         watcher = await node.options(isolation=watching).spawn(Watcher)
         victim = await node.options(name="victim", isolation=watched).spawn(Watched)
@@ -214,6 +222,28 @@ async def test_nothing_is_left_of_the_watches_of_an_actor_whose_process_is_kille
         await node.stop(victim)
 
 
+async def test_a_process_that_is_killed_at_any_moment_gives_one_notice_for_each_watch(node: Node) -> None:
+    chance = random.Random(7)
+    with trio.fail_after(40):
+        watcher = await node.options(isolation="process").spawn(Watcher)
+        told = 0
+        for _ in range(30):
+            victim = await node.options(isolation="process").spawn(Watched)
+            (pid,) = [row["pid"] for row in node.status()["actors"] if row["name"] == victim.address.name]  # type: ignore[attr-defined]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watcher.look_at_all, [victim] * 3)
+                for _ in range(chance.randrange(60)):
+                    await trio.lowlevel.checkpoint()
+                os.kill(pid, signal.SIGKILL)
+            told += 3
+            notices = await watcher.wait_told(told)
+            assert {notice.name for notice in notices[-3:]} == {victim.address.name}
+            assert {notice.reason.kind for notice in notices[-3:]} <= {"signal", "no such actor"}
+        assert len(await watcher.told()) == told
+        assert len({notice.watch for notice in notices}) == told
+        assert node._watching.loads() == dict.fromkeys(node._watching.loads(), 0)  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("linking", "linked"), PAIRS)
 @pytest.mark.parametrize("crashing", ["linking", "linked"])
 async def test_a_link_ends_the_other_when_either_ends_abnormally(node: Node, linking: Isolation, linked: Isolation, crashing: str) -> None:
@@ -284,6 +314,8 @@ async def test_a_link_in_on_start_to_one_that_has_ended_keeps_the_actor_from_sta
         ("join", "ValueError"),
         ("group", "ValueError"),
         ("singleton", "ValueError"),
+        ("needless", "ActorNotNeededError"),
+        ("needless alone", "ActorNotNeededError"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_as_elsewhere(node: Node, how: str, error: str) -> None:
@@ -335,3 +367,25 @@ async def test_the_node_is_the_candidate_for_a_singleton_that_an_isolated_actor_
                     break
                 except ActorNotFoundError:
                     await trio.sleep(0.02)
+
+
+async def test_links_between_processes_of_two_nodes_end_both_and_a_node_that_dies_is_told_of() -> None:
+    with trio.fail_after(40):
+        async with open_local_cluster(nodes=1) as cluster:
+            node = cluster.node
+            near = [await node.options(isolation="process").spawn(Partner) for _ in range(2)]
+            survivor = await node.options(isolation="process").spawn(Survivor)
+            far = [await node.options(on="worker-1", isolation="process").spawn(Partner) for _ in range(2)]
+            victim = await node.options(on="worker-1", isolation="process").spawn(Watched)
+            await near[0].tie(victim)
+            await far[0].tie(near[1])
+            await survivor.tie(far[1])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(suffer, victim, "kill_process")
+                assert (await node.wait_ended(near[0])).reason.kind == "signal"
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(suffer, near[1], "crash")
+                assert (await node.wait_ended(far[0])).reason.kind == "raised"
+            cluster.process("worker-1").kill()
+            (notice,) = await survivor.wait_told(1)
+            assert (notice.name, notice.reason.kind) == (far[1].address.name, "node died")
