@@ -42,8 +42,13 @@ class Answers:
             call.value = items[1]
             call.finished = True
             wake(call)
-        elif isinstance(items[1], ReferenceAddress):
-            self._unwanted(items[1])
+        else:
+            self.discard(items[1])
+
+    def discard(self, value: object) -> None:
+        """Nobody takes this answer: if it is a reference, nobody else would let go of it."""
+        if isinstance(value, ReferenceAddress):
+            self._unwanted(value)
 
     def on_error(self, link: Link, frame: Frame) -> None:
         """Handle an ERROR frame: `[number, code, description]`."""

@@ -212,6 +212,11 @@ class Caller:
             text = f"the connection was lost while {call.place.actor}.{method} was in flight"
             call.fail(ConnectionLostError(text, **facts(call.place)))
 
+    def discard(self, call: Waiting) -> None:
+        """The call has been given up in the moment in which it was answered."""
+        if call.finished and call.error is None:
+            self._answers.discard(call.value)
+
     def withdraw(self, call: Waiting, route: Route) -> None:
         """Nobody waits for the call any more: tell whoever runs it, and drop its answer should one come."""
         if call.finished:

@@ -68,6 +68,7 @@ class LongCall:
         self._budget = caller.budget(bound.address.name) if throttled else None
         self._repeats = policy.max_retries > 0 and (bound.definition.idempotent or policy.repeat_unknown)
         self._call: Waiting | None = None
+        self._taken = False
         self._route: Route | None = None
         self._sent = False
         self._first = 0
@@ -102,6 +103,7 @@ class LongCall:
         assert call is not None
         if self._budget is not None:
             self._budget.succeeded()
+        self._taken = True
         return self._caller.result(call, self._route, self._flags)
 
     def _answered(self) -> bool:
@@ -281,6 +283,8 @@ class LongCall:
         if call is None or route is None:
             return
         self._call = None
+        if not self._taken:
+            self._caller.discard(call)
         self._caller.withdraw(call, route)
         if self._repeats and route.link is not None:
             self._caller.confirm(call, route.link)
