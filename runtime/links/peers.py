@@ -351,6 +351,9 @@ class Peers:
     async def _open_accepted(self, link: Link, offered: Offer, begun: bool, connection: Connection) -> bool:
         """Agree on where the session goes on over a connection that the peer dialled, and open it; False if it is not known here."""
         async with link.settling:
+            if link.session is not None and link.session.identity == offered.session and offered.received < link.session.acknowledged:
+                # The peer has told us of more since: it gave this dial up for another connection, and its offer was long on the way.
+                return False
             await link.released()
             known = not begun if link.session is None else link.session.identity == offered.session
             mine = link.session.offer() if link.session is not None and known else Offer(offered.session if known else b"", 0)

@@ -58,6 +58,7 @@ class Pipe:
         self.arrived: deque[bytes] = deque()
         self.stuck: deque[bytes | None] = deque()
         self.stuck_since = math.inf
+        self.sending_again = False
         self.size = 0
         self.latest = 0.0
         self.sent = 0
@@ -89,7 +90,11 @@ class Pipe:
             if self.stuck_since == math.inf:
                 since = self.stuck_since = self.network.now()
                 self.network.at(since + USER_TIMEOUT, lambda: self.give_up(since))
-            return
+        else:
+            self.deliver(data)
+
+    def deliver(self, data: bytes | None) -> None:
+        """Nothing is in its way."""
         self.network.trace.note(self.number, -1 if data is None else len(data), zlib.crc32(data or b""))
         if data is None:
             self.break_reader(ConnectionResetError(errno.ECONNRESET, "reset by the peer"))
@@ -112,13 +117,20 @@ class Pipe:
             self.stuck.append(None)
 
     def unstick(self) -> None:
-        """The path is free again: what was stuck is sent again."""
-        if self.stuck and not self.vanished and not self.path.blocked:
-            stuck, self.stuck = self.stuck, deque()
-            self.stuck_since = math.inf
-            for data in stuck:
-                self.latest = max(self.latest, self.network.now() + self.path.delay)
-                self.network.at(self.latest, lambda data=data: self.arrive(data))  # type: ignore[misc]
+        """The path is free again: what was stuck is sent again, before anything that arrives meanwhile."""
+        if self.stuck and not self.vanished and not self.path.blocked and not self.sending_again:
+            self.sending_again = True
+            self.network.at(self.network.now() + self.path.delay, self.arrive_again)
+
+    def arrive_again(self) -> None:
+        """What was stuck is there, unless the path has been blocked again."""
+        self.sending_again = False
+        if self.vanished or self.path.blocked:
+            return
+        stuck, self.stuck = self.stuck, deque()
+        self.stuck_since = math.inf
+        for data in stuck:
+            self.deliver(data)
 
     def break_sender(self, error: OSError) -> None:
         """Whoever sends into this direction, and reads from the other, gets `error`."""
