@@ -332,6 +332,30 @@ async def test_a_malformed_frame_from_a_proven_peer_never_reaches_beyond_its_lin
             await wait_closed(stream)
 
 
+async def test_an_offer_that_was_long_on_the_way_ends_no_session_and_breaks_no_connection(scene: Scene) -> None:
+    """A dial that its peer gave up for another connection, on which it has told of more since."""
+
+    def ask(number: int) -> bytes:
+        return encode_frame(Kind.CALL, cbor2.dumps([number, scene.patients[1].address.name, 0, "count_up", []]))
+
+    session = os.urandom(16)
+    with trio.fail_after(5):
+        async with await dial(scene.pair.here) as stream, await dial(scene.pair.here) as late:
+            reader = await shake_hands(stream, introduction())
+            await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([session, 0, False])))
+            assert (await next_frame(stream, reader)).kind == Kind.RESUME
+            await stream.send_all(ask(1))
+            assert (await next_frame(stream, reader)).kind == Kind.REPLY
+            await stream.send_all(encode_frame(Kind.ACK, (1).to_bytes(8, "big")) + ask(2))
+            assert (await next_frame(stream, reader)).kind == Kind.REPLY
+            await shake_hands(late, introduction())
+            await late.send_all(encode_frame(Kind.RESUME, cbor2.dumps([session, 0, True])))
+            assert await wait_closed(late) == b""
+            await stream.send_all(ask(3))
+            while (await next_frame(stream, reader)).kind != Kind.REPLY:
+                pass
+
+
 async def test_a_call_number_used_twice_ends_the_link(scene: Scene, log: Log) -> None:
     call = encode_frame(Kind.CALL, cbor2.dumps([1, scene.patients[1].address.name, 0, "wait", []]))
     with trio.fail_after(5):
