@@ -178,7 +178,7 @@ class Caller:
         segments: list[Buffer] = []
         arguments = self._codec.encode_arguments(args, kwargs, segments) if args or kwargs else NO_ARGUMENTS
         remaining = None if deadline == math.inf else deadline - self.environment.now()
-        first = attempt.first if attempt.elsewhere or attempt.first != call.number else 0
+        first = 0 if attempt is FIRST or not (attempt.elsewhere or attempt.first != call.number) else attempt.first
         frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining, first)
         alone = not calls.pending
         calls.pending[call.number] = call
