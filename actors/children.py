@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, ParamSpec, TypeVar, Unpack, cast
+from typing import ParamSpec, TypeVar, Unpack, cast
 
 import attrs
 
@@ -13,7 +13,7 @@ from actors.actor import Actor
 from actors.messages import import_path, message
 from actors.options import SpawnChanges, SpawnOptions
 from actors.retry import check_number
-from actors.supervision import ChildKind, ChildRule, ChildState, ExitReason, RestartType, check_word
+from actors.supervision import ChildKind, ChildRule, ChildState, ExitReason, RestartType, Shutdown, check_word
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -27,7 +27,7 @@ class ChildChanges(SpawnChanges, total=False):
 
     restart: RestartType
     significant: bool
-    shutdown: float | Literal["kill"] | None
+    shutdown: Shutdown
     start_timeout: float | None
 
 
@@ -86,7 +86,7 @@ class ChildSpec:
     restart: RestartType = "permanent"
     significant: bool = False
     kind: ChildKind = attrs.field(default=attrs.Factory(_kind, takes_self=True))
-    shutdown: float | Literal["kill"] | None = attrs.field(default=attrs.Factory(_shutdown, takes_self=True))
+    shutdown: Shutdown = attrs.field(default=attrs.Factory(_shutdown, takes_self=True))
     start_timeout: float | None = START_SECONDS
     options: SpawnOptions = attrs.field(factory=SpawnOptions, validator=attrs.validators.instance_of(SpawnOptions))
 

@@ -49,6 +49,8 @@ Reply = Literal[
     "supervisor stopped",
 ]
 ChildKind = Literal["worker", "supervisor"]
+Shutdown = float | Literal["kill"] | None
+"""How a child is stopped: seconds that it is given, "kill" for none and without being asked, None for no limit."""
 
 
 def check_word(what: str, word: object, words: object) -> None:
@@ -94,7 +96,7 @@ class ChildRule:
     id: str
     restart: RestartType = attrs.field(default="permanent", kw_only=True)
     significant: bool = attrs.field(default=False, kw_only=True)
-    shutdown: float | Literal["kill"] | None = attrs.field(default=5.0, kw_only=True)
+    shutdown: Shutdown = attrs.field(default=5.0, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.id, str):
@@ -150,7 +152,7 @@ class Stop:
     """Stop the child, or its start if that is still going on; answer with `stopped`. `shutdown` is its rule's."""
 
     id: str
-    shutdown: float | Literal["kill"] | None
+    shutdown: Shutdown
 
 
 @attrs.frozen

@@ -31,7 +31,7 @@ from actors.errors import (
 from actors.method import Address, MethodDefinition
 from actors.node import NodeInterface
 from actors.options import SpawnOptions
-from actors.supervision import ExitReason
+from actors.supervision import ExitReason, Shutdown
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
 from runtime.hosting.elsewhere import EndedElsewhereError, why_not_started
@@ -39,13 +39,17 @@ from runtime.hosting.extensions import Extensions
 from runtime.hosting.home import Home
 from runtime.hosting.hosted import Hosted, NameClaims
 from runtime.hosting.once import Once
-from runtime.hosting.stopping import STOP_SECONDS, Shutdown, bring_to_an_end
+from runtime.hosting.stopping import STOP_SECONDS, bring_to_an_end
 from runtime.hosting.workers import Workers
 
 EXITS_KEPT = 4096
 """Ends of actors that are remembered for those who ask late."""
 
 logger = logging.getLogger("understudy.actors")
+
+
+class EndedInStartError(RuntimeError):
+    """An actor was stopped, or one of its own tasks raised, before `on_start` had returned."""
 
 
 def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
@@ -169,6 +173,8 @@ class Host:
             raise ActorNotNeededError(f"{name} is not needed on {self.node.name}: {ignore}", actor=name, node=self.node.name) from None
         except Exception as error:
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+            if isinstance(error, EndedInStartError) and self.draining:
+                raise NodeDrainingError(f"node {self.node.name} left while {name} was starting there", node=self.node.name) from None
             what, trace = why_not_started(error)
             text = f"{name} did not start on {self.node.name}: {what}"
             raise ActorStartError(text, actor=name, node=self.node.name, remote_traceback=trace) from error
@@ -193,7 +199,7 @@ class Host:
             raise
         if cell.ended is not None:
             self._end(cell, cell.ended)
-            raise RuntimeError(f"{address.name} ended while it was starting: {cell.ended}")
+            raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
         cell.started = True
         if options.idle_timeout is not None:
             self.home(cell).start_soon(self._stop_when_idle, cell, options.idle_timeout)

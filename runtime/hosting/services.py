@@ -16,9 +16,9 @@ from actors.errors import ActorClassError, DecodeError
 from actors.messages import message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions
-from actors.supervision import ExitReason
+from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.host import Host
-from runtime.hosting.stopping import STOP_SECONDS, Shutdown
+from runtime.hosting.stopping import STOP_SECONDS
 from runtime.references.table import ReferenceTable
 from runtime.system_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.wire.codec import Codec

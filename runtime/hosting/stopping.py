@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Literal
 
 import trio
 
@@ -17,8 +16,6 @@ STOP_SECONDS = 5.0
 
 LAST_SECONDS = 1.0
 """At least for `on_stop`, and for an actor's own tasks to end, when methods have taken all of the time."""
-
-Shutdown = float | Literal["kill"] | None
 
 logger = logging.getLogger("understudy.actors")
 

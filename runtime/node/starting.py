@@ -14,6 +14,7 @@ from actors.errors import (
     ActorNotFoundError,
     CallError,
     NameTakenError,
+    NodeDrainingError,
     RemoteError,
 )
 from actors.handle import Handle
@@ -21,12 +22,12 @@ from actors.messages import import_path, path_by_file
 from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnOptions
-from actors.supervision import ExitReason
+from actors.supervision import ExitReason, Shutdown
 from runtime.calls.failures import plain_error
 from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.hosting.family import birthplace
-from runtime.hosting.stopping import STOP_SECONDS, Shutdown
+from runtime.hosting.stopping import STOP_SECONDS
 from runtime.membership.members import Members
 from runtime.membership.names import Names
 from runtime.membership.promises import CLUSTER
@@ -150,6 +151,9 @@ class Starting:
                 await service.take_back.send(ticket)
             raise
         except RemoteError as error:
+            if error.remote_type == import_path(NodeDrainingError):
+                # Of a call that has run that can only be what it says of the node that it ran on.
+                raise NodeDrainingError(str(error.args[0]), node=member.name) from None
             plain = plain_error(error)
             if plain is None:
                 raise

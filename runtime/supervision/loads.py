@@ -7,13 +7,10 @@ node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 import attrs
 
 from runtime.supervision.placement import Identity, Load
-
-NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from actors.children import ChildSpec, ChildStatus
 from actors.handle import Handle
 from actors.method import Address
 from actors.options import SpawnOptions
-from actors.supervision import ChildView, ExitReason
+from actors.supervision import ChildView, ExitReason, Shutdown
 
 
 class Operations(Protocol):
@@ -24,7 +24,7 @@ class Operations(Protocol):
         """Start an actor on the node that `options` name or that fits best. Raises `SpawnError` or `CallError`."""
         ...
 
-    async def stop_address(self, address: Address, reason: ExitReason, shutdown: float | Literal["kill"] | None) -> ExitReason | None:
+    async def stop_address(self, address: Address, reason: ExitReason, shutdown: Shutdown) -> ExitReason | None:
         """Stop the actor at `address`, if it is still there; `shutdown` as in `ChildSpec`. Returns how it has ended, if anybody knows."""
         ...
 
@@ -71,7 +71,8 @@ class Child:
     address: Address | None = None
     adopted: Address | None = None
     """A living actor that is to be taken over instead of starting one."""
-    promised: bool = False
+    promise: Literal["none", "in doubt", "given"] = "none"
+    """What the store has of it; in doubt while that is being written, and after an attempt to write it has failed."""
     latest_epoch: int = 0
     started_at: float = 0.0
     scope: trio.CancelScope | None = None
@@ -94,6 +95,6 @@ class Child:
         )
 
 
-def seconds_of(shutdown: float | Literal["kill"] | None) -> float:
+def seconds_of(shutdown: Shutdown) -> float:
     """How long a child may take to stop."""
     return float("inf") if shutdown is None else 0.0 if shutdown == "kill" else float(shutdown)

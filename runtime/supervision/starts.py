@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -48,8 +49,13 @@ the intensity within a moment. An ActorNotFoundError is of the node's own servic
 logger = logging.getLogger("understudy.supervision")
 
 
-async def start_somewhere(child: Child, supervisor: str, operations: Operations, environment: Environment) -> Address:
-    """Start the child's actor within its time; wait for its name, and for a node that can start it. Raises what its start raises."""
+async def start_somewhere(
+    child: Child, supervisor: str, promise: Callable[[], Awaitable[None]], operations: Operations, environment: Environment
+) -> Address:
+    """Start the child's actor within its time, or adopt it, after `promise()`; wait for its name, and for a node that can start it.
+
+    Raises what its start raises, and ActorStartError when its time is over.
+    """
     last: Exception | None = None
     spec, now = child.spec, environment.now()
     options = attrs.evolve(spec.options, name=child.name)
@@ -59,6 +65,10 @@ async def start_somewhere(child: Child, supervisor: str, operations: Operations,
     with trio.move_on_after(math.inf if spec.start_timeout is None else spec.start_timeout):
         while True:
             try:
+                await promise()
+                if child.adopted is not None:
+                    address, child.adopted = child.adopted, None
+                    return address
                 return await operations.start_actor(spec.actor, spec.args, dict(spec.kwargs), options, supervisor)
             except NameTakenError as error:
                 last = error

@@ -199,15 +199,13 @@ class SupervisionWork:
         self._requests += 1
         request = self._requests
         event = self._answered[request] = trio.Event()
-        if wanted is not None:
-            self._children.want(wanted, request)
         try:
-            self._do(question(request))
+            effects = question(request)
+            if wanted is not None:
+                self._children.want(wanted, request)
+            self._do(effects)
             await event.wait()
             return self._answers.pop(request)
-        except ValueError:
-            self._children.settle(Answer(request, "too many children"))
-            raise
         finally:
             del self._answered[request]
 
@@ -294,7 +292,7 @@ class SupervisionWork:
         """A child that ended and stays so, a transient one that was stopped for example, is nobody's to wait for."""
         for view in self._machine.children():
             child = self._children.get(view.rule.id)
-            if child is not None and child.promised and view.state == "stopped":
+            if child is not None and child.promise != "none" and view.state == "stopped":
                 await self._withdraw(child, forget=False)
 
     async def _carry_out_one(self, effect: Effect | _Due, tasks: trio.Nursery) -> None:
@@ -327,9 +325,9 @@ class SupervisionWork:
 
     async def _withdraw(self, child: Child, *, forget: bool = True) -> None:
         """Take back what the store knows of the child; but for its spec, unless it is to be forgotten."""
-        if not (child.promised or child.added):
+        if child.promise == "none" and not child.added:
             return
-        child.promised = False
+        child.promise = "none"
         try:
             await self._operations.withdraw(child.name, self._address, child.spec.id if child.added and forget else None)
         except StoreError as error:
@@ -340,7 +338,7 @@ class SupervisionWork:
         with trio.CancelScope() as scope:
             child.scope = scope
             try:
-                address = await self._begin_child(child)
+                address = await start_somewhere(child, self._name, lambda: self._promise(child), self._operations, self._environment)
             except ActorNotNeededError as error:
                 logger.info("%s does not want to run: %s", child.name, error)
                 self._do(self._machine.ignored(id))
@@ -375,20 +373,19 @@ class SupervisionWork:
         at = self._environment.wall_time()
         self._deaths.append(DeathReport(id=child.spec.id, name=child.name, node=node, epoch=epoch, reason=reason, at=at))
 
-    async def _begin_child(self, child: Child) -> Address:
-        """Promise the child's name, if it is to be had again, and start or adopt its actor, within its time."""
-        spec = child.spec
-        if (child.added or spec.restart != "temporary") and not child.promised:
-            child.promised = spec.restart != "temporary"
-            added = spec if child.added else None
-            await self._operations.promise(child.name, self._address, lasting=self._lasting, added=added)
-        if child.adopted is not None:
-            address, child.adopted = child.adopted, None
-            return address
-        return await start_somewhere(child, self._name, self._operations, self._environment)
+    async def _promise(self, child: Child) -> None:
+        """Promise the child's name, if it is to be had again and is not promised yet."""
+        temporary = child.spec.restart == "temporary"
+        if child.promise == "given" or (temporary and not child.added):
+            return
+        child.promise = "in doubt"
+        added = child.spec if child.added else None
+        await self._operations.promise(child.name, self._address, lasting=self._lasting, added=added)
+        child.promise = "given"
 
     async def _stop_child(self, child: Child) -> None:
-        address, child.address = child.address, None
+        # One that was about to be adopted is stopped like one that had been.
+        address, child.address, child.adopted = child.address or child.adopted, None, None
         if child.scope is not None:
             child.scope.cancel()
             child.scope = None
