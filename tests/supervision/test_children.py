@@ -131,8 +131,7 @@ async def node() -> AsyncIterator[Node]:
     ):
         await here.wait_for(3)
         await here.options(name="notes").spawn(Notes)
-        with trio.fail_after(20):
-            yield here
+        yield here
 
 
 async def lines(node: Node) -> list[str]:

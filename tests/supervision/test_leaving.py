@@ -73,8 +73,7 @@ async def cluster(*names: str) -> AsyncIterator[Cluster]:
         for name in names:
             await found.join(name)
         await here.wait_for(1 + len(names))
-        with trio.fail_after(20):
-            yield found
+        yield found
         for member in found.members.values():
             member.leave.set()
 

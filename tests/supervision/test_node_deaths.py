@@ -187,6 +187,29 @@ def test_a_singleton_root_is_on_one_node_and_moves_when_that_dies() -> None:
     simulate(elects, seeds=SEEDS, faults=())
 
 
+class Doomed(Worker):
+    """Crashes as soon as it has started."""
+
+    async def on_start(self) -> None:
+        self.nursery.start_soon(self.explode)
+
+
+async def escalates(simulation: Simulation) -> None:
+    loop = ChildSpec.of("loop", Supervisor, [ChildSpec.of("doomed", Doomed).changed(on="node-3")], intensity=5, period=5.0)
+    began = simulation.now()
+    top = await simulation.node.options(name="top").spawn(Supervisor, [loop.changed(restart="transient", on="node-2")])
+    while (await top.children())[0].state != "stopped":  # noqa: ASYNC110  asked as any outsider would
+        await trio.sleep(0.01)
+    # The window is never used up: restarts are immediate, so it takes as long as they do.
+    assert simulation.now() - began <= 5.0 + 0.1
+    with pytest.raises(ActorNotFoundError):
+        await simulation.node.lookup("top/loop/doomed")
+
+
+def test_a_crash_loop_escalates_within_its_period() -> None:
+    simulate(escalates, seeds=SEEDS, faults=())
+
+
 async def weathers(simulation: Simulation) -> None:
     """The whole under faults: in the end everybody runs once, under one supervisor, and answers."""
     specs = [branch().changed(on=None), ChildSpec.of("leaf", Worker)]
