@@ -9,7 +9,7 @@ from actors.handle import Handle
 from actors.messages import message
 from actors.method import method
 from actors.options import CallOptions, SpawnOptions
-from actors.reference import Reference
+from actors.reference import Reference, wait_all, wait_any
 from actors.retry import RetryPolicy
 from actors.stream import Stream
 from actors.supervision import ExitReason, RestartBackoff
@@ -45,4 +45,6 @@ __all__ = [
     "errors",
     "message",
     "method",
+    "wait_all",
+    "wait_any",
 ]

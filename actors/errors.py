@@ -63,6 +63,12 @@ class BadArgumentsError(NotExecutedError, TypeError):
     """The arguments do not fit the method's signature."""
 
 
+class ArgumentLostError(NotExecutedError):
+    """A reference that was given as an argument has no value to fetch. The error that says why is the `__cause__`, where it is known
+    here.
+    """
+
+
 class StaleEpochError(NotExecutedError):
     """The call was addressed to an epoch of the actor that is no longer (or not yet) valid on that node."""
 
@@ -282,6 +288,14 @@ class OwnerDiedError(UnderstudyError):
 
 class ReferenceReleasedError(UnderstudyError):
     """The referenced value was freed by its owner."""
+
+
+class NotTheOwnerError(UnderstudyError):
+    """The value of the reference is on another node. The message names both."""
+
+
+class ReferenceNotReadyError(UnderstudyError):
+    """The value of the reference is not there yet."""
 
 
 class StoreError(UnderstudyError):

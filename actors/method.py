@@ -17,6 +17,7 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Typ
 
 import attrs
 
+from actors.arguments import ByValue, by_value
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.reference import Reference
@@ -48,6 +49,11 @@ class MethodDefinition:
     in_thread: bool = False
     stream: bool = False
     options: CallOptions = NO_CALL_OPTIONS
+
+    @functools.cached_property
+    def by_value(self) -> ByValue:
+        """Which of its arguments it wants as values, where callers give references."""
+        return by_value(self.function)
 
     def run(
         self, instance: object, args: tuple[object, ...], kwargs: dict[str, object], in_thread: InThread
@@ -145,7 +151,12 @@ class BoundMethod(Bound, Generic[P, R]):
         return self._caller.send(self, args, kwargs)
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Reference[R]]:
-        """Call and leave the result with its owner; returns a `Reference` to fetch it by, or to hand on."""
+        """Call and leave the result with its owner; returns a `Reference` to wait for, to fetch it by, or to hand on.
+
+        It returns when the call was handed to the owner's connection, long before the value is there: what becomes of the call, errors
+        included, becomes known through the reference. No deadline of the caller's covers the call, but for its own `timeout`. Until the
+        reference is handed on, the call is made again like any that certainly did not run; then it stays with the owner that was told.
+        """
         return self._caller.remote(self, args, kwargs)
 
 

@@ -10,10 +10,12 @@ import attrs
 from actors.groups import Group
 from actors.messages import message
 from actors.options import SpawnChanges
+from actors.reference import Reference
 from actors.watching import Ended
 
 P = ParamSpec("P")
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 @message
@@ -96,6 +98,10 @@ class NodeInterface(Spawner, Protocol):
 
     async def wait_ended(self, handle: object) -> Ended:
         """Wait until the present epoch of an actor has ended; at once with "no such actor" for one that is dead or unknown."""
+        ...
+
+    async def put(self, value: T) -> Reference[T]:
+        """Keep a copy of a value on this node, for as long as anybody has a reference to it. Raises `EncodeError`."""
         ...
 
     def group(self, name: str, actor: Callable[..., A]) -> Group[A]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from actors.errors import CallError, DecodeError, NodeDiedError, NodeUnreachableError, OutcomeUnknownError
-from actors.reference import ReferenceAddress
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, rebuild
 from runtime.calls.format import answer_items
@@ -19,10 +18,7 @@ from runtime.wire.frames import Frame
 class Answers:
     """Takes the frames that answer calls, and finishes the calls they are for."""
 
-    def __init__(
-        self, codec: Codec, routes: Routes, find_class: Callable[[str], type], unwanted: Callable[[ReferenceAddress], None]
-    ) -> None:
-        self._unwanted = unwanted
+    def __init__(self, codec: Codec, routes: Routes, find_class: Callable[[str], type]) -> None:
         self._codec = codec
         self._routes = routes
         self._find_class = find_class
@@ -42,13 +38,6 @@ class Answers:
             call.value = items[1]
             call.finished = True
             wake(call)
-        else:
-            self.discard(items[1])
-
-    def discard(self, value: object) -> None:
-        """Nobody takes this answer: if it is a reference, nobody else would let go of it."""
-        if isinstance(value, ReferenceAddress):
-            self._unwanted(value)
 
     def on_error(self, link: Link, frame: Frame) -> None:
         """Handle an ERROR frame: `[number, code, description]`."""

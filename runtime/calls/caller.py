@@ -10,22 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import trio
 
 from actors.errors import CallError, CallTimeoutError, ConnectionLostError, DeadlineExceededError, SelfCallError
 from actors.method import Bound, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS
-from actors.reference import Reference, ReferenceAddress
+from actors.reference import Reference
 from actors.retry import RetryBudget
 from actors.stream import Stream
 from runtime.calls.answers import Answers, facts
 from runtime.calls.deadlines import Deadlines, Waiting
 from runtime.calls.effective_deadline import effective_deadline
-from runtime.calls.format import KEEP_RESULT, NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
+from runtime.calls.format import NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
 from runtime.calls.local import FIRST, Attempt, LocalCalls
 from runtime.calls.outgoing import Confirmations, OpenCalls, PendingCall
+from runtime.calls.remote import RemoteResults
 from runtime.calls.repeating import MOVED, LongCall
 from runtime.calls.routes import Route, Routes
 from runtime.calls.streams import OpenStream
@@ -35,7 +36,7 @@ from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
-from runtime.wire.frames import Buffer, Kind, encode_frame
+from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -55,7 +56,6 @@ class Caller:
         answers: Answers,
         deadlines: Deadlines,
         numbers: Callable[[], int],
-        make_reference: Callable[[ReferenceAddress], Reference[Any]],
         faults: Faults | None,
     ) -> None:
         self.environment = environment
@@ -66,24 +66,26 @@ class Caller:
         self.open_calls = OpenCalls()
         self._codec = codec
         self._answers = answers
-        self._deadlines = deadlines
-        self._make_reference = make_reference
+        self.deadlines = deadlines
         self.faults = faults
+        self.kept: RemoteResults
+        """Makes the calls whose results stay elsewhere."""
         self._local: LocalCalls | None = None
         self._running: Mapping[trio.lowlevel.Task, Job] = {}
 
-    def attach(self, host: Host, local: LocalCalls) -> None:
+    def attach(self, host: Host, local: LocalCalls, kept: RemoteResults) -> None:
         """Say where actors of this node itself live."""
         self._running = host.workers.running
         self._local = local
+        self.kept = kept
 
     def call(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, R]:
         """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
-        return self._call(bound, args, kwargs, 0)
+        return self._call(bound, args, kwargs)
 
     def remote(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, Reference[R]]:
         """Make the call and keep the result with its owner. See `BoundMethod.remote`."""
-        return self._call(bound, args, kwargs, KEEP_RESULT)
+        return self.kept.remote(bound, args, kwargs)
 
     def stream(self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> Stream[T]:
         """The items of a generator method. See `BoundStream.__call__`."""
@@ -98,21 +100,21 @@ class Caller:
             self._local.send(route.address, bound.definition, args, kwargs)
             await trio.lowlevel.cancel_shielded_checkpoint()
             return
-        segments: list[Buffer] = []
+        segments: list[Buffer] = Outgoing(route.link.peer.identity)
         control = array_head(5, 0) + route.prefix + self._codec.encode_arguments(args, kwargs, segments)
         frame = encode_frame(Kind.SEND, control, segments)
         await route.link.room(sum(map(len, segments)))
         route.link.post(frame, kept(segments), lane=route.place.actor)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
-    async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], flags: int) -> Any:
+    async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         options = bound.options_
         route = self.routes.known(bound)
         expires = math.inf
         if options is not NO_CALL_OPTIONS and options.timeout is not None:
             expires = self.environment.now() + options.timeout
         if route is None or options.retry is not None:
-            return await LongCall(self, bound, args, kwargs, flags, expires).run(None, None)
+            return await LongCall(self, bound, args, kwargs, expires).run(None, None)
         task = trio.lowlevel.current_task()
         if self._running:
             self.refuse_self_call(task, bound)
@@ -126,25 +128,25 @@ class Caller:
         if self.faults is not None:
             await self.faults.slow_down(bound.definition.name)
         call: Waiting = PendingCall(self.numbers(), route.place, task)
-        self.post(call, route, bound, args, kwargs, flags, expires if expires < deadline else deadline)
+        self.post(call, route, bound, args, kwargs, 0, expires if expires < deadline else deadline)
         if call.finished:
             await trio.lowlevel.checkpoint()
         elif expires == math.inf:
             await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
         else:
-            self._deadlines.add(expires, call)
+            self.deadlines.add(expires, call)
             try:
                 await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
             finally:
-                self._deadlines.done()
+                self.deadlines.done()
             if call.expired:
-                raise self._expired(call, route, bound)
+                raise self.expired(call, route, bound)
         error = call.error
         if error is None:
-            return self.result(call, route, flags) if flags else call.value
+            return call.value
         if isinstance(error, MOVED) and bound.address.registered:
             # Certainly not run, and perhaps only because the actor has moved.
-            return await LongCall(self, bound, args, kwargs, flags, expires).run(route, error)
+            return await LongCall(self, bound, args, kwargs, expires).run(route, error)
         raise error
 
     def _give_up(self, call: Waiting, route: Route, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
@@ -176,10 +178,14 @@ class Caller:
         calls = route.calls
         assert calls is not None
         segments: list[Buffer] = []
-        arguments = self._codec.encode_arguments(args, kwargs, segments) if args or kwargs else NO_ARGUMENTS
+        arguments = NO_ARGUMENTS if not args and not kwargs else None if kwargs else self._codec.encode_scalars(args)
+        if arguments is None:
+            segments = Outgoing(link.peer.identity)
+            arguments = self._codec.encode_arguments(args, kwargs, segments)
         remaining = None if deadline == math.inf else deadline - self.environment.now()
-        first = 0 if attempt is FIRST or not (attempt.elsewhere or attempt.first != call.number) else attempt.first
-        frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining, first)
+        first = 0 if not attempt.first or not (attempt.elsewhere or attempt.first != call.number) else attempt.first
+        kept_as = None if attempt.anchor is None else (attempt.anchor.identity[2], attempt.anchor.version)
+        frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining, first, kept_as)
         alone = not calls.pending
         calls.pending[call.number] = call
         if self.faults is None:
@@ -187,7 +193,7 @@ class Caller:
         else:
             self._post_faultily(call, route, frame, tuple(segments), flags)
         if segments:
-            call.lends = any(type(segment) is not bytes for segment in segments)
+            call.lends = not all(isinstance(segment, bytes) for segment in segments)
         if link.ended is not None:
             calls.take(call.number)
             call.fail(self._answers.lost(link, call))
@@ -212,11 +218,6 @@ class Caller:
             text = f"the connection was lost while {call.place.actor}.{method} was in flight"
             call.fail(ConnectionLostError(text, **facts(call.place)))
 
-    def discard(self, call: Waiting) -> None:
-        """The call has been given up in the moment in which it was answered."""
-        if call.finished and call.error is None:
-            self._answers.discard(call.value)
-
     def withdraw(self, call: Waiting, route: Route) -> None:
         """Nobody waits for the call any more: tell whoever runs it, and drop its answer should one come."""
         if call.finished:
@@ -233,7 +234,7 @@ class Caller:
                 if call.lends:
                     link.own(call.ticket)
 
-    def _expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
+    def expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
         """What to raise for a call whose timeout has passed; it is withdrawn."""
         self.withdraw(call, route)
         if call.recalled:
@@ -247,15 +248,6 @@ class Caller:
             "stop, but may have taken effect",
             **facts(call.place),
         )
-
-    def result(self, call: Waiting, route: Route | None, flags: int) -> object:
-        """What the caller gets of a call that has succeeded."""
-        if not flags & KEEP_RESULT:
-            return call.value
-        if route is not None and route.link is None:
-            assert self._local is not None
-            return self._make_reference(self._local.keep(call.value))
-        return self._make_reference(cast("ReferenceAddress", call.value))
 
     def confirm(self, call: Waiting, link: Link) -> None:
         """A repeatable call will not be made again under its number: let its peer forget it."""

@@ -65,3 +65,5 @@ def wake(call: Waiting) -> None:
     if waiter is not None:
         call.waiter = None
         trio.lowlevel.reschedule(waiter)
+    elif call.ended is not None:
+        call.ended(call)

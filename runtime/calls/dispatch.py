@@ -14,6 +14,7 @@ from actors.errors import CallError, DecodeError, NotAMemberError, NotExecutedEr
 from runtime.calls.answers import Answers
 from runtime.calls.format import KEEP_RESULT, REPEATABLE, STREAM, request
 from runtime.calls.incoming import IncomingCalls
+from runtime.calls.keeping import KeptResults, caller_gone, taken_back
 from runtime.calls.production import ProducedStreams
 from runtime.calls.reading import ArrivingItems
 from runtime.calls.recorded import RecordedCalls
@@ -42,6 +43,7 @@ class Dispatch:
         recorded: RecordedCalls,
         produced: ProducedStreams,
         arriving: ArrivingItems,
+        kept: KeptResults,
         faults: Faults | None,
     ) -> None:
         self._host = host
@@ -51,6 +53,7 @@ class Dispatch:
         self._replies = replies
         self._recorded = recorded
         self._produced = produced
+        self._kept = kept
         self._faults = faults
         self._tables: dict[Link, IncomingCalls[Job]] = {}
         self._handlers: dict[int, Callable[[Link, Frame], None]] = {
@@ -74,7 +77,7 @@ class Dispatch:
         table = self._tables.pop(link, None)
         if table is not None:
             for job in table.end():
-                job.cancel()
+                caller_gone(job)
         self._produced.link_ended(link)
         self._recorded.link_ended(link)
         self._answers.link_ended(link)
@@ -84,11 +87,11 @@ class Dispatch:
             parts = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
             refused = NotExecutedError(f"the arguments cannot be read here: {error}")
-            self._post(link, "", self._replies.of_error(self._codec.peek_number(frame.control), refused))
+            self._post(link, "", self._replies.of_error(self._codec.peek_number(frame.control), link.peer.identity, refused))
             return
         call = request(parts, self._codec)
         if link.fenced and not call.actor.startswith("@"):
-            self._post(link, call.method, self._replies.of_error(call.number, _outdated(link)))
+            self._post(link, call.method, self._replies.of_error(call.number, link.peer.identity, _outdated(link)))
             return
         if frame.flags & STREAM:
             self._produced.on_call(link, call)
@@ -96,20 +99,23 @@ class Dispatch:
         if frame.flags & REPEATABLE:
             self._recorded.on_call(link, frame.flags, call)
             return
-        number, name, epoch, method, args, kwargs, remaining, _ = call
+        number, name, epoch, method, args, kwargs, remaining, _, _ = call
         found = self._host.find(name, epoch, method)
         if isinstance(found, CallError):
-            self._post(link, method, self._replies.of_error(number, found))
+            self._post(link, method, self._replies.of_error(number, link.peer.identity, found))
             return
         table = self._tables.get(link)
         if table is None:
             table = self._tables[link] = IncomingCalls()
         job = Job(found[0], found[1], args, kwargs, self, link, number, self._deadline(remaining))
-        job.keeps_result = bool(frame.flags & KEEP_RESULT)
+        if frame.flags & KEEP_RESULT:
+            self._kept.keep(job, link.peer.identity, call.kept)
+        if self._kept.references_arrived:
+            self._kept.prepare(job)
         table.accept(number, job)
         refusal = self._host.deliver(job)
         if refusal is not None:
-            self.refused(job, refusal)
+            job.sink.refused(job, refusal)
 
     def _on_send(self, link: Link, frame: Frame) -> None:
         try:
@@ -117,7 +123,7 @@ class Dispatch:
         except DecodeError as error:
             logger.warning("a one-way call from %s was dropped: its arguments cannot be read here: %s", link.peer.name, error)
             return
-        _, name, epoch, method, args, kwargs, remaining, _ = request(parts, self._codec)
+        _, name, epoch, method, args, kwargs, remaining, _, _ = request(parts, self._codec)
         found = self._host.find(name, epoch, method)
         refusal: CallError | None
         if link.fenced and not name.startswith("@"):
@@ -125,7 +131,10 @@ class Dispatch:
         elif isinstance(found, CallError):
             refusal = found
         else:
-            refusal = self._host.deliver(Job(found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)))
+            job = Job(found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining))
+            if self._kept.references_arrived:
+                self._kept.prepare(job)
+            refusal = self._host.deliver(job)
         if refusal is not None:
             logger.warning("a one-way call from %s was refused: %s", link.peer.name, refusal)
 
@@ -134,7 +143,7 @@ class Dispatch:
         table = self._tables.get(link)
         job = table.cancel(number) if table is not None else None
         if job is not None:
-            job.cancel()
+            taken_back(job)
         elif not self._produced.cancel(link, number):
             self._recorded.cancel(link, number)
 
@@ -142,8 +151,7 @@ class Dispatch:
         """See `Sink.value`."""
         link: Link | None = job.link
         if link is not None and self._finish(link, job.number):
-            peer = link.peer
-            self._post(link, job.definition.name, self._replies.of_value(job.number, job, value, (peer.name, peer.incarnation)))
+            self._post(link, job.definition.name, self._replies.of_value(job.number, job, value, link.peer.identity))
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
@@ -151,7 +159,7 @@ class Dispatch:
         if link is None:
             logger.error("%s.%s raised in a one-way call", job.cell.address.name, job.definition.name, exc_info=error)
         elif self._finish(link, job.number):
-            self._post(link, job.definition.name, self._replies.of_raised(job.number, error))
+            self._post(link, job.definition.name, self._replies.of_raised(job.number, link.peer.identity, error))
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
@@ -159,7 +167,7 @@ class Dispatch:
         if link is None:
             logger.warning("a one-way call was not run: %s", error)
         elif self._finish(link, job.number):
-            self._post(link, job.definition.name, self._replies.of_error(job.number, error))
+            self._post(link, job.definition.name, self._replies.of_error(job.number, link.peer.identity, error))
 
     def _deadline(self, remaining: float) -> float:
         return remaining if remaining == math.inf else self._environment.now() + remaining

@@ -64,6 +64,13 @@ def describe(error: BaseException, encodable: Callable[[object], bool]) -> tuple
     return RAISED, {"type": import_path(type(error)), "args": list(args), "traceback": text, "attributes": attributes}
 
 
+def described(error: CallError, encodable: Callable[[object], bool]) -> tuple[str, Plain]:
+    """Like `describe`, for the error that a call has ended with: what a method raised stays what it was."""
+    if isinstance(error, RemoteError):
+        return RAISED, PassedOnError(error).plain
+    return describe(error, encodable)
+
+
 def raised_by_method(error: BaseException, encodable: Callable[[object], bool]) -> tuple[str, Plain]:
     """Like `describe`, for what a user's method raised: even a call error in it says nothing about *this* call but that it raised."""
     if isinstance(error, PassedOnError):

@@ -1,6 +1,7 @@
 """What frames about calls look like: flags, and the items of their control parts.
 
-    CALL      [number, actor, epoch, method, arguments, remaining seconds, first number]    the last two only where there is any
+    CALL      [number, actor, epoch, method, arguments, remaining seconds, first number, [reference, version]]    the last three only where
+                                                                                                                  there is any
     SEND      the same, number 0
     REPLY     [number, value]
     ERROR     [number, code, description]
@@ -28,7 +29,7 @@ from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Kind, encode_frame
 
 KEEP_RESULT = 1
-"""Flag of a CALL: the result stays with its owner, the answer is a reference to it."""
+"""Flag of a CALL: the result stays at the callee, under the number of a reference that the caller has made."""
 
 REPEATABLE = 2
 """Flag of a CALL: it may be sent again under its number, so what comes of it is recorded until it is confirmed."""
@@ -56,7 +57,10 @@ MAX_NUMBER = 1 << 64
 
 
 class Request(NamedTuple):
-    """A CALL or SEND, decoded. `remaining` is in seconds, infinite without a deadline; `first` is the call's first number, 0 for none."""
+    """A CALL or SEND, decoded. `remaining` is in seconds, infinite without a deadline; `first` is the call's first number, 0 for none.
+
+    `kept`: the number of the reference to its result, and the version in which the caller holds it.
+    """
 
     number: int
     actor: str
@@ -66,6 +70,7 @@ class Request(NamedTuple):
     kwargs: dict[str, object]
     remaining: float
     first: int = 0
+    kept: tuple[int, int] = (0, 0)
 
 
 def array_head(length: int, number: int) -> bytes:
@@ -76,16 +81,27 @@ def array_head(length: int, number: int) -> bytes:
 
 
 def call_frame(
-    number: int, flags: int, prefix: bytes, arguments: bytes, segments: Sequence[Buffer], remaining: float | None, first: int = 0
+    number: int,
+    flags: int,
+    prefix: bytes,
+    arguments: bytes,
+    segments: Sequence[Buffer],
+    remaining: float | None,
+    first: int = 0,
+    kept: tuple[int, int] | None = None,
 ) -> bytes:
-    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until the deadline; `first`: see `Request`.
+    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until the deadline; `first`, `kept`: see
+    `Request`.
 
     Raises EncodeError if the frame is larger than any peer would accept.
     """
-    if first:
+    if first or kept is not None:
         seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
-        last = b"\x1b" + first.to_bytes(8, "big")
-        return encode_frame(Kind.CALL, array_head(7, number) + prefix + arguments + seconds + last, segments, flags)
+        last = (b"\x1b" + first.to_bytes(8, "big")) if first else NOTHING
+        if kept is not None:
+            last += b"\x82\x1b" + kept[0].to_bytes(8, "big") + b"\x1b" + kept[1].to_bytes(8, "big")
+        length = 7 if kept is None else 8
+        return encode_frame(Kind.CALL, array_head(length, number) + prefix + arguments + seconds + last, segments, flags)
     if remaining is None:
         if number < SHORT_NUMBERS and not segments:
             # The hot path: arguments that are not beside the control part are small.
@@ -137,14 +153,22 @@ def request(parts: Any, codec: Codec) -> Request:
         if not isinstance(seconds, float) or math.isnan(seconds):
             raise ProtocolError("a call's remaining time is a number of seconds")
         remaining = seconds
-    first = 0
-    if len(items) > 6:
-        told = items[6]
-        if type(told) is not int or not 0 < told < MAX_NUMBER:
-            raise ProtocolError(f"{told!r} is no number of a call")
-        first = told
+    first, kept = 0, (0, 0)
+    if len(items) > 6 and items[6] is not None:
+        first = _number(items[6])
+    if len(items) > 7:
+        pair = items[7]
+        if type(pair) is not list or len(pair) != 2:
+            raise ProtocolError("what is kept is told by two numbers")
+        kept = (_number(pair[0]), _number(pair[1]))
     # Past the class's own constructor, which is written in Python.
-    return tuple.__new__(Request, (number, name, epoch, method, args, kwargs, remaining, first))
+    return tuple.__new__(Request, (number, name, epoch, method, args, kwargs, remaining, first, kept))
+
+
+def _number(told: object) -> int:
+    if type(told) is not int or not 0 < told < MAX_NUMBER:
+        raise ProtocolError(f"{told!r} is no number of a call")
+    return told
 
 
 def answer_items(answer: object, least: int) -> list[Any]:
@@ -169,4 +193,4 @@ def confirmation(parts: object) -> tuple[int, list[int], int]:
 
 def kept(segments: Sequence[Buffer]) -> tuple[Buffer, ...]:
     """Segments as a link may keep them until they are acknowledged: what their owner could change meanwhile is copied."""
-    return tuple(segment if type(segment) is bytes else bytes(segment) for segment in segments)
+    return tuple(segment if isinstance(segment, bytes) else bytes(segment) for segment in segments)

@@ -13,14 +13,15 @@ from typing import Final, NamedTuple, cast
 
 from actors.errors import CallError, DecodeError, EncodeError, ReplyEncodeError
 from actors.method import Address, MethodDefinition
-from actors.reference import ReferenceAddress
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, raised_by_method, rebuild
+from runtime.calls.keeping import KeptResults
 from runtime.calls.production import LocalOutflow
 from runtime.calls.reading import StreamCall
 from runtime.hosting.applied import CallIdentity, Client, Origin
 from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
+from runtime.references.anchors import Anchor
 from runtime.wire.codec import Codec
 
 logger = logging.getLogger("understudy.calls")
@@ -34,6 +35,8 @@ class Attempt(NamedTuple):
     """An earlier attempt may have run."""
     elsewhere: bool
     """One that may have was made to another epoch of the actor, or to another node."""
+    anchor: Anchor | None = None
+    """Where its result stays, if it does."""
 
 
 FIRST: Final = Attempt(0, False, False)
@@ -48,14 +51,14 @@ class LocalCalls:
         host: Host,
         codec: Codec,
         find_class: Callable[[str], type],
-        keep: Callable[[object, tuple[str, int]], ReferenceAddress],
+        kept: KeptResults,
         client: Client,
     ) -> None:
         self._client = client
         self._host = host
         self._codec = codec
         self._find_class = find_class
-        self._keep = keep
+        self._kept = kept
 
     def begin(
         self,
@@ -74,6 +77,8 @@ class LocalCalls:
             refusal = job
         else:
             call.ticket = job
+            if attempt.anchor is not None:
+                self._kept.keep_in(job, attempt.anchor)
             if attempt.first:
                 job.call = Origin(CallIdentity(self._client, attempt.first), attempt.repeated, attempt.elsewhere)
             if isinstance(call, StreamCall):
@@ -89,10 +94,6 @@ class LocalCalls:
         waited = not call.ticket.begun
         call.ticket.cancel()
         return waited
-
-    def keep(self, value: object) -> ReferenceAddress:
-        """Keep a result on behalf of this node itself."""
-        return self._keep(value, self._client[:2])
 
     def over(self, first: int, actor: str, watermark: int) -> None:
         """This node will not make that call of an actor again, which may be here, nor any call below `watermark`."""
@@ -155,7 +156,10 @@ class LocalCalls:
         cell, hosted_definition = found
         copied = tuple(self._codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
         copied_kwargs = {name: self._codec.copy(argument, name) for name, argument in kwargs.items()}
-        return Job(cell, hosted_definition, copied, copied_kwargs, self, call, 0, deadline)
+        job = Job(cell, hosted_definition, copied, copied_kwargs, self, call, 0, deadline)
+        if self._kept.references_arrived:
+            self._kept.prepare(job)
+        return job
 
 
 def _placed(error: CallError, place: Place) -> CallError:

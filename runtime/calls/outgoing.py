@@ -22,7 +22,7 @@ class PendingCall(Generic[T]):
     When it is `finished`, `error` is set or `value` is its result. `expired`: its own timeout passed first.
     """
 
-    __slots__ = ("error", "expired", "finished", "lends", "number", "place", "recalled", "ticket", "value", "waiter")
+    __slots__ = ("ended", "error", "expired", "finished", "lends", "number", "place", "recalled", "ticket", "value", "waiter")
 
     def __init__(self, number: int, place: Place, waiter: T | None) -> None:
         self.number = number
@@ -38,6 +38,8 @@ class PendingCall(Generic[T]):
         self.error: CallError | None = None
         self.finished = False
         self.expired = False
+        self.ended: Callable[[PendingCall[T]], None] | None = None
+        """Told of its end if nobody is parked on it."""
 
     def fail(self, error: CallError) -> None:
         """The call is finished, with `error`."""

@@ -13,6 +13,7 @@ from actors.errors import CallError, EncodeError, ReplyEncodeError
 from runtime.calls.credit import SendingWindow
 from runtime.calls.format import NOTHING, Request, answer_items, item_frame, kept, reply_frame
 from runtime.calls.incoming import IncomingCalls
+from runtime.calls.keeping import KeptResults
 from runtime.calls.reading import StreamCall
 from runtime.calls.replies import Replies, Reply
 from runtime.environment import Environment
@@ -20,7 +21,8 @@ from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
-from runtime.wire.frames import Buffer, Frame
+from runtime.wire.frames import Buffer, Frame, Outgoing
+from runtime.wire.values import SCALARS
 
 CLOSING_SECONDS = 5.0
 """How long the clean-up of a generator may take once nobody reads it any more."""
@@ -104,9 +106,9 @@ class LinkOutflow(Outflow):
 
     async def send(self, item: object) -> None:
         """See `Outflow.send`; waits while the link has no room."""
-        segments: list[Buffer] = []
-        frame, size = item_frame(self._number, self._codec.encode(item, segments, "item"), segments)
         link = self._link
+        segments: list[Buffer] = Outgoing(link.peer.identity) if type(item) not in SCALARS else []
+        frame, size = item_frame(self._number, self._codec.encode(item, segments, "item"), segments)
         if segments:
             # Generators fill the same buffer again.
             unchanging = kept(segments)
@@ -143,18 +145,19 @@ class LocalOutflow(Outflow):
 class ProducedStreams:
     """The streams that other nodes read from this one. The `Sink` of their jobs."""
 
-    def __init__(self, host: Host, codec: Codec, replies: Replies, environment: Environment) -> None:
+    def __init__(self, host: Host, codec: Codec, replies: Replies, environment: Environment, kept: KeptResults) -> None:
         self._host = host
         self._codec = codec
         self._replies = replies
         self._environment = environment
+        self._kept = kept
         self._tables: dict[Link, IncomingCalls[Job]] = {}
 
     def on_call(self, link: Link, call: Request) -> None:
         """A stream is asked for."""
         found = self._host.find(call.actor, call.epoch, call.method, stream=True)
         if isinstance(found, CallError):
-            self._post(link, call.number, self._replies.of_error(call.number, found))
+            self._post(link, call.number, self._replies.of_error(call.number, link.peer.identity, found))
             return
         table = self._tables.get(link)
         if table is None:
@@ -162,6 +165,8 @@ class ProducedStreams:
         deadline = call.remaining if call.remaining == math.inf else self._environment.now() + call.remaining
         job = Job(*found, call.args, call.kwargs, self, link, call.number, deadline)
         job.outflow = LinkOutflow(self._codec, link, call.number)
+        if self._kept.references_arrived:
+            self._kept.prepare(job)
         table.accept(call.number, job)
         refusal = self._host.deliver(job)
         if refusal is not None:
@@ -204,12 +209,12 @@ class ProducedStreams:
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
         if self._finish(job):
-            self._post(job.link, job.number, self._replies.of_raised(job.number, error))
+            self._post(job.link, job.number, self._replies.of_raised(job.number, job.link.peer.identity, error))
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
         if self._finish(job):
-            self._post(job.link, job.number, self._replies.of_error(job.number, error))
+            self._post(job.link, job.number, self._replies.of_error(job.number, job.link.peer.identity, error))
 
     def _finish(self, job: Job) -> bool:
         table = self._tables.get(job.link)

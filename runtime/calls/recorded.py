@@ -13,6 +13,7 @@ import trio
 
 from actors.errors import CallError
 from runtime.calls.format import KEEP_RESULT, REPEAT, Request, confirmation
+from runtime.calls.keeping import KeptResults, caller_gone, taken_back
 from runtime.calls.records import CallRecords, Record
 from runtime.calls.replies import Replies, Reply
 from runtime.environment import Environment
@@ -54,13 +55,21 @@ class RecordedCalls:
     """Takes repeatable calls of all clients of a node. The `Sink` of their jobs."""
 
     def __init__(
-        self, host: Host, codec: Codec, replies: Replies, environment: Environment, nursery: trio.Nursery, faults: Faults | None
+        self,
+        host: Host,
+        codec: Codec,
+        replies: Replies,
+        environment: Environment,
+        nursery: trio.Nursery,
+        kept: KeptResults,
+        faults: Faults | None,
     ) -> None:
         self._host = host
         self._codec = codec
         self._replies = replies
         self._environment = environment
         self._nursery = nursery
+        self._kept = kept
         self._faults = faults
         self._clients: dict[tuple[str, int], _Client] = {}
 
@@ -69,7 +78,7 @@ class RecordedCalls:
         client = self._client(link)
         record = client.records.arrive(call.number, (call.actor, call.epoch), repeat=bool(flags & REPEAT))
         if isinstance(record, CallError):
-            self._send(link, call.method, self._replies.of_error(call.number, record))
+            self._send(link, call.method, self._replies.of_error(call.number, link.peer.identity, record))
         elif record.state == "answered":
             head, *segments = record.answer
             self._send(link, call.method, (cast("bytes", head), tuple(segments)))
@@ -87,14 +96,14 @@ class RecordedCalls:
         for record in client.records.covered(watermark, beyond):
             self._host.once.over(self._host.cells.get(record.target[0]), CallIdentity(client.identity, record.number))
         for job in client.records.confirm(watermark, beyond):
-            job.cancel()
+            taken_back(job)
 
     def cancel(self, link: Link, number: int) -> None:
         """The caller of a call gave up, if it is a recorded one."""
         client = self._clients.get((link.peer.name, link.peer.incarnation))
         job = client.records.give_up(number) if client is not None else None
         if job is not None:
-            job.cancel()
+            taken_back(job)
 
     def link_ended(self, link: Link) -> None:
         """A link is over, its calls are not; yet."""
@@ -111,28 +120,27 @@ class RecordedCalls:
         if client is not None:
             self._host.once.silent(client.identity)
             for job in client.records.end():
-                job.cancel()
+                caller_gone(job)
 
     def value(self, job: Job, value: object) -> None:
         """See `Sink.value`."""
         asked = cast("_Asked", job.link)
         if asked.record.given_up:
             return
-        peer = asked.link.peer
-        self._answer(job, asked, self._replies.of_value(asked.record.number, job, value, (peer.name, peer.incarnation)))
+        self._answer(job, asked, self._replies.of_value(asked.record.number, job, value, asked.link.peer.identity))
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
         asked = cast("_Asked", job.link)
         if not asked.record.given_up:
-            self._answer(job, asked, self._replies.of_raised(asked.record.number, error))
+            self._answer(job, asked, self._replies.of_raised(asked.record.number, asked.link.peer.identity, error))
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
         asked = cast("_Asked", job.link)
         if asked.record.given_up:
             return
-        reply = self._replies.of_error(asked.record.number, error)
+        reply = self._replies.of_error(asked.record.number, asked.link.peer.identity, error)
         if error.outcome == "not executed":
             asked.client.records.not_executed(asked.record)
             self._send(asked.link, job.definition.name, reply)
@@ -148,14 +156,17 @@ class RecordedCalls:
             cell, definition = found
             deadline = call.remaining if call.remaining == math.inf else self._environment.now() + call.remaining
             job = Job(cell, definition, call.args, call.kwargs, self, _Asked(client, record, link), call.number, deadline)
-            job.keeps_result = bool(flags & KEEP_RESULT)
+            if flags & KEEP_RESULT:
+                self._kept.keep(job, link.peer.identity, call.kept)
+            if self._kept.references_arrived:
+                self._kept.prepare(job)
             repeated = bool(flags & REPEAT) or call.first > 0
             job.call = Origin(CallIdentity(client.identity, call.first or call.number), repeated, call.first > 0)
             client.records.started(record, job)
             refusal = self._host.deliver(job)
         if refusal is not None:
             client.records.not_executed(record)
-            self._send(link, call.method, self._replies.of_error(call.number, refusal))
+            self._send(link, call.method, self._replies.of_error(call.number, link.peer.identity, refusal))
 
     def _answer(self, job: Job, asked: _Asked, reply: Reply, *, unknown: bool = False) -> None:
         head, segments = reply

@@ -8,7 +8,7 @@ them. One deadline spans everything. Decisions are `RetrySchedule`'s; here they 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -27,10 +27,11 @@ from actors.errors import (
 from actors.method import BoundMethod
 from actors.retry import WAIT_FOR_ACTOR, GiveUp, Retry, RetryPolicy, RetrySchedule
 from runtime.calls.deadlines import Waiting
-from runtime.calls.format import REPEAT, REPEATABLE
+from runtime.calls.format import KEEP_RESULT, REPEAT, REPEATABLE
 from runtime.calls.local import FIRST, Attempt
 from runtime.calls.outgoing import PendingCall
 from runtime.calls.routes import Route
+from runtime.references.anchors import Anchor
 
 if TYPE_CHECKING:
     from runtime.calls.caller import Caller
@@ -44,6 +45,18 @@ MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDraining
 NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
 
 
+class LongResult(Protocol):
+    """What a call is for whose result stays elsewhere."""
+
+    def anchor_at(self, route: Route) -> Anchor:
+        """The anchor of its reference, which is to be at the end of that route. Raises CallError if it cannot be there."""
+        ...
+
+    def posted(self) -> None:
+        """An attempt was made."""
+        ...
+
+
 class LongCall:
     """One call that may take several attempts. `expires`: when its own timeout passes, on the node's clock."""
 
@@ -53,22 +66,21 @@ class LongCall:
         bound: BoundMethod[..., Any],
         args: tuple[object, ...],
         kwargs: dict[str, object],
-        flags: int,
         expires: float,
+        kept: LongResult | None = None,
     ) -> None:
         policy = bound.options_.retry or NO_RETRIES
         self._caller = caller
         self._bound = bound
         self._args = args
         self._kwargs = kwargs
-        self._flags = flags
+        self._kept = kept
         self._expires = expires
         # The runtime's own calls wait for as long as it takes: they keep the peace by their back-off alone.
         throttled = policy.max_retries > 0 and not bound.address.name.startswith("@")
         self._budget = caller.budget(bound.address.name) if throttled else None
         self._repeats = policy.max_retries > 0 and (bound.definition.idempotent or policy.repeat_unknown)
         self._call: Waiting | None = None
-        self._taken = False
         self._route: Route | None = None
         self._sent = False
         self._first = 0
@@ -103,8 +115,7 @@ class LongCall:
         assert call is not None
         if self._budget is not None:
             self._budget.succeeded()
-        self._taken = True
-        return self._caller.result(call, self._route, self._flags)
+        return call.value
 
     def _answered(self) -> bool:
         """True if the answer to an attempt given up as too slow has come after all."""
@@ -155,13 +166,17 @@ class LongCall:
         if self._caller.faults is not None:
             await self._caller.faults.slow_down(self._bound.definition.name)
         call = self._enter(route)
-        flags = self._flags
+        flags = 0 if self._kept is None else KEEP_RESULT
         if self._repeats and route.link is not None:
             flags |= REPEATABLE | REPEAT if self._sent else REPEATABLE
         if not (route.link is None and self._sent):
             self._sent = True
             attempt = self._attempt_at(route) if self._first else FIRST
+            if self._kept is not None:
+                attempt = attempt._replace(anchor=self._kept.anchor_at(route))
             self._caller.post(call, route, self._bound, self._args, self._kwargs, flags, self._schedule.deadline, attempt)
+            if self._kept is not None:
+                self._kept.posted()
         await _finished(call)
         return call.error
 
@@ -283,8 +298,6 @@ class LongCall:
         if call is None or route is None:
             return
         self._call = None
-        if not self._taken:
-            self._caller.discard(call)
         self._caller.withdraw(call, route)
         if self._repeats and route.link is not None:
             self._caller.confirm(call, route.link)

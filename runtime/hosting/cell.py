@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import trio
 
 from actors.actor import Actor
+from actors.arguments import Needs
 from actors.errors import ActorDiedError, ActorNotFoundError, CallError, MailboxFullError
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
@@ -68,9 +69,9 @@ class Job:
         "cell",
         "deadline",
         "definition",
-        "keeps_result",
         "kwargs",
         "link",
+        "needs",
         "number",
         "outflow",
         "runner",
@@ -100,8 +101,8 @@ class Job:
         """True from its first step on, also when it has ended and its outcome is held back."""
         self.runner: Cancellable | None = None
         self.cancelled = False
-        self.keeps_result = False
-        """True if the caller wants a reference to the result, which then stays here."""
+        self.needs: Needs | None = None
+        """There if references among the arguments are to be fetched before it runs."""
         self.outflow: Outflow | None = None
         """There if the method is a stream."""
         self.call: Origin | None = None

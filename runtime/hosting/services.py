@@ -19,7 +19,6 @@ from actors.options import SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.host import Host
 from runtime.hosting.stopping import STOP_SECONDS
-from runtime.references.table import ReferenceTable
 from runtime.system_calls import LONG_POLL, LONG_POLL_SECONDS
 from runtime.wire.codec import Codec
 
@@ -53,10 +52,9 @@ class NodeControls(Protocol):
 class NodeService(Actor):
     """Starts, stops and watches actors on behalf of other nodes, and hands out the values that this node owns."""
 
-    def __init__(self, host: Host, codec: Codec, references: ReferenceTable, controls: NodeControls, node: str) -> None:
+    def __init__(self, host: Host, codec: Codec, controls: NodeControls, node: str) -> None:
         self._host = host
         self._codec = codec
-        self._references = references
         self._controls = controls
         self._node = node
         self._tickets: OrderedDict[str, Address] = OrderedDict()
@@ -107,17 +105,6 @@ class NodeService(Actor):
     async def leave_cluster(self) -> None:
         """Tell this node to drain and leave the cluster; answers before it has."""
         self._controls.leave()
-
-    @method(concurrent=True, idempotent=True)
-    async def fetch(self, number: int) -> object:
-        """The value of a reference that this node owns."""
-        return self._references.value(number)
-
-    @method(concurrent=True)
-    async def drop(self, numbers: list[int], holder: str, incarnation: int) -> None:
-        """A holder lets go of values."""
-        for number in numbers:
-            self._references.drop(number, (holder, incarnation))
 
 
 def actor_class(codec: Codec, path: str, node: str) -> type[Actor]:

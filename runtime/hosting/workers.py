@@ -17,16 +17,21 @@ from typing import Any
 
 import trio
 
-from actors.errors import BadArgumentsError, CallError, CallTimeoutError, DeadlineExceededError
+from actors.arguments import Needs
+from actors.errors import ArgumentLostError, BadArgumentsError, CallError, CallTimeoutError, DeadlineExceededError
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
 from runtime.hosting.elsewhere import RefusedElsewhereError
+from runtime.hosting.values import with_values
 
 CHECKPOINT_EVERY = 64
 """Jobs that a worker runs before it lets the rest of the loop have a turn."""
 
 CHECKPOINT_SECONDS = 0.005
 """How long it may run jobs before it does so in any case: the heartbeats of the node, and all its other actors, wait for that."""
+
+PAUSED_SECONDS = 0.05
+"""How often a method that waits inside its turn looks whether its actor may go on."""
 
 LOOK_EVERY = 3
 """A mask: the clock is looked at after every fourth job."""
@@ -131,6 +136,8 @@ class Workers:
     async def _serve(self, worker: _Worker, task: trio.lowlevel.Task) -> None:
         queue = self._queue
         count, since = 0, math.inf
+        item: Cell | Job | None
+        job: Job | None
         while True:
             while queue:
                 item = queue.popleft()
@@ -164,6 +171,8 @@ class Workers:
                     count, since = 0, math.inf
                     await trio.lowlevel.checkpoint()
             count, since = 0, math.inf
+            # A parked worker keeps nothing of what it ran: there may be references in it, which are held as long as they live.
+            item = job = None
             self._ready -= 1
             self.running.pop(task, None)
             self._parked.append(task)
@@ -192,10 +201,7 @@ class Workers:
                 job.sink.refused(job, DeadlineExceededError(late))
                 return
         try:
-            if job.outflow is None:
-                coroutine = job.definition.run(cell.instance, job.args, job.kwargs, self._environment.in_thread)
-            else:
-                coroutine = job.outflow.produce(job, job.definition.items(cell.instance, job.args, job.kwargs))
+            coroutine = self._method(job, job.args, job.kwargs) if job.needs is None else self._with_values(job, job.needs)
         except TypeError as error:
             job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
             return
@@ -249,6 +255,32 @@ class Workers:
             cell.finish(job, self._environment.now() - began if timed and job.outflow is None else None)
             if timed:
                 worker.scope.deadline = math.inf
+
+    def _method(self, job: Job, args: tuple[object, ...], kwargs: dict[str, object]) -> Method:
+        """What runs. Raises TypeError if the arguments do not fit."""
+        if job.outflow is None:
+            return job.definition.run(job.cell.instance, args, kwargs, self._environment.in_thread)
+        return job.outflow.produce(job, job.definition.items(job.cell.instance, args, kwargs))
+
+    async def _with_values(self, job: Job, needs: Needs) -> object:
+        """The method, once the values of references among its arguments are here."""
+        cell = job.cell
+        try:
+            args, kwargs = await with_values(job, needs)
+            method = self._method(job, args, kwargs)
+        except ArgumentLostError as error:
+            raise RefusedInTurnError(error) from error
+        except TypeError as error:
+            raise RefusedInTurnError(BadArgumentsError(f"{cell.address.name}.{error}")) from error
+        try:
+            while cell.leased and (cell.paused or self._environment.now() >= self.names_until):
+                # That took its time, and others may have the name by now.
+                self._doubt()
+                await trio.sleep(PAUSED_SECONDS)
+        except BaseException:
+            method.close()
+            raise
+        return await method
 
     def _returned(self, job: Job, value: object) -> None:
         if job.cell.paused:

@@ -10,6 +10,7 @@ from actors.errors import ActorNotFoundError, UnderstudyError
 from actors.method import Address, method
 from actors.node import Member
 from actors.options import SpawnOptions
+from actors.reference import Reference
 from actors.supervision import ExitReason
 from actors.watching import Ended
 from runtime.calls.failures import describe
@@ -67,6 +68,10 @@ class Neighbourhood(Protocol):
 
     async def saved(self, name: str) -> Any:
         """See `Actor.saved`."""
+        ...
+
+    async def put(self, value: object) -> Reference[object]:
+        """See `NodeInterface.put`."""
         ...
 
     async def stand(self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions) -> Address:
@@ -201,6 +206,11 @@ class IsolationService(Actor):
     async def saved_state(self, name: str) -> Answer:
         """See `Neighbourhood.saved`; answers with the state."""
         return await self._answer(self._neighbourhood.saved(name))
+
+    @method(concurrent=True)
+    async def put(self, value: object) -> Answer:
+        """See `Neighbourhood.put`; answers with a reference."""
+        return await self._answer(self._neighbourhood.put(value))
 
     @method(concurrent=True)
     async def stand(self, class_path: str, args: tuple[object, ...], kwargs: dict[str, object], options: SpawnOptions) -> Answer:

@@ -45,7 +45,6 @@ logger = logging.getLogger("understudy.actors")
 PATIENCE_SECONDS = 2.0
 """How long the connection to the node may be away. That it is takes some seconds of silence to be seen; both together are a lease."""
 
-LET_GO_EVERY = 0.2
 CLOSE_SECONDS = 1.0
 
 
@@ -123,7 +122,7 @@ async def _reside(settings: Settings) -> None:
             link = await station.peers.first_contact(settings.address)
             nursery.start_soon(_end_with_node, link)
             nursery.start_soon(station.peers.beat)
-            nursery.start_soon(_let_go, station)
+            nursery.start_soon(station.values.correspondence.run)
             handle: Any = Handle(station.caller, Address(ISOLATION_SERVICE, *link.peer.identity), IsolationService.__methods__)
             service = Service(handle, station)
             directory.use(service)
@@ -197,15 +196,3 @@ async def _end_with_node(link: Link) -> None:
             await link.connected_again()
         if link.ended is not None or not link.connected:
             os._exit(1)
-
-
-async def _let_go(station: Station) -> None:
-    """Tell owners of the values that the actor has let go of."""
-    while True:
-        await station.held.wait_some()
-        await trio.sleep(LET_GO_EVERY)
-        try:
-            await station.held.let_go()
-        except CallError:
-            # The owner is gone, and the value with it.
-            continue

@@ -16,6 +16,7 @@ from actors.messages import import_path
 from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnChanges, SpawnOptions
+from actors.reference import Reference
 from actors.watching import Ended
 from runtime.calls.failures import Place, plain_error, rebuild
 from runtime.calls.station import Station
@@ -27,6 +28,7 @@ from runtime.wire.introduction import Peer
 
 P = ParamSpec("P")
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 class Service:
@@ -155,6 +157,10 @@ class NodeNextDoor:
         if not isinstance(handle, Handle):
             raise TypeError(f"wait_ended takes a handle, not {handle!r}")
         return cast("Ended", await self.ask("wait_ended", handle.address))
+
+    async def put(self, value: T) -> Reference[T]:
+        """See `NodeInterface.put`: the node keeps it."""
+        return cast("Reference[T]", await self.ask("put", value))
 
     def group(self, name: str, actor: Callable[..., A]) -> Group[A]:
         """See `NodeInterface.group`: what the node sees of it, a moment later."""

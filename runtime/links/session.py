@@ -152,7 +152,7 @@ class Session:
 
 def may_change(buffer: Buffer) -> bool:
     """Whether anybody can change the content of `buffer`."""
-    return type(buffer) is not bytes and not (type(buffer) is memoryview and type(buffer.obj) is bytes)
+    return not (isinstance(buffer, bytes) or (type(buffer) is memoryview and isinstance(buffer.obj, bytes)))
 
 
 def unchanging(buffer: Buffer) -> Buffer:

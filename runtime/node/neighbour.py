@@ -12,6 +12,7 @@ from actors.handle import Handle
 from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnOptions
+from actors.reference import Reference
 from actors.watching import ActorGroups, Ended
 from runtime.hosting.cell import Cell
 from runtime.hosting.services import actor_class
@@ -98,6 +99,10 @@ class Neighbour:
     async def saved(self, name: str) -> Any:
         """See `Neighbourhood.saved`."""
         return await self._names.saved(name)
+
+    async def put(self, value: object) -> Reference[object]:
+        """See `Neighbourhood.put`."""
+        return await self._node.put(value)
 
     async def stand(self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions) -> Address:
         """See `Neighbourhood.stand`."""

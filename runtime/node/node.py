@@ -21,6 +21,7 @@ from actors.handle import Handle
 from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnChanges, SpawnOptions
+from actors.reference import Reference
 from actors.supervision import ExitReason
 from actors.watching import Ended
 from runtime.calls.station import Station
@@ -57,10 +58,10 @@ from runtime.wire.introduction import Introduction, Peer
 
 P = ParamSpec("P")
 A = TypeVar("A")
+T = TypeVar("T")
 
 DRAIN_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
-LET_GO_EVERY = 0.2
 
 logger = logging.getLogger("understudy.node")
 
@@ -138,7 +139,7 @@ class Node:
         self._isolation: Isolation = make_isolation(self._station, neighbour, nursery, environment, secret)
         host = self._station.host
         host.once.is_gone = self._is_gone
-        host.add_system(NODE_SERVICE, NodeService(host, codec, self._station.references, self, self.name))
+        host.add_system(NODE_SERVICE, NodeService(host, codec, self, self.name))
         self._watching = Watching(self._station, self._members, self._names, nursery)
         host.extensions.add("watching", self._watching)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
@@ -211,6 +212,11 @@ class Node:
     async def wait_ended(self, handle: object) -> Ended:
         """Wait until the present epoch of an actor has ended; at once with "no such actor" for one that is dead or unknown."""
         return await self._watching.wait_ended(handle)
+
+    async def put(self, value: T) -> Reference[T]:
+        """Keep a copy of a value on this node, for as long as anybody has a reference to it. Raises `EncodeError`."""
+        await trio.lowlevel.checkpoint()
+        return self._station.values.own.put(value)
 
     def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
         """The group of this name, whose members are called as `actor`s. Raises ValueError for what cannot be a group's name."""
@@ -314,7 +320,7 @@ class Node:
                 nursery.start_soon(self._lookups.run, name="names")
                 nursery.start_soon(self._names.run, name="claims")
                 nursery.start_soon(self._groups.run, name="groups")
-                nursery.start_soon(self._let_go, name="references")
+                nursery.start_soon(self._station.values.correspondence.run, name="references")
                 nursery.start_soon(Orphans(HostedFamily(self._station.host), self.starting.is_supervised).run, name="orphans")
                 self.candidacies = nursery
                 task_status.started()
@@ -374,13 +380,3 @@ class Node:
             logger.info("node %s (incarnation %d) is gone", member.name, member.incarnation)
             self._station.ended((member.name, member.incarnation), "it has left the cluster or its lease has ended")
             self._watching.gone((member.name, member.incarnation))
-
-    async def _let_go(self) -> None:
-        while True:
-            await self._station.held.wait_some()
-            await trio.sleep(LET_GO_EVERY)
-            try:
-                await self._station.held.let_go()
-            except CallError:
-                # The owner is gone, and the value with it.
-                continue

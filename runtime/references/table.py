@@ -1,62 +1,385 @@
-"""The table of owned values: which values this node keeps, and which incarnations hold them.
+"""The table of references of one node: the values that it owns, those of others that it holds, and what it has handed on.
 
-No I/O and no clock. A value is kept while at least one holder is known; holders are node incarnations, counted, so that each drop ends one
-hold. A holder that has died holds nothing.
+It puts the machines together (`claims`, `holds`, `hand_overs`) and ties them to the life of Python's objects. No I/O: what is to be said to
+other nodes goes to `correspondence`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, cast
 
-import attrs
+from actors.errors import OwnerDiedError, ProtocolError, ReferenceReleasedError
+from actors.reference import Reference
+from runtime.references.anchors import Anchor
+from runtime.references.claims import Claims, Identity, ReferenceId
+from runtime.references.correspondence import Correspondence
+from runtime.references.fetching import Fetching
+from runtime.references.hand_overs import HandOvers
+from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
+from runtime.references.values import Failure, Kept
+from runtime.wire.frames import Buffer, Outgoing
 
-from actors.errors import ReferenceReleasedError
+MOST_DEAD = 10_000
+"""Ended incarnations that are remembered, so that a claim of theirs that comes late counts for nothing."""
 
-Holder = tuple[str, int]
 
+class _OnItsWay:
+    """Lives as long as the message that a reference was put into may still be sent."""
 
-@attrs.define
-class _Owned:
-    value: object
-    holders: Counter[Holder]
+    __slots__ = ("_landed", "_number")
+
+    def __init__(self, number: int, landed: list[int]) -> None:
+        self._number = number
+        self._landed = landed
+
+    def __del__(self) -> None:
+        self._landed.append(self._number)
 
 
 class ReferenceTable:
-    """The values of one node."""
+    """See the module. `numbers` gives growing numbers, unique in this incarnation; `now` the time on the node's clock, in seconds."""
 
-    def __init__(self) -> None:
-        self._owned: dict[int, _Owned] = {}
-        self._next = 0
+    def __init__(
+        self,
+        identity: Identity,
+        fetching: Fetching,
+        correspondence: Correspondence,
+        numbers: Callable[[], int],
+        now: Callable[[], float],
+    ) -> None:
+        self.identity = identity
+        self._fetching = fetching
+        self._correspondence = correspondence
+        self._numbers = numbers
+        self._now = now
+        self._anchors: weakref.WeakValueDictionary[ReferenceId, Anchor] = weakref.WeakValueDictionary()
+        self._claimed: dict[ReferenceId, Anchor] = {}
+        """Those of our own that others hold: nothing else may keep them alive."""
+        self._claims: dict[ReferenceId, Claims] = {}
+        self._moved: dict[ReferenceId, Identity] = {}
+        """Where values went that this node has handed to another on leaving."""
+        self._holds = Holds()
+        self._hand_overs: HandOvers[Anchor] = HandOvers()
+        self._dead: dict[Identity, None] = {}
+        self._dropped: list[tuple[ReferenceId, int]] = []
+        self._landed: list[int] = []
+        self.arrivals: list[Reference[object]] | None = None
+        """References that are being read are added to it, if somebody wants to know."""
+        self.read_any = False
+        self.wrote_any = False
+        """Set by each reference that is read from a message, or written."""
 
     def __len__(self) -> int:
-        return len(self._owned)
+        """How many values of its own others hold, or live references do."""
+        self.tidy()
+        return len(self._claims)
 
-    def keep(self, value: object, holder: Holder) -> int:
-        """Keep a value on behalf of its first holder; returns its number."""
-        self._next += 1
-        self._owned[self._next] = _Owned(value, Counter({holder: 1}))
-        return self._next
+    @property
+    def is_busy(self) -> bool:
+        """True if anything may come to an end that nobody tells of but the garbage collector."""
+        return bool(self._anchors or self.has_news or len(self._hand_overs) or self._fetching.keeps_unnamed)
 
-    def value(self, number: int) -> object:
-        """The value. Raises `ReferenceReleasedError` if nobody holds it any more."""
-        owned = self._owned.get(number)
-        if owned is None:
-            raise ReferenceReleasedError(f"value {number} was freed: its last holder let go of it, or never was one")
-        return owned.value
+    @property
+    def held(self) -> int:
+        """How many values this node has references to, or has handed on without knowing yet what became of that."""
+        self.tidy()
+        return len(self._anchors) + len(self._hand_overs)
 
-    def drop(self, number: int, holder: Holder) -> None:
-        """One hold of `holder` ends; dropping what is not held changes nothing."""
-        owned = self._owned.get(number)
-        if owned is not None and owned.holders[holder] > 0:
-            owned.holders[holder] -= 1
-            self._free_if_unheld(number, owned)
+    @property
+    def has_news(self) -> bool:
+        """True if the garbage collector has told of something."""
+        return bool(self._dropped or self._landed)
 
-    def died(self, holder: Holder) -> None:
-        """All holds of an incarnation end."""
-        for number, owned in list(self._owned.items()):
-            if owned.holders.pop(holder, 0):
-                self._free_if_unheld(number, owned)
+    def find(self, identity: ReferenceId) -> Anchor | None:
+        """What this node knows of a value."""
+        return self._anchors.get(identity)
 
-    def _free_if_unheld(self, number: int, owned: _Owned) -> None:
-        if not any(owned.holders.values()):
-            del self._owned[number]
+    def state(self, anchor: Anchor) -> str:
+        """Of this node's hold; see `holds`. "" at the owner."""
+        hold = self._holds.all.get(anchor.identity)
+        return hold.state if hold is not None else ""
+
+    def owner(self, identity: ReferenceId) -> Identity | None:
+        """Who has a value, if that is this node, or one to which this node has given it."""
+        return self.identity if identity in self._claims and identity in self._anchors else self._moved.get(identity)
+
+    async def wait_changed(self) -> None:
+        """Wait until there is news of any value."""
+        await self._fetching.wait_changed()
+
+    def own(self) -> Iterator[tuple[Anchor, tuple[Identity, ...]]]:
+        """The values of this node, each with the nodes that hold it."""
+        self.tidy()
+        for identity, claims in list(self._claims.items()):
+            anchor = self._anchors.get(identity)
+            if anchor is not None:
+                yield anchor, claims.holders
+
+    # What this node's own actors and calls do.
+
+    def keep(self, kept: Kept, maker: str = "") -> Reference[object]:
+        """A reference to a value of this node."""
+        number = self._numbers()
+        anchor = self._own((*self.identity, number), maker)
+        anchor.kept = kept
+        return Reference(anchor)
+
+    def make(self, owner: Identity, maker: str) -> Anchor:
+        """A call of the method `maker` goes to an actor of node `owner`, and its result will stay there."""
+        number = self._numbers()
+        identity = (*self.identity, number)
+        if owner == self.identity:
+            return self._own(identity, maker)
+        anchor = self._anchor(identity, owner, number)
+        self._holds.made(identity, owner, number)
+        return anchor
+
+    def redirect(self, anchor: Anchor, owner: Identity) -> None:
+        """The call that makes it goes to node `owner`, once more or after all. Only while the reference was not handed on."""
+        anchor.failure = None
+        if owner == anchor.home:
+            return
+        if anchor.home == self.identity:
+            self._claims.pop(anchor.identity, None)
+        else:
+            # What became of the call there may not be known: if it ran, its result is not wanted.
+            self._apply(self._holds.dropped(anchor.identity, anchor.version))
+        anchor.home = owner
+        anchor.version = self._numbers()
+        if owner == self.identity:
+            self._claims[anchor.identity] = Claims()
+        else:
+            self._holds.made(anchor.identity, owner, anchor.version)
+
+    def answered(self, anchor: Anchor, failure: Failure | None) -> None:
+        """The call that makes it has ended: with a value, or not."""
+        if failure is not None and anchor.kept is None:
+            anchor.failure = failure
+        anchor.is_done = True
+        self._apply(self._holds.answered(anchor.identity, anchor.version))
+        anchor.tell()
+
+    # What other nodes say.
+
+    def begin(self, identity: ReferenceId, holder: Identity, version: int, maker: str) -> Anchor:
+        """Another node's call has arrived whose result is to stay here. The same each time, should the call come again."""
+        anchor = self._anchors.get(identity)
+        if anchor is None or anchor.home != self.identity:
+            anchor = self._own(identity, maker)
+        # If it comes again, what it failed with before is not its outcome.
+        anchor.failure = None
+        self.claim(identity, holder, version)
+        return anchor
+
+    def claim(self, identity: ReferenceId, holder: Identity, version: int) -> Identity | None:
+        """`holder` holds a value. Returns its owner: this node, or one that it was handed to; None if nothing is known of it."""
+        anchor = self._anchors.get(identity)
+        claims = self._claims.get(identity)
+        if anchor is None or claims is None or holder in self._dead:
+            return self._moved.get(identity)
+        claims.claim(holder, version)
+        if claims.held:
+            self._claimed[identity] = anchor
+        return self.identity
+
+    def release(self, identity: ReferenceId, holder: Identity, version: int) -> Identity | None:
+        """`holder` does not hold a value any more. Returns its owner like `claim`."""
+        claims = self._claims.get(identity)
+        if claims is None:
+            return self._moved.get(identity)
+        claims.release(holder, version)
+        self._let_go_unless_held(identity, claims)
+        return self.identity
+
+    def confirmed(self, identity: ReferenceId, version: int, owner: Identity, answer: Identity | None) -> None:
+        """`owner` has answered a claim of this node: it has the value, knows who has, or knows nothing."""
+        if answer == owner:
+            self._apply(self._holds.confirmed(identity, version, owner))
+        elif answer is not None:
+            self.moved(identity, answer)
+        else:
+            self._apply(self._holds.unknown(identity, version, owner))
+
+    def moved(self, identity: ReferenceId, owner: Identity) -> bool:
+        """A value has another owner now. True if this node holds it."""
+        anchor = self._anchors.get(identity)
+        if anchor is None:
+            return False
+        if owner != self.identity:
+            effects = self._holds.moved(identity, owner)
+            if effects:
+                anchor.home = owner
+            self._apply(effects)
+        anchor.tell()
+        return True
+
+    def where(self, identity: ReferenceId) -> Identity | Failure | None:
+        """What a node that got the reference from this one is told: its owner, why there is no value, or that it is not held here."""
+        anchor = self._anchors.get(identity)
+        hold = self._holds.all.get(identity)
+        if anchor is None:
+            return self._moved.get(identity)
+        if anchor.failure is not None:
+            return anchor.failure
+        if anchor.error is not None or (hold is not None and hold.state == "lost"):
+            return None
+        return anchor.home
+
+    def told(self, identity: ReferenceId, sponsor: Identity, answer: Identity | Failure | None) -> None:
+        """What `sponsor` answered to that."""
+        anchor = self._anchors.get(identity)
+        if isinstance(answer, Failure):
+            if anchor is not None and anchor.failure is None:
+                anchor.failure = answer
+            self._apply(self._holds.failed(identity))
+            return
+        if answer is None:
+            self._apply(self._holds.denied(identity, sponsor))
+        else:
+            effects = self._holds.told(identity, sponsor, answer)
+            if anchor is not None and effects and anchor.home != self.identity:
+                anchor.home = self._holds.all[identity].owner
+            self._apply(effects)
+
+    def unsettled(self, sponsor: Identity, numbers: Iterable[int]) -> list[int]:
+        """Which hand-overs of `sponsor` are not settled here."""
+        return self._holds.unsettled(sponsor, numbers)
+
+    def questions(self, peer: Identity, most: int) -> list[int]:
+        """Hand-overs to ask `peer` about; see `HandOvers.ask`."""
+        return self._hand_overs.ask(peer, most)
+
+    def settled(self, numbers: Collection[int], unsettled: Collection[int]) -> None:
+        """What it answered."""
+        self._hand_overs.answered(numbers, unsettled)
+
+    def ended(self, peer: Identity) -> None:
+        """That incarnation is no more: it holds nothing, owns nothing, and registers nothing."""
+        self._dead[peer] = None
+        if len(self._dead) > MOST_DEAD:
+            del self._dead[next(iter(self._dead))]
+        self._correspondence.ended(peer)
+        for identity, claims in list(self._claims.items()):
+            if claims.died(peer):
+                self._let_go_unless_held(identity, claims)
+        self._hand_overs.died(peer)
+        self._apply(self._holds.died(peer))
+
+    def tidy(self) -> bool:
+        """Act upon what the garbage collector has told; whether there was anything."""
+        self._fetching.tidy()
+        if not self.has_news:
+            return False
+        while self._landed:
+            self._hand_overs.landed(self._landed.pop())
+        while self._dropped:
+            identity, version = self._dropped.pop()
+            self._apply(self._holds.dropped(identity, version))
+            if identity not in self._anchors:
+                self._fetching.freed(identity)
+            if identity in self._claims and identity not in self._anchors:
+                del self._claims[identity]
+        for peer in self._hand_overs.due():
+            self._correspondence.question(peer)
+        return True
+
+    # On the wire.
+
+    def write(self, reference: Reference[Any], segments: list[Buffer]) -> object:
+        """A reference as it goes into a message. If that goes to another node, it is handed on."""
+        anchor = cast("Anchor", reference.anchor)
+        self.wrote_any = True
+        if type(segments) is not Outgoing:
+            return [*anchor.identity, *anchor.home]
+        number = self._hand_overs.hand_on(anchor, segments.peer)
+        anchor.handed_on = True
+        segments.attach(_OnItsWay(number, self._landed))
+        return [*anchor.identity, *anchor.home, *self.identity, number]
+
+    def read(self, plain: object) -> Reference[object]:
+        """A reference that came in a message, or was copied. Raises ProtocolError."""
+        identity, home, sponsor = _parts(plain)
+        anchor = self._anchors.get(identity)
+        if anchor is None:
+            anchor = self._arrived(identity, home, sponsor)
+        elif home != self.identity and anchor.home != self.identity:
+            self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
+        reference = Reference[object](anchor)
+        self.read_any = True
+        if self.arrivals is not None:
+            self.arrivals.append(reference)
+        return reference
+
+    def _arrived(self, identity: ReferenceId, home: Identity, sponsor: Sponsor | None) -> Anchor:
+        if self._dropped:
+            # The same reference may have been dropped a moment ago.
+            self.tidy()
+        home = self._moved.get(identity, home)
+        if home == self.identity:
+            anchor = self._anchor(identity, home, 0)
+            anchor.error = ReferenceReleasedError(f"value {identity} of node {self.identity[0]} was freed: nobody held it any more")
+            return anchor
+        anchor = self._anchor(identity, home, self._numbers())
+        self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
+        if home in self._dead:
+            self._apply(self._holds.died(home))
+        return anchor
+
+    def _own(self, identity: ReferenceId, maker: str) -> Anchor:
+        anchor = self._anchor(identity, self.identity, 0)
+        anchor.maker = maker
+        self._claims[identity] = Claims()
+        return anchor
+
+    def _anchor(self, identity: ReferenceId, home: Identity, version: int) -> Anchor:
+        anchor = self._anchors[identity] = Anchor(identity, home, version, self._fetching, self._dropped, self._now())
+        self._correspondence.wake()
+        return anchor
+
+    def _let_go_unless_held(self, identity: ReferenceId, claims: Claims) -> None:
+        if not claims.held:
+            self._claimed.pop(identity, None)
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Claim):
+                self._correspondence.claim(effect.owner, effect.identity, effect.version, effect.after)
+            elif isinstance(effect, Release):
+                self._correspondence.release(effect.owner, effect.identity, effect.version)
+            elif isinstance(effect, Ask):
+                self._correspondence.ask(effect.sponsor, effect.identity, effect.after)
+            else:
+                self._conclude(effect)
+
+    def _conclude(self, effect: Settled | Lost) -> None:
+        anchor = self._anchors.get(effect.identity)
+        if anchor is None:
+            return
+        if isinstance(effect, Lost):
+            anchor.error = lost(effect.owner, effect.identity, owner_died=effect.owner_died)
+        anchor.tell()
+
+
+def lost(owner: Identity, identity: ReferenceId, *, owner_died: bool) -> Exception:
+    """What to raise for a value that cannot be had any more."""
+    maker, _, number = identity
+    value = f"the value that {maker} made as number {number}"
+    if owner_died:
+        return OwnerDiedError(f"{value} went down with its owner, node {owner[0]} (incarnation {owner[1]}); make it again")
+    return ReferenceReleasedError(
+        f"{value} was freed by its owner, node {owner[0]}: whoever handed the reference on ended, or let go of it, before this node was "
+        "registered as a holder"
+    )
+
+
+def _parts(plain: object) -> tuple[ReferenceId, Identity, Sponsor | None]:
+    """What `ReferenceTable.write` made. Raises ProtocolError."""
+    items = plain if isinstance(plain, list) else []
+    kinds = (str, int, int, str, int, str, int, int)
+    if len(items) not in (5, 8) or any(type(item) is not kind for item, kind in zip(items, kinds, strict=False)):
+        raise ProtocolError("a reference is a list of its identity and its owner, and of who handed it on")
+    maker, incarnation, number, owner, owner_incarnation, *rest = items
+    sponsor = Sponsor((rest[0], rest[1]), rest[2]) if rest else None
+    return (maker, incarnation, number), (owner, owner_incarnation), sponsor

@@ -22,7 +22,7 @@ import attrs
 from cbor2 import CBORTag, dumps, loads
 
 from actors.errors import DecodeError, EncodeError, ProtocolError
-from runtime.wire.frames import Buffer
+from runtime.wire.frames import Buffer, Outgoing
 from runtime.wire.readers import ContentReader, content_readers, segment_readers
 from runtime.wire.segments import Segment
 from runtime.wire.values import ARGUMENTS, OWN_TAGS, SCALARS, SPILLED, Extension, PlainWriter, UnsendableError, steps_for
@@ -97,14 +97,10 @@ class Codec:
 
     def encode_arguments(self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]) -> bytes:
         """The CBOR item for the arguments of a call. Raises EncodeError like `encode`; paths begin with `args[0]` or the keyword."""
-        if not kwargs and SCALARS.issuperset(map(type, args)):
-            try:
-                # The hot path: one call of one number is two bytes, and building a list for cbor2 would cost as much as encoding it.
-                encoded = b"\x81" + dumps(args[0]) if len(args) == 1 else dumps(args)
-                return encoded if len(encoded) <= MAX_IN_PLACE else self._bounded(encoded, segments, "args")
-            except UnicodeEncodeError:
-                pass
         if not kwargs:
+            encoded = self.encode_scalars(args)
+            if encoded is not None:
+                return encoded
             return self._encode(lambda writer: writer.write_all(args, 0), segments, "args")
         try:
             positional = self._encode_plain(lambda writer: writer.write_all(args, 0), segments, "args")
@@ -114,7 +110,18 @@ class Codec:
                 raise EncodeError(str(error)[1:], path=error.path[1:]) from None
             raise
         head = b"\xd9" + ARGUMENTS.to_bytes(2, "big") + b"\x82"
-        return self._bounded(head + positional + keywords, segments, "args")
+        return self._completed(head + positional + keywords, segments, "args")
+
+    def encode_scalars(self, args: tuple[object, ...]) -> bytes | None:
+        """Like `encode_arguments`, for the hot path: arguments that are all plain and small; None for others."""
+        if not SCALARS.issuperset(map(type, args)):
+            return None
+        try:
+            # One call of one number is two bytes, and building a list for cbor2 would cost as much as encoding it.
+            encoded = b"\x81" + dumps(args[0]) if len(args) == 1 else dumps(args)
+        except UnicodeEncodeError:
+            return None
+        return encoded if len(encoded) <= MAX_IN_PLACE else None
 
     def decode(self, control: bytes, segments: Sequence[Segment] = ()) -> object:
         """The value of a control part.
@@ -125,6 +132,14 @@ class Codec:
         """
         decoders = self._decoders(segments) if segments else self._without_segments
         return self._load(control, decoders)
+
+    def decode_shared(self, control: bytes, segments: Sequence[Buffer]) -> object:
+        """Like `decode`, for bytes that others read as well, now or later: all arrays are read-only, and those in segments lie over
+        them.
+        """
+        take = _taker(segments)
+        readers = self._readers | {tag: _callback(reader) for tag, reader in segment_readers(take, shared=True).items()}
+        return self._load(control, readers | {SPILLED: _callback(self._spilled(take, readers))})
 
     def decode_arguments(self, item: object) -> tuple[tuple[object, ...], dict[str, object]]:
         """Positional and keyword arguments, from what an item made by `encode_arguments` decoded to. Raises ProtocolError."""
@@ -179,7 +194,13 @@ class Codec:
         return found
 
     def _encode(self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str) -> bytes:
-        return self._bounded(self._encode_plain(write, segments, path), segments, path)
+        return self._completed(self._encode_plain(write, segments, path), segments, path)
+
+    def _completed(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
+        bounded = self._bounded(encoded, segments, path)
+        if type(segments) is Outgoing:
+            segments.complete()
+        return bounded
 
     def _encode_plain(self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str) -> bytes:
         count = len(segments)
@@ -228,17 +249,14 @@ class Codec:
         return value
 
     def _decoders(self, segments: Sequence[Segment]) -> dict[int, _Callback]:
-        """Callbacks for one decoding: each segment may be used once, so that a short message cannot stand for much memory."""
-        left: list[Segment | None] = list(segments)
+        """Callbacks for one decoding."""
+        take = _taker(segments)
+        readers = self._readers | {tag: _callback(reader) for tag, reader in segment_readers(take).items()}
+        return readers | {SPILLED: _callback(self._spilled(take, readers))}
 
-        def take(index: object) -> Segment:
-            if type(index) is not int or not 0 <= index < len(left):
-                raise ProtocolError(f"a reference to segment {index!r}, where there are {len(left)}")
-            segment = left[index]
-            if segment is None:
-                raise ProtocolError(f"a second reference to segment {index}")
-            left[index] = None
-            return segment
+    def _spilled(self, take: Callable[[object], Segment], readers: Mapping[int, _Callback]) -> ContentReader:
+        """The reader of an encoded value that is a segment itself, in which there is no other such."""
+        inner = {**readers, SPILLED: _callback(_refuser(SPILLED))}
 
         def spilled(index: object) -> object:
             segment = take(index)
@@ -246,9 +264,23 @@ class Codec:
                 raise ProtocolError(f"an encoded value of {len(segment)} bytes, where {self._max_payload} are allowed")
             return self._load(bytes(segment), inner)
 
-        inner = self._readers | {tag: _callback(reader) for tag, reader in segment_readers(take).items()}
-        inner[SPILLED] = _callback(_refuser(SPILLED))
-        return inner | {SPILLED: _callback(spilled)}
+        return spilled
+
+
+def _taker(segments: Sequence[Segment]) -> Callable[[object], Segment]:
+    """Gives out each segment once, so that a short message cannot stand for much memory."""
+    left: list[Segment | None] = list(segments)
+
+    def take(index: object) -> Segment:
+        if type(index) is not int or not 0 <= index < len(left):
+            raise ProtocolError(f"a reference to segment {index!r}, where there are {len(left)}")
+        segment = left[index]
+        if segment is None:
+            raise ProtocolError(f"a second reference to segment {index}")
+        left[index] = None
+        return segment
+
+    return take
 
 
 def _callback(reader: ContentReader) -> _Callback:

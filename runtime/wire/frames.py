@@ -27,6 +27,41 @@ from runtime.wire.segments import ReceivedSegment, Segment
 Buffer = bytes | bytearray | memoryview
 """What may travel as a segment."""
 
+
+class Attachment(bytes):
+    """A segment of one byte that nobody reads. It lives for as long as its message may be sent, or sent again, and keeps what is `held`."""
+
+    held: list[object]
+
+    def __new__(cls) -> Attachment:
+        attachment = super().__new__(cls, b"\0")
+        attachment.held = []
+        return attachment
+
+
+class Outgoing(list[Buffer]):
+    """The segments of a message to one peer, for what is encoded differently for each. `peer`: its name and incarnation."""
+
+    __slots__ = ("attachment", "peer")
+
+    def __init__(self, peer: tuple[str, int]) -> None:
+        super().__init__()
+        self.peer = peer
+        self.attachment: Attachment | None = None
+
+    def attach(self, thing: object) -> None:
+        """Keep `thing` until the message is received, or will never be."""
+        if self.attachment is None:
+            self.attachment = Attachment()
+        self.attachment.held.append(thing)
+
+    def complete(self) -> None:
+        """All is written: the attachment is the last segment, so that it lives until the peer has the whole message."""
+        if self.attachment is not None:
+            self.append(self.attachment)
+            self.attachment = None
+
+
 HEADER = struct.Struct("!BBHI")
 """Kind, flags, number of segments, bytes in the control part; the sizes of the segments follow, four bytes each."""
 

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from actors.errors import DecodeError, ProtocolError
 from actors.messages import MessageType, message_type
 from runtime.wire.frames import Buffer
-from runtime.wire.segments import Segment, writable
+from runtime.wire.segments import ReceivedSegment, Segment, writable
 from runtime.wire.values import (
     ARRAY,
     DATE,
@@ -47,9 +47,13 @@ collide would make building the dict take the square of their number."""
 _DTYPE = re.compile(r"[<>|=][biufcSUMmV]\d{1,9}(\[\d{0,9}[A-Za-zμ]{1,2}\])?")
 
 
-def segment_readers(take: Callable[[object], Segment]) -> dict[int, ContentReader]:
-    """A reader for each tag that may refer to a segment; `take` hands out a segment by its index. What was received large is not copied."""
-    return {SEGMENT: lambda content: bytes(take(content)), ARRAY: lambda content: _array(content, take)}
+def segment_readers(take: Callable[[object], Segment], *, shared: bool = False) -> dict[int, ContentReader]:
+    """A reader for each tag that may refer to a segment; `take` hands out a segment by its index. What was received large is not copied.
+
+    `shared`: arrays are read-only, because others read their memory as well.
+    """
+    memory = _read_only if shared else writable
+    return {SEGMENT: lambda content: bytes(take(content)), ARRAY: lambda content: _array(content, take, memory)}
 
 
 def content_readers(find_class: Callable[[str], type]) -> dict[int, ContentReader]:
@@ -198,10 +202,14 @@ def _numpy_scalar(content: Any) -> object:
     return _ndarray(dtype, [], bytearray(data))[()]
 
 
-def _array(content: Any, take: Callable[[object], Segment]) -> object:
+def _array(content: Any, take: Callable[[object], Segment], memory: Callable[[Segment], Buffer]) -> object:
     dtype, shape, data = _list(content)
     # Users write into arrays: whether they can must not depend on how the bytes happened to arrive.
-    return _ndarray(dtype, _list(shape), writable(data if type(data) is bytes else take(data)))
+    return _ndarray(dtype, _list(shape), memory(data if type(data) is bytes else take(data)))
+
+
+def _read_only(segment: Segment) -> Buffer:
+    return bytes(segment) if isinstance(segment, ReceivedSegment) else memoryview(segment).toreadonly()
 
 
 def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:

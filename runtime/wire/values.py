@@ -55,12 +55,13 @@ Step = Callable[["PlainWriter", Any, int], object]
 class Extension:
     """A type that a room above teaches the codec: instances of `type` travel as `tag` around what `to_plain` makes of them.
 
-    `from_plain` gets that again, and raises anything but DecodeError only for what `to_plain` never makes.
+    `to_plain` is given the segments of the message as well, to which it may add; these are an `Outgoing` if it goes to a peer, and not
+    if the value is only copied. `from_plain` gets what it made again, and raises anything but DecodeError only for what it never makes.
     """
 
     tag: int
     type: type
-    to_plain: Callable[[Any], object]
+    to_plain: Callable[[Any, list[Buffer]], object]
     from_plain: Callable[[Any], object]
 
 
@@ -177,7 +178,7 @@ class _Steps(dict[type, Step]):
 
 def _extension_step(extension: Extension) -> Step:
     def step(writer: PlainWriter, value: object, depth: int) -> object:
-        return CBORTag(extension.tag, writer.write(extension.to_plain(value), depth))
+        return CBORTag(extension.tag, writer.write(extension.to_plain(value, writer.segments), depth))
 
     return step
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections import Counter
@@ -24,7 +23,6 @@ from actors.errors import (
     MailboxFullError,
     MethodNotFoundError,
     OutcomeUnknownError,
-    ReferenceReleasedError,
     ReplyEncodeError,
     SelfCallError,
 )
@@ -799,41 +797,6 @@ async def test_a_call_whose_deadline_passes_in_the_mailbox_does_not_run(worker: 
             await worker.open_gate()
         await worker.note("end")
         assert "too late" not in await worker.read()
-
-
-async def test_a_result_left_with_its_owner_is_fetched_from_anywhere_and_freed_when_dropped(pair: Pair, where: str, worker: Worker) -> None:
-    relay = await pair.there.spawn(Relay)
-    table = (pair.here if where == "here" else pair.there)._station.references
-    with trio.fail_after(5):
-        reference = await worker.echo.remote([1, 2, 3])
-        assert reference.owner == where
-        assert await reference.fetch() == [1, 2, 3]
-        assert await relay.fetch(reference) == [1, 2, 3]
-        assert len(table) == 1
-        address = reference.address
-        del reference
-        gc.collect()
-        while len(table):  # noqa: ASYNC110  the table has no event for it, and needs none
-            await trio.sleep(0.01)
-        again = pair.here._station.make_reference(address)
-        with pytest.raises(ReferenceReleasedError):
-            await again.fetch()
-
-
-async def test_a_result_left_with_its_owner_is_what_the_method_returned_then(worker: Worker) -> None:
-    with trio.fail_after(5):
-        reference = await worker.give_and_change.remote()
-        await worker.change_kept()
-        assert await worker.kept_value() == [1, 2]
-        assert await reference.fetch() == [1]
-        with pytest.raises(ReplyEncodeError):
-            await worker.unsendable.remote()
-
-
-async def test_a_reference_to_a_call_that_raises_raises_at_once(pair: Pair, where: str, worker: Worker) -> None:
-    with trio.fail_after(5), pytest.raises(OutOfStockError):
-        await worker.fail.remote("registered")
-    assert not len((pair.here if where == "here" else pair.there)._station.references)
 
 
 async def test_a_call_that_runs_when_its_actor_crashes_ends_with_an_unknown_outcome_and_those_behind_it_unexecuted(worker: Worker) -> None:

@@ -24,7 +24,7 @@ from runtime.membership.lease import LeaseClock
 from runtime.membership.names import Names
 from runtime.membership.promises import NAMES
 from runtime.membership.states import STATES, States
-from runtime.references.table import ReferenceTable
+from runtime.references.claims import Claims
 from runtime.simulation import simulate_once
 from runtime.store.interface import Put
 from runtime.store.service import RemoteStore
@@ -159,7 +159,7 @@ def unbounded_queue() -> AbstractContextManager[object]:
 @plant
 def holder_not_removed_on_death() -> AbstractContextManager[object]:
     """What a dead node held is kept for ever."""
-    return planted(ReferenceTable, "died", lambda self, holder: None)
+    return planted(Claims, "died", lambda self, holder: False)
 
 
 @plant

@@ -246,7 +246,9 @@ def test_a_class_that_cannot_be_imported_says_what_to_do() -> None:
 
 
 def test_extensions_carry_types_of_other_rooms_and_their_subclasses() -> None:
-    codec = Codec([Extension(70_000, Temperature, lambda t: (t.degrees,), lambda plain: Temperature(*plain))], sentinel=b"12345678")
+    codec = Codec(
+        [Extension(70_000, Temperature, lambda t, segments: (t.degrees,), lambda plain: Temperature(*plain))], sentinel=b"12345678"
+    )
     assert crossed([Warmth(3.5)], codec)[0].degrees == 3.5
     for malformed in (5, [1, 2], []):
         with pytest.raises(ProtocolError):
@@ -255,7 +257,7 @@ def test_extensions_carry_types_of_other_rooms_and_their_subclasses() -> None:
         CODEC.decode(dumps(CBORTag(70_000, [1])))
     for taken in (2, 28, TUPLE):
         with pytest.raises(ValueError, match="taken"):
-            Codec([Extension(taken, Temperature, str, str)], sentinel=b"12345678")
+            Codec([Extension(taken, Temperature, lambda t, segments: str(t), str)], sentinel=b"12345678")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,223 @@
+"""What a node has to say to others about references, gathered and said: claims, releases, and questions.
+
+One letter to each node is under way at a time; what comes up meanwhile goes with the next. A letter that is not answered is written again
+for as long as its receiver may live. Everything in it may be said twice, so it does no harm that an answer was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from actors.errors import ActorNotFoundError, CallError
+from runtime.references.claims import Identity, ReferenceId
+
+if TYPE_CHECKING:
+    from runtime.references.table import ReferenceTable
+
+GATHER_SECONDS = 0.001
+"""How long the first thing to be said waits for others."""
+
+LOOK_SECONDS = (0.005, 0.2)
+"""How often the garbage collector's notes are read while there are references: sooner after there were any."""
+
+AGAIN_SECONDS = 0.1
+"""Until a letter that failed is written again."""
+
+MOST_ITEMS = 10_000
+"""Of one kind in one letter."""
+
+logger = logging.getLogger("understudy.references")
+
+
+class _Letter:
+    """What is to be said to one node. Times are those before which it need not be said."""
+
+    __slots__ = ("asks", "claims", "not_before", "questions_at", "releases", "under_way")
+
+    def __init__(self) -> None:
+        self.claims: dict[ReferenceId, tuple[int, float]] = {}
+        self.releases: dict[ReferenceId, int] = {}
+        self.asks: dict[ReferenceId, float] = {}
+        self.questions_at = math.inf
+        self.not_before = -math.inf
+        self.under_way = False
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.claims or self.releases or self.asks or self.questions_at < math.inf or self.under_way)
+
+    def due_at(self) -> float:
+        """When there is something to say: at once where that is minus infinity."""
+        first = -math.inf if self.releases else self.questions_at
+        for _, at in self.claims.values():
+            first = min(first, at)
+        for at in self.asks.values():
+            first = min(first, at)
+        return max(first, self.not_before)
+
+
+class Correspondence:
+    """See the module. `service(node, incarnation)` gives a handle of that node's `ReferenceService`."""
+
+    def __init__(self, identity: Identity, service: Callable[[str, int], Any], now: Callable[[], float]) -> None:
+        self._identity = identity
+        self._service = service
+        self._now = now
+        self._letters: dict[Identity, _Letter] = {}
+        self._awake: trio.Event | None = None
+        self._is_looking = True
+        self.table: ReferenceTable
+
+    def claim(self, owner: Identity, identity: ReferenceId, version: int, after: float) -> None:
+        """Tell `owner`, in `after` seconds, that this node holds a value."""
+        self._letter(owner).claims[identity] = (version, self._now() + after if after else -math.inf)
+        self._hurry()
+
+    def release(self, owner: Identity, identity: ReferenceId, version: int) -> None:
+        """Tell `owner` that it does not any more."""
+        letter = self._letter(owner)
+        letter.releases[identity] = max(version, letter.releases.get(identity, 0))
+        claim = letter.claims.get(identity)
+        if claim is not None and claim[0] <= version:
+            del letter.claims[identity]
+        self._hurry()
+
+    def ask(self, sponsor: Identity, identity: ReferenceId, after: float) -> None:
+        """Ask `sponsor`, in `after` seconds, where a value is."""
+        self._letter(sponsor).asks[identity] = self._now() + after if after else -math.inf
+        self._hurry()
+
+    def question(self, peer: Identity) -> None:
+        """Ask `peer` which hand-overs are not settled there."""
+        letter = self._letter(peer)
+        letter.questions_at = min(letter.questions_at, self._now())
+        self._hurry()
+
+    def ended(self, peer: Identity) -> None:
+        """There is nobody to write to."""
+        self._letters.pop(peer, None)
+
+    def wake(self) -> None:
+        """There is a reference now, which may be dropped at any time."""
+        if not self._is_looking and self._awake is not None:
+            self._awake.set()
+
+    async def run(self) -> None:
+        """Say all that comes up, for as long as the node lives."""
+        async with trio.open_nursery() as nursery:
+            pause = LOOK_SECONDS[1]
+            while True:
+                self._awake = trio.Event()
+                news = self.table.tidy()
+                soonest = self._dispatch(nursery)
+                pause = LOOK_SECONDS[0] if news else min(2 * pause, LOOK_SECONDS[1])
+                self._is_looking = self.table.is_busy
+                with trio.move_on_at(min(soonest, self._now() + pause if self._is_looking else math.inf)):
+                    await self._awake.wait()
+                    # Much of what comes up comes together.
+                    await trio.sleep(GATHER_SECONDS)
+
+    def _dispatch(self, nursery: trio.Nursery) -> float:
+        """Begin the letters that are due; returns when the next is."""
+        now = self._now()
+        soonest = math.inf
+        for peer, letter in list(self._letters.items()):
+            if letter.under_way:
+                continue
+            if letter.is_empty:
+                del self._letters[peer]
+                continue
+            due = letter.due_at()
+            if due <= now:
+                letter.under_way = True
+                nursery.start_soon(self._write, peer, letter)
+            else:
+                soonest = min(soonest, due)
+        return soonest
+
+    async def _write(self, peer: Identity, letter: _Letter) -> None:
+        try:
+            await self._tell(peer, letter)
+            await self._ask(peer, letter)
+            await self._question(peer, letter)
+        except ActorNotFoundError:
+            # A system service is missing only where its node has ended, and perhaps nobody else says so: it may have been no member.
+            self.table.ended(peer)
+        except CallError as error:
+            logger.info("a letter about references to node %s failed and is written again: %s", peer[0], error)
+            letter.not_before = self._now() + AGAIN_SECONDS
+        finally:
+            letter.under_way = False
+            self._hurry()
+
+    async def _tell(self, peer: Identity, letter: _Letter) -> None:
+        now = self._now()
+        claims = {identity: version for identity, (version, at) in letter.claims.items() if at <= now}
+        releases = dict(letter.releases)
+        if not claims and not releases:
+            return
+        answers = await self._service(*peer).update(
+            *self._identity,
+            [[*identity, version] for identity, version in claims.items()],
+            [[*identity, version] for identity, version in releases.items()],
+        )
+        # Only now: what was not answered is said again.
+        for identity, version in claims.items():
+            if letter.claims.get(identity, (0, 0.0))[0] == version:
+                del letter.claims[identity]
+        for identity, version in releases.items():
+            if letter.releases.get(identity) == version:
+                del letter.releases[identity]
+        for (identity, version), answer in zip(claims.items(), answers[0], strict=True):
+            self.table.confirmed(identity, version, peer, _identity(answer))
+        for (identity, version), answer in zip(releases.items(), answers[1], strict=True):
+            owner = _identity(answer)
+            if owner is not None and owner != peer:
+                self.release(owner, identity, version)
+
+    async def _ask(self, peer: Identity, letter: _Letter) -> None:
+        now = self._now()
+        asks = [identity for identity, at in letter.asks.items() if at <= now]
+        if not asks:
+            return
+        answers = await self._service(*peer).where([list(identity) for identity in asks])
+        for identity in asks:
+            letter.asks.pop(identity, None)
+        for identity, answer in zip(asks, answers, strict=True):
+            self.table.told(identity, peer, _identity(answer) if isinstance(answer, list) else answer)
+
+    async def _question(self, peer: Identity, letter: _Letter) -> None:
+        if letter.questions_at > self._now():
+            return
+        letter.questions_at = math.inf
+        numbers = self.table.questions(peer, MOST_ITEMS)
+        if not numbers:
+            return
+        try:
+            unsettled = await self._service(*peer).unsettled(*self._identity, numbers)
+        except BaseException:
+            self.table.settled(numbers, numbers)
+            letter.questions_at = -math.inf
+            raise
+        self.table.settled(numbers, frozenset(unsettled))
+        if unsettled or len(numbers) == MOST_ITEMS:
+            letter.questions_at = self._now() + LOOK_SECONDS[0]
+
+    def _letter(self, peer: Identity) -> _Letter:
+        letter = self._letters.get(peer)
+        if letter is None:
+            letter = self._letters[peer] = _Letter()
+        return letter
+
+    def _hurry(self) -> None:
+        if self._awake is not None:
+            self._awake.set()
+
+
+def _identity(answer: Any) -> Identity | None:
+    return (answer[0], answer[1]) if answer is not None else None

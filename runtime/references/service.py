@@ -1,0 +1,81 @@
+"""The service of each node for what others say and ask about references."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from actors.actor import Actor
+from actors.errors import ProtocolError
+from actors.method import method
+from runtime.references.claims import Identity, ReferenceId
+from runtime.references.values import Failure
+
+if TYPE_CHECKING:
+    from runtime.references.owned import OwnValues
+    from runtime.references.table import ReferenceTable
+
+REFERENCE_SERVICE = "@references"
+
+
+class ReferenceService(Actor):
+    """All of it may be asked twice."""
+
+    def __init__(self, table: ReferenceTable, values: OwnValues) -> None:
+        self._table = table
+        self._values = values
+
+    @method(concurrent=True, idempotent=True)
+    async def update(self, holder: str, incarnation: int, claims: list[Any], releases: list[Any]) -> list[Any]:
+        """Claims and releases of a holder; for each, who owns the value, None if that is not known here."""
+        who = (holder, incarnation)
+        return [
+            [_plain(self._table.claim(*_worded(word, who))) for word in claims],
+            [_plain(self._table.release(*_worded(word, who))) for word in releases],
+        ]
+
+    @method(concurrent=True, idempotent=True)
+    async def unsettled(self, sponsor: str, incarnation: int, numbers: list[int]) -> list[int]:
+        """Which hand-overs of `sponsor` are not settled here."""
+        return self._table.unsettled((sponsor, incarnation), numbers)
+
+    @method(concurrent=True, idempotent=True)
+    async def where(self, identities: list[Any]) -> list[Any]:
+        """For each value that this node has handed on: who owns it, the error of the call that made it, or None if it is not held here."""
+        answers = [self._table.where(_reference(identity)) for identity in identities]
+        return [answer if isinstance(answer, Failure) else _plain(answer) for answer in answers]
+
+    @method(concurrent=True, idempotent=True)
+    async def fetch(self, identity: list[Any]) -> object:
+        """A value of this node, once it is there; see `OwnValues.served`."""
+        return await self._values.served(_reference(identity))
+
+    @method(concurrent=True, idempotent=True)
+    async def outcomes(self, identities: list[Any], wait: bool) -> list[int]:
+        """The places of those in `identities` that have outcomes. With `wait`, once there is one, or after a long while."""
+        return await self._values.outcomes([_reference(identity) for identity in identities], wait=wait)
+
+    @method(concurrent=True)
+    async def call_value(self, identity: list[Any], name: str, args: list[object], kwargs: dict[str, object]) -> object:
+        """Run a method of a value; see `OwnValues.call`."""
+        return await self._values.call(_reference(identity), name, tuple(args), kwargs)
+
+    @method(concurrent=True)
+    async def call_and_keep(self, identity: list[Any], name: str, args: list[object], kwargs: dict[str, object]) -> object:
+        """Likewise, called for a reference to the result; see `OwnValues.call_and_keep`."""
+        return await self._values.call_and_keep(_reference(identity), name, tuple(args), kwargs)
+
+
+def _plain(owner: Identity | None) -> list[object] | None:
+    return list(owner) if owner is not None else None
+
+
+def _reference(word: Any) -> ReferenceId:
+    if not isinstance(word, list) or [type(item) for item in word] != [str, int, int]:
+        raise ProtocolError("a reference is named by a text and two numbers")
+    return word[0], word[1], word[2]
+
+
+def _worded(word: Any, holder: Identity) -> tuple[ReferenceId, Identity, int]:
+    if not isinstance(word, list) or len(word) != 4 or type(word[3]) is not int or word[3] < 1:
+        raise ProtocolError("a claim or release is a reference and a version")
+    return _reference(word[:3]), holder, word[3]

@@ -1,0 +1,75 @@
+"""Three live nodes in the test's own event loop, over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, ParamSpec, TypeVar, cast
+
+import attrs
+import pytest
+
+from runtime import open_node
+from runtime.node import Node
+
+P = ParamSpec("P")
+A = TypeVar("A")
+
+SECRET = "a secret for the tests of references"
+
+
+@attrs.frozen
+class Three:
+    """A driver, and two nodes that have values and use them."""
+
+    driver: Node
+    first: Node
+    second: Node
+
+    def node(self, name: str) -> Node:
+        """One of them by its name."""
+        found: Node = getattr(self, name)
+        return found
+
+    async def spawn(self, actor: Callable[P, A], on: str) -> A:
+        """A handle of the driver's to a new actor on that node."""
+        spawn: Any = self.driver.options(on=on).spawn
+        return cast("A", await spawn(actor))
+
+    @asynccontextmanager
+    async def another(self, name: str) -> AsyncIterator[Node]:
+        """One more node."""
+        async with open_node(name, join=self.driver.address, secret=SECRET) as node:
+            for each in (self.driver, self.first, self.second):
+                await each.wait_for(4)
+            yield node
+
+    async def kill(self, node: Node) -> None:
+        """End a node for the others, as if its process were gone."""
+        identity = (node.name, node.incarnation)
+        for link in list(node.station.peers.links.values()):
+            link.end("killed by the test")
+        for each in (self.driver, self.first, self.second):
+            each._ended(identity, "killed by the test")
+
+    def received_by(self, name: str) -> int:
+        """Bytes, over all links of that node."""
+        return sum(link.counters.bytes_received for link in self.node(name).station.peers.links.values())
+
+    def sent(self, source: str, target: str) -> int:
+        """Bytes from one node to another."""
+        there = self.node(source)
+        return self.node(target).station.peers.links[there.name, there.incarnation].counters.bytes_received
+
+
+@pytest.fixture
+async def three() -> AsyncIterator[Three]:
+    """A cluster of three."""
+    async with (
+        open_node("driver", secret=SECRET) as driver,
+        open_node("first", join=driver.address, secret=SECRET) as first,
+        open_node("second", join=driver.address, secret=SECRET) as second,
+    ):
+        for node in (driver, first, second):
+            await node.wait_for(3)
+        yield Three(driver, first, second)

@@ -1,0 +1,373 @@
+"""References between live nodes: usable before the value is there, fetched from anywhere, and freed when nobody holds them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from actors import wait_all, wait_any
+from actors.errors import (
+    ActorDiedError,
+    ArgumentLostError,
+    EncodeError,
+    MethodNotFoundError,
+    NotTheOwnerError,
+    OwnerDiedError,
+    ReferenceNotReadyError,
+    RemoteError,
+    ReplyEncodeError,
+)
+from runtime.node import Node
+from tests.references.conftest import Three
+from tests.references.keepers import Adder, Keeper, Maker, OutOfStockError, Point, Waiter
+
+WHERE = pytest.mark.parametrize("where", ["driver", "first"])
+"""The node that has the values: the same promises hold on the caller's own node and on another."""
+
+
+async def until(met: Callable[[], object]) -> None:
+    """Wait for what no event tells of; the test's time-out bounds it."""
+    while not met():  # noqa: ASYNC110  the tables have no event for it, and need none
+        gc.collect()
+        await trio.sleep(0.005)
+
+
+def untyped(three: Three, handle: Any) -> Any:
+    """A handle that lets any method be tried."""
+    return three.driver.station.make_handle(attrs.evolve(handle.address, class_path=""))
+
+
+def values(node: Node) -> int:
+    """How many values the node keeps."""
+    return len(node.station.references)
+
+
+@WHERE
+async def test_a_result_left_with_its_owner_is_fetched_from_anywhere_and_freed_when_dropped(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, "second")
+    reference = await maker.make.remote([1, 2, 3])
+    assert reference.owner == where
+    assert await reference.fetch() == [1, 2, 3]
+    await keeper.keep("it", reference)
+    assert await keeper.fetch("it") == [1, 2, 3]
+    assert values(three.node(where)) == 1
+    del reference
+    gc.collect()
+    assert await keeper.fetch("it") == [1, 2, 3]
+    await keeper.let_go("it")
+    await until(lambda: not values(three.node(where)))
+
+
+@WHERE
+async def test_a_reference_is_there_before_its_value_and_all_who_wait_get_it(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, "second")
+    with trio.fail_after(5):
+        reference = await maker.make_at_gate.remote("late")
+        await keeper.keep("it", reference)
+        assert not await reference.ready()
+        assert not await keeper.is_ready("it")
+        got: list[object] = []
+
+        async def fetch(handle: Any, *args: object) -> None:
+            got.append(await handle(*args))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch, reference.fetch)
+            nursery.start_soon(fetch, keeper.fetch, "it")
+            await trio.testing.wait_all_tasks_blocked()
+            assert got == []
+            await maker.open_gate()
+        assert got == ["late", "late"]
+        assert await reference.ready()
+        assert await keeper.is_ready("it")
+
+
+@WHERE
+async def test_the_error_of_the_producing_call_reaches_every_holder(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, "second")
+    reference = await maker.fail.remote("no bolts")
+    await keeper.keep("it", reference)
+    for _ in range(2):
+        with pytest.raises(OutOfStockError, match="no bolts") as caught:
+            await reference.fetch()
+        assert isinstance(caught.value, RemoteError)
+        assert (caught.value.actor, caught.value.method, caught.value.node) == (maker.name, "fail", where)  # type: ignore[attr-defined]
+        with pytest.raises(OutOfStockError, match="no bolts"):
+            await keeper.fetch("it")
+    assert await reference.ready()
+    del reference, caught
+    await keeper.let_go("it")
+    await until(lambda: not values(three.node(where)))
+
+
+@WHERE
+async def test_an_actor_that_ends_before_it_answers_is_told_to_every_holder(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, "second")
+    reference = await maker.make_at_gate.remote("never")
+    await keeper.keep("it", reference)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for fetch in (reference.fetch, lambda: keeper.fetch("it")):
+                nursery.start_soon(refused, fetch)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(RemoteError):
+                await maker.crash()
+
+
+async def refused(fetch: Callable[[], Any]) -> None:
+    # What a keeper has caught of it arrives as what a method raised.
+    with pytest.raises((ActorDiedError, RemoteError), match="ended while the call was running"):
+        await fetch()
+
+
+@WHERE
+async def test_a_method_that_is_not_there_is_told_by_the_reference(three: Three, where: str) -> None:
+    maker: Any = await three.spawn(Maker, where)
+    reference = await untyped(three, maker).nothing.remote()
+    with pytest.raises(MethodNotFoundError):
+        await reference.fetch()
+
+
+@WHERE
+async def test_what_is_kept_is_what_the_method_returned_then(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    reference = await maker.make_and_change.remote()
+    assert await maker.change() == [1, 2]
+    assert await reference.fetch() == [1]
+    unsendable = await maker.unsendable.remote()
+    with pytest.raises(ReplyEncodeError):
+        await unsendable.fetch()
+    with pytest.raises(EncodeError, match="value"):
+        await three.driver.put(object())
+
+
+async def test_arguments_that_cannot_be_sent_raise_at_once_and_leave_nothing(three: Three) -> None:
+    maker = await three.spawn(Maker, "first")
+    kept = await three.driver.put(1)
+    with pytest.raises(EncodeError):
+        await maker.make.remote([kept, object()])
+    with pytest.raises(EncodeError):
+        await maker.make([kept, object()])
+    del kept
+    await until(lambda: not values(three.driver) and not three.driver.station.references.held)
+
+
+@WHERE
+async def test_only_the_owner_has_the_value_itself(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, where)
+    other = await three.spawn(Keeper, "second")
+    reference = await maker.make_at_gate.remote({"a": 1})
+    await keeper.keep("it", reference)
+    await other.keep("it", reference)
+    with pytest.raises(ReferenceNotReadyError):
+        await keeper.local_value("it")
+    await maker.open_gate()
+    await reference.fetch()
+    assert await keeper.local_value("it") == {"a": 1}
+    with pytest.raises(NotTheOwnerError, match=f"{where}.*second"):
+        await other.local_value("it")
+
+
+async def test_references_travel_inside_values_answers_items_and_other_references(three: Three) -> None:
+    first, second = await three.spawn(Keeper, "first"), await three.spawn(Keeper, "second")
+    inner = await three.driver.put("inner")
+    await first.keep_all([inner, inner])
+    given = await first.give("0")
+    assert given == inner
+    assert hash(given) == hash(inner)
+    outer = await three.driver.put({"in": [inner]})
+    await second.keep("outer", outer)
+    del inner, given, outer
+    await first.let_go("0")
+    await first.let_go("1")
+    await until(lambda: values(three.driver) == 2)
+    found = await second.fetch("outer")
+    assert await found["in"][0].fetch() == "inner"
+    async for item in second.stream("outer"):
+        assert await (await item.fetch())["in"][0].fetch() == "inner"
+        del item
+    del found
+    await until(lambda: not values(three.driver))
+
+
+async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_are_freed(three: Three) -> None:
+    one = await three.driver.put([])
+    two = await three.driver.put([one])
+    anchor = three.driver.station.references.find(one.anchor.identity)
+    assert anchor is not None
+    kept = anchor.kept
+    assert kept is not None
+    # What a mutable value would do; values are copied when they are kept, so only the runtime itself can close the ring.
+    anchor.kept = three.driver.station.values.own._packing.pack([two], "value")
+    assert values(three.driver) == 2
+    del one, two, anchor, kept
+    await until(lambda: not values(three.driver))
+
+
+async def test_dropping_in_any_order_on_any_node_frees_what_nobody_holds(three: Three) -> None:
+    keepers = [await three.spawn(Keeper, name) for name in ("driver", "first", "second")]
+    for number in range(30):
+        reference = await three.node(("driver", "first", "second")[number % 3]).put(number)
+        for keeper in keepers:
+            await keeper.keep(str(number), reference)
+    del reference
+    for number in range(30):
+        for keeper in keepers[number % 3 :] + keepers[: number % 3]:
+            assert await keeper.fetch(str(number)) == number
+            await keeper.let_go(str(number))
+    for node in (three.driver, three.first, three.second):
+        await until(lambda node=node: not values(node) and not node.station.references.held)  # type: ignore[misc]
+
+
+async def test_a_reference_in_a_call_that_is_refused_is_not_held(three: Three) -> None:
+    keeper: Any = await three.spawn(Keeper, "first")
+    reference = await three.driver.put("x")
+    with pytest.raises(MethodNotFoundError):
+        await untyped(three, keeper).nothing(reference)
+    with pytest.raises(TypeError):
+        await untyped(three, keeper).keep(reference, 1, 2)
+    await keeper.refuse.send(1, reference)
+    del reference
+    await until(lambda: not values(three.driver))
+
+
+async def test_the_values_of_a_node_that_ends_are_lost_to_all_at_once(three: Three) -> None:
+    keeper = await three.spawn(Keeper, "second")
+    async with three.another("fourth") as fourth:
+        reference = await fourth.put(list(range(3)))
+        await keeper.keep("it", reference)
+        late = await (await three.spawn(Maker, "fourth")).make_at_gate.remote(1)
+        await keeper.keep("late", late)
+        assert await keeper.fetch("it") == [0, 1, 2]
+        held = await keeper.give("it")
+        async with trio.open_nursery() as nursery:
+            for fetch in (late.fetch, lambda: keeper.fetch("late")):
+                nursery.start_soon(lost, fetch)
+            await trio.testing.wait_all_tasks_blocked()
+            await three.kill(fourth)
+    with trio.fail_after(1):
+        with pytest.raises(OwnerDiedError, match="fourth"):
+            await held.fetch()
+        assert await keeper.fetch("it") == [0, 1, 2], "what was fetched before is still there"
+        assert await held.ready()
+
+
+async def lost(fetch: Callable[[], Any]) -> None:
+    with pytest.raises(OwnerDiedError, match="fourth"):
+        await fetch()
+
+
+async def test_a_holder_that_ends_holds_nothing(three: Three) -> None:
+    reference = await three.driver.put(1)
+    async with three.another("fourth") as fourth:
+        await (await three.spawn(Keeper, "fourth")).keep("it", reference)
+        del reference
+        gc.collect()
+        assert values(three.driver) == 1
+        await three.kill(fourth)
+    await until(lambda: not values(three.driver))
+
+
+@WHERE
+async def test_arguments_that_are_references_come_as_values_where_the_annotation_asks_for_one(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    adder = await three.spawn(Adder, "second")
+    three_, four = await maker.make.remote(3), await maker.make.remote(4)
+    assert await adder.add(three_.as_value(), other=four.as_value()) == 7
+    assert await adder.add_all(three_.as_value(), four.as_value(), 5, start=three_.as_value()) == 15
+    assert await adder.kind(three_) == "Reference"
+    assert await adder.kinds([three_]) == ["Reference"]
+    numbers = await maker.make.remote([1, 2])
+    assert [item async for item in adder.scan(numbers.as_value())] == [1, 2]
+    assert await adder.total(numbers.as_value()) == 3.0
+    chained = await adder.add.remote((await adder.add.remote(three_.as_value(), 1)).as_value(), four.as_value())
+    assert await chained.fetch() == 8
+    with pytest.raises(TypeError, match="other"):
+        await adder.add(three_.as_value())  # type: ignore[call-arg]
+
+
+async def test_a_chain_over_references_moves_each_value_once_and_never_through_the_caller(three: Three) -> None:
+    maker = await three.spawn(Maker, "first")
+    adder = await three.spawn(Adder, "second")
+    before = three.received_by("driver")
+    big = await maker.make.remote([1.0] * 500_000)
+    for _ in range(3):
+        assert await adder.total(big.as_value()) == 500_000
+    assert three.received_by("driver") - before < 100_000
+    assert 4_000_000 < three.sent("first", "second") < 6_000_000
+
+
+async def test_a_method_does_not_run_if_an_argument_is_lost(three: Three) -> None:
+    maker = await three.spawn(Maker, "first")
+    adder = await three.spawn(Adder, "second")
+    broken = await maker.fail.remote("no nuts")
+    with pytest.raises(ArgumentLostError, match=r"add was not run: its argument 'other'.*OutOfStockError: no nuts") as caught:
+        await adder.add(1, other=broken.as_value())
+    assert caught.value.outcome == "not executed"
+    chained = await adder.add.remote(1, broken.as_value())
+    with pytest.raises(ArgumentLostError, match="no nuts"):
+        await chained.fetch()
+
+
+@WHERE
+async def test_methods_of_a_value_run_where_it_is(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    point = await maker.make.remote(Point(1, 2))
+    assert await point.call.total() == 3
+    moved = await point.call.moved.remote(by=10)
+    assert moved.owner == where
+    assert await moved.fetch() == Point(11, 12)
+    assert await (await maker.make.remote("a,b")).call.split(",") == ["a", "b"]
+    with pytest.raises(LookupError, match="no such point"):
+        await point.call.fail()
+    for name in ("nothing", "x"):
+        with pytest.raises(AttributeError, match=name):
+            await getattr(point.call, name)()
+    with pytest.raises(AttributeError, match="_secret"):
+        point.call._secret  # noqa: B018
+    with pytest.raises(TypeError):
+        await point.call.total(1)
+    with pytest.raises(OutOfStockError):
+        await (await maker.fail.remote("none")).call.total()
+
+
+@WHERE
+async def test_waiting_for_some_or_all_of_many(three: Three, where: str) -> None:
+    quick, slow = await three.spawn(Maker, where), await three.spawn(Maker, "second")
+    ready = [await quick.make.remote(number) for number in range(3)]
+    late = await slow.make_at_gate.remote("late")
+    failed = await quick.fail.remote("done all the same")
+    with trio.fail_after(5):
+        done, rest = await wait_any([late, *ready], count=3)
+        assert (done, rest) == (ready, [late])
+        done, rest = await wait_all([late, failed, *ready], timeout=0.01)
+        assert (done, rest) == ([failed, *ready], [late])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.open_gate)
+            assert await wait_all([late, failed]) == ([late, failed], [])
+    assert await wait_any([]) == ([], [])
+    for wrong in ({"count": 0}, {"timeout": -1.0}):
+        with pytest.raises(ValueError, match="not"):
+            await wait_any(ready, **wrong)  # type: ignore[arg-type]
+
+
+async def test_a_holder_that_did_not_make_the_call_can_wait_as_well(three: Three) -> None:
+    maker = await three.spawn(Maker, "first")
+    waiter = await three.spawn(Waiter, "second")
+    references = [await maker.make_at_gate.remote(number) for number in range(3)]
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiter.wait, references)
+            await trio.testing.wait_all_tasks_blocked()
+            await maker.open_gate()
