@@ -29,13 +29,13 @@ Buffer = bytes | bytearray | memoryview
 
 
 class _File:
-    """The descriptor of a file without a name. It is closed with the last who uses it, so never under a thread that reads."""
+    """The descriptor of a file without a name. It is closed with the last who uses it, so never while a thread reads."""
 
     __slots__ = ("descriptor", "token")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, token: object) -> None:
         self.descriptor = descriptor
-        self.token: object = None
+        self.token = token
 
     def __del__(self) -> None:
         os.close(self.descriptor)
@@ -62,7 +62,12 @@ class Spilled:
         if self._file is None:
             raise trio.ClosedResourceError("the value was removed from the disk; nobody held it")
         file = self._file
-        return await self._environment.in_thread(lambda: _read(file, self._sizes))
+        descriptor = file.descriptor
+        try:
+            return await self._environment.in_thread(lambda: _read(descriptor, self._sizes))
+        finally:
+            # The thread has the number alone, and is waited for: this is who keeps the file open meanwhile.
+            del file
 
     def close(self) -> None:
         """Remove it from the disk, as soon as reads that have begun are done. Again: nothing happens."""
@@ -95,26 +100,33 @@ class Spill:
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         sizes = [view.nbytes for view in views]
-        file = await self._environment.in_thread(lambda: _written(self.directory, views))
+        descriptor = await self._environment.in_thread(lambda: _written(self.directory, views))
         size = sum(sizes)
-        file.token = self._ends.token(size)
         self._on_disk += size
-        return Spilled(self._environment, file, sizes)
+        return Spilled(self._environment, _File(descriptor, self._ends.token(size)), sizes)
 
 
-def _written(directory: Path, views: Sequence[memoryview]) -> _File:
-    file = _File(_nameless(directory))
+def _written(directory: Path, views: Sequence[memoryview]) -> int:
+    descriptor = _nameless(directory)
+    try:
+        _write(descriptor, views)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _write(descriptor: int, views: Sequence[memoryview]) -> None:
     pieces: list[memoryview] = []
     for view in views:
         pieces.extend(piece for piece in (view, memoryview(bytes(-view.nbytes % ALIGNMENT))) if piece.nbytes)
     position = 0
     while pieces:
-        written = os.pwritev(file.descriptor, pieces[:_MOST_BUFFERS], position)
+        written = os.pwritev(descriptor, pieces[:_MOST_BUFFERS], position)
         if not written:
-            raise OSError(errno.EIO, f"{directory} takes no more of a value after {position} bytes")
+            raise OSError(errno.EIO, f"the disk takes no more of a value after {position} bytes")
         position += written
         pieces = _after(pieces, written)
-    return file
 
 
 def _nameless(directory: Path) -> int:
@@ -133,7 +145,7 @@ def _nameless(directory: Path) -> int:
     return descriptor
 
 
-def _read(file: _File, sizes: Sequence[int]) -> tuple[memoryview, ...]:
+def _read(descriptor: int, sizes: Sequence[int]) -> tuple[memoryview, ...]:
     starts: list[int] = []
     total = 0
     for size in sizes:
@@ -143,7 +155,7 @@ def _read(file: _File, sizes: Sequence[int]) -> tuple[memoryview, ...]:
     memory = memoryview(mmap.mmap(-1, total, mmap.MAP_PRIVATE) if total else b"")
     position = 0
     while position < total:
-        count = os.preadv(file.descriptor, [memory[position:]], position)
+        count = os.preadv(descriptor, [memory[position:]], position)
         if not count:
             raise OSError(errno.EIO, f"a value on disk ends after {position} of {total} bytes")
         position += count
