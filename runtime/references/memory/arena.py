@@ -22,6 +22,9 @@ MADV_POPULATE_READ: Final = 22
 MADV_POPULATE_WRITE: Final = 23
 """Since Linux 5.14: have the pages at once, which costs half of having them fault by fault."""
 
+POPULATED_AT_ONCE: Final = 16 * 1024 * 1024
+"""Bytes. Larger values get their pages as they are written or read, so that the event loop does not wait long for them."""
+
 
 class Arena:
     """`count` spans of `span_size` bytes each, a multiple of the page size, behind a header that begins with `key`.

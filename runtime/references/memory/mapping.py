@@ -5,10 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 
-from runtime.references.memory.arena import MADV_POPULATE_READ
-
-POPULATED_AT_ONCE = 16 * 1024 * 1024
-"""Larger values are mapped as they are read, so that the event loop does not wait long."""
+from runtime.references.memory.arena import MADV_POPULATE_READ, POPULATED_AT_ONCE
 
 
 class ReadOnlyMapping:

@@ -19,7 +19,7 @@ from typing import Final
 import attrs
 
 from runtime.environment import Environment
-from runtime.references.memory.arena import Arena
+from runtime.references.memory.arena import POPULATED_AT_ONCE, Arena
 from runtime.references.memory.ends import Ends
 from runtime.references.memory.place import KEY_SIZE, Place
 
@@ -32,8 +32,8 @@ MOST_ARENAS: Final = 64
 
 KEPT_BYTES: Final = 256 * 1024 * 1024
 
-GIVEN_BACK_AT_ONCE: Final = 64 * 1024 * 1024
-"""About so many bytes at a time, so that the event loop does not wait long: a few milliseconds."""
+GIVEN_BACK_AT_ONCE: Final = 16 * 1024 * 1024
+"""Bytes at a time, or one block, so that the event loop does not wait long: some 5 ms."""
 
 
 def size_class(size: int) -> int:
@@ -123,7 +123,7 @@ class MemoryPool:
             self._unshelve(span)
         else:
             self._make_room(self.limit - whole - self._taken)
-            found = self._fresh(shelf, whole, size)
+            found = self._fresh(shelf, whole)
             if found is None:
                 return None
             span = found
@@ -155,14 +155,15 @@ class MemoryPool:
         self._taken += arena.span_size
         return Block(owner, Place(self._process, arena.descriptor, arena.key, span.offset, size))
 
-    def _fresh(self, shelf: _Shelf, whole: int, size: int) -> _Span | None:
+    def _fresh(self, shelf: _Shelf, whole: int) -> _Span | None:
         """A span that has been given memory now."""
         try:
             span = shelf.cold.pop() if shelf.cold else self._begun(shelf, whole)
         except OSError:
             return None
         try:
-            span.arena.populate(span.offset, -(-size // PAGE) * PAGE)
+            if whole <= POPULATED_AT_ONCE:
+                span.arena.populate(span.offset, whole)
         except OSError:
             span.arena.give_back(span.offset)
             shelf.cold.append(span)
