@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
 from tests.benchmarks.measuring import Row, Settings
-from tests.benchmarks.rows import crowd, isolation, links, pairs, payloads, pipelined, sequential, simulation, spawning
+from tests.benchmarks.rows import crowd, isolation, lent, links, pairs, payloads, pipelined, sequential, simulation, spawning
 
 Measure = Callable[[Settings], Awaitable[list[Row]]]
 
@@ -21,6 +21,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "crowd": crowd.measure,
         "links": links.measure,
         "isolation": isolation.measure,
+        "lent": lent.measure,
         "simulation": simulation.measure,
     }
 )

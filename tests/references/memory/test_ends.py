@@ -1,0 +1,83 @@
+"""That an end is told once nothing can reach the object any more, and not before."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+from runtime.references.memory.ends import Ends
+
+
+class Keeper:
+    """What is given a token."""
+
+    def __init__(self, ends: Ends[str], name: str) -> None:
+        self.token = ends.token(name)
+
+
+class Saver:
+    """In a ring with a keeper, which its finalizer saves."""
+
+    def __init__(self, keeper: Keeper, saved: list[Keeper]) -> None:
+        self.ring = self
+        self.keeper = keeper
+        self.saved = saved
+
+    def __del__(self) -> None:
+        self.saved.append(self.keeper)
+
+
+def test_an_end_is_told_once() -> None:
+    ends: Ends[str] = Ends()
+    keeper = Keeper(ends, "first")
+    assert ends.gone() == []
+    del keeper
+    assert ends.gone() == ["first"]
+    assert ends.gone() == []
+
+
+def test_a_ring_of_garbage_ends_when_it_is_collected() -> None:
+    ends: Ends[str] = Ends()
+    ring: list[object] = [Keeper(ends, "ring")]
+    ring.append(ring)
+    del ring
+    gc.collect()
+    assert ends.gone() == ["ring"]
+
+
+def test_what_a_finalizer_saves_has_not_ended() -> None:
+    ends: Ends[str] = Ends()
+    saved: list[Keeper] = []
+    Saver(Keeper(ends, "saved"), saved)
+    gc.collect()
+    assert len(saved) == 1
+    assert ends.gone() == []
+    gc.collect()
+    assert ends.gone() == []
+    saved.clear()
+    assert ends.gone() == ["saved"]
+
+
+def test_ends_in_other_threads_are_told_of() -> None:
+    ends: Ends[str] = Ends()
+    keepers = [Keeper(ends, str(number)) for number in range(100)]
+
+    def let_go() -> None:
+        while keepers:
+            keepers.pop()
+
+    threads = [threading.Thread(target=let_go) for _ in range(1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ends.gone(), key=int) == [str(number) for number in range(100)]
+
+
+def test_a_token_outlives_whoever_wanted_to_know() -> None:
+    ends: Ends[str] = Ends()
+    keeper = Keeper(ends, "late")
+    del ends
+    gc.collect()
+    del keeper
+    gc.collect()
