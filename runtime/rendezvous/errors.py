@@ -1,0 +1,33 @@
+"""What goes wrong with a rendezvous, named as in torchelastic."""
+
+from __future__ import annotations
+
+from actors.errors import UnderstudyError
+
+
+class RendezvousError(UnderstudyError):
+    """The base of all of them."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The rendezvous is closed: no round will follow."""
+
+
+class RendezvousTimeoutError(RendezvousError, TimeoutError):
+    """Not enough agents came in time. Trying again is safe."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The store of the rendezvous cannot be reached."""
+
+
+class RendezvousStateError(RendezvousError):
+    """What the store has of the rendezvous cannot be understood."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """This agent was a spare, and the job ended without it: no failure."""
+
+
+class StoreTimeoutError(RendezvousError, TimeoutError):
+    """What a job's store was asked to wait for did not come in time."""

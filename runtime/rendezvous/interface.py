@@ -1,0 +1,168 @@
+"""What a rendezvous offers to agents, and the store that the members of a round share.
+
+After torchelastic's `RendezvousHandler` and c10d's `Store`, for trio: what waits there blocks a task here, and ends with its cancel scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+
+class KeyValueStore(Protocol):
+    """A store of one job, or of one round of it. Keys are texts, values bytes.
+
+    `timeout`, in seconds, is that of one call; None means the store's own. What waits in vain raises `StoreTimeoutError`.
+    """
+
+    async def set(self, key: str, value: bytes) -> None:
+        """Set a key."""
+        ...
+
+    async def get(self, key: str, *, timeout: float | None = None) -> bytes:
+        """The value of a key, once there is one."""
+        ...
+
+    async def peek(self, key: str) -> bytes | None:
+        """The value of a key now, if there is one."""
+        ...
+
+    async def add(self, key: str, amount: int) -> int:
+        """Add to a counter, which begins at 0; returns the sum. Counters are kept as decimal digits."""
+        ...
+
+    async def compare_set(self, key: str, expected: bytes | None, value: bytes) -> tuple[bool, bytes | None]:
+        """Set a key if its value is `expected` (None: if there is none); whether that was done, and the value afterwards."""
+        ...
+
+    async def wait(self, keys: Sequence[str], *, timeout: float | None = None) -> None:
+        """Wait until all keys are there."""
+        ...
+
+    async def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys are there now."""
+        ...
+
+    async def append(self, key: str, value: bytes) -> None:
+        """Append to the value of a key."""
+        ...
+
+    async def multi_get(self, keys: Sequence[str], *, timeout: float | None = None) -> list[bytes]:
+        """The values of several keys, once all are there."""
+        ...
+
+    async def multi_set(self, values: Mapping[str, bytes]) -> None:
+        """Set several keys at once: all of them, or none."""
+        ...
+
+    async def delete_key(self, key: str) -> bool:
+        """Remove a key; whether it was there."""
+        ...
+
+    async def num_keys(self) -> int:
+        """How many keys there are."""
+        ...
+
+    async def list_keys(self) -> list[str]:
+        """All of them, in order."""
+        ...
+
+    async def barrier(self, name: str, count: int, *, timeout: float | None = None) -> None:
+        """Wait until `count` have come to the barrier of this name. It can be used again once all have gone on."""
+        ...
+
+    async def queue_push(self, key: str, value: bytes) -> None:
+        """Put a value at the end of a queue."""
+        ...
+
+    async def queue_pop(self, key: str, *, timeout: float | None = None) -> bytes:
+        """Take the first value of a queue, once there is one. Each is taken once."""
+        ...
+
+    async def queue_len(self, key: str) -> int:
+        """How many values wait in a queue."""
+        ...
+
+    def prefixed(self, prefix: str) -> KeyValueStore:
+        """The same store, in which every key begins with `prefix` and a slash."""
+        ...
+
+
+@attrs.frozen
+class RendezvousStoreInfo:
+    """Where the workers of a round find each other: the host of rank 0 and a port on it."""
+
+    master_addr: str
+    master_port: int
+
+
+@attrs.frozen
+class RendezvousInfo:
+    """One round, as one of its participants sees it. `rank` and `world_size` count agents, not workers."""
+
+    store: KeyValueStore
+    rank: int
+    world_size: int
+    bootstrap_store_info: RendezvousStoreInfo | None = None
+    round: int = 0
+    participants: tuple[str, ...] = ()
+    """Names of all agents, by rank."""
+
+
+@attrs.frozen
+class RendezvousChange:
+    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`: how many agents wait for the next."""
+
+    round: int
+    left: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+    waiting: int = 0
+    closed: str = ""
+    """Why the rendezvous was closed, if it was."""
+
+
+class RendezvousHandler(Protocol):
+    """One agent's part in a rendezvous."""
+
+    def get_backend(self) -> str:
+        """The name under which it was made."""
+        ...
+
+    def get_run_id(self) -> str:
+        """The job."""
+        ...
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether workers may use the store of `RendezvousInfo` themselves."""
+        ...
+
+    async def next_rendezvous(self) -> RendezvousInfo:
+        """Leave the round that this agent is in, if any, and take part in the next; returns when that is complete.
+
+        Raises `RendezvousClosedError`, `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousStateError`, and
+        `RendezvousGracefulExitError` for a spare that is not needed any more.
+        """
+        ...
+
+    async def is_closed(self) -> bool:
+        """Whether no round will ever follow."""
+        ...
+
+    async def set_closed(self, reason: str = "") -> None:
+        """No round is to follow: the job is over."""
+        ...
+
+    async def num_nodes_waiting(self) -> int:
+        """How many agents wait to be let in with the next round. Spares of a full round are not counted."""
+        ...
+
+    async def wait_change(self, after: int) -> RendezvousChange:
+        """Wait until something happens to round `after`: an agent of it has gone, others wait, or the rendezvous is closed."""
+        ...
+
+    async def shutdown(self) -> bool:
+        """Leave, and close the rendezvous for all; False if that could not be made known."""
+        ...
