@@ -1,6 +1,7 @@
 # Everything here works on a fresh machine with make and Python 3.11 to 3.13; the first use of a target installs what it needs into
 # $(VENV), later uses start at once. Variables: PYTHON (the interpreter for a new $(VENV)), VENV, ARGS (for `make test`, `make demo` and `make bench`),
-# JSON (a file for the rows of `make bench`), PROCESSES (how many tests `make test` runs side by side; 0: in one process, for a debugger).
+# JSON (a file for the rows of `make bench`), PROCESSES (how many tests `make test` and `make long` run side by side; 0: in one process, for a
+# debugger).
 
 VENV ?= .venv
 PYTHON ?=
@@ -22,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench deaths soak pauses fuzz simulate docs clean
+.PHONY: help demo test long lint format bench deaths soak pauses fuzz simulate docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -31,7 +32,10 @@ demo: $(installed)/project ## index the standard library on a cluster while its 
 	$(VENV)/bin/understudy demo $(ARGS)
 
 test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
-	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal $(ARGS)
+	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m 'not long' $(ARGS)
+
+long: $(installed)/tests ## run the tests that take a minute or more, and `make test` leaves out
+	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m long $(ARGS)
 
 lint: $(installed)/lint ## ruff, flake8-async, mypy --strict, basedpyright
 	$(python) -m ruff check .

@@ -18,8 +18,8 @@ from tests.actors.driven_trees import DrivenTree
 from tests.actors.reference_trees import ReferenceTree
 from tests.actors.trees import EXITS, REQUESTS, ROOT, Fortune, Happening, Plan, a_plan, levels, wishes
 
-TREES = max(10_000, settings().max_examples)
-"""A profile with more examples than these raises them: `--hypothesis-profile=...`."""
+TREES = (2_000, 10_000)
+"""How many `make test` tries, and how many `make long`. A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 
 class Pair:
@@ -108,10 +108,12 @@ def summary(tally: Counter[str]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_whole_trees_do_what_the_reference_does_whatever_happens_in_whatever_order() -> None:
+@pytest.mark.parametrize("trees", [TREES[0], pytest.param(TREES[1], marks=pytest.mark.long)])
+def test_whole_trees_do_what_the_reference_does_whatever_happens_in_whatever_order(trees: int) -> None:
+    trees = max(trees, settings().max_examples)
     tally: Counter[str] = Counter()
 
-    @settings(max_examples=TREES)
+    @settings(max_examples=trees)
     @given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**64 - 1))
     def trial(happenings: int, depth: int, width: int, seed: int) -> None:
         play(happenings, depth, width, seed, tally)
@@ -119,7 +121,7 @@ def test_whole_trees_do_what_the_reference_does_whatever_happens_in_whatever_ord
     trial()
     sys.stdout.write(summary(tally))
     assert missing(tally) == []
-    assert tally["trees"] >= TREES * 0.9
+    assert tally["trees"] >= trees * 0.9
 
 
 def main(trees: int = 100_000, seed: int = 0) -> int:

@@ -29,7 +29,14 @@ NAMES = 12
 CALLERS = 2
 AT_ONCE = 4
 WORKERS = 8
+MOVE_SECONDS = 60.0
+"""How long all names may take to answer from nodes that run."""
+
 PATIENT = RetryPolicy(max_retries=50, initial_delay=0.05, max_delay=0.5, attempt_timeout=1.0)
+
+
+Sightings = dict[str, tuple[int, str]]
+"""For each name the latest epoch of which an answer came, and the node that it came from."""
 
 
 class Owner(Actor):
@@ -56,11 +63,14 @@ class Owner(Actor):
 
 @attrs.define
 class Verdict:
-    """What the oracle saw. `overlaps`: runs of an earlier epoch after one of a later; `backwards`: likewise for what callers were told."""
+    """What the oracle saw. `overlaps`: runs of an earlier epoch after one of a later; `backwards`: likewise for what callers were told;
+    `displaced`: names whose node was stopped, and that ran elsewhere before it went on.
+    """
 
     pauses: int = 0
     runs: int = 0
     moves: int = 0
+    displaced: int = 0
     overlaps: list[str] = attrs.field(factory=list)
     backwards: list[str] = attrs.field(factory=list)
     seconds: float = 0.0
@@ -68,7 +78,8 @@ class Verdict:
     def __str__(self) -> str:
         return (
             f"{self.pauses} pauses longer than the lease in {self.seconds:.0f} s: {self.runs} runs, {self.moves} moves of a name, "
-            f"{len(self.overlaps)} overlapping runs, {len(self.backwards)} answers of an earlier epoch after a later"
+            f"{self.displaced} of them before its node went on, {len(self.overlaps)} overlapping runs, "
+            f"{len(self.backwards)} answers of an earlier epoch after a later"
         )
 
 
@@ -94,6 +105,7 @@ async def pause_nodes(pauses: int, seed: int) -> Verdict:
     """Stop nodes for longer than their leases, `AT_ONCE` at a time, `pauses` in all, while callers call."""
     draw = random.Random(seed)
     verdict = Verdict()
+    sightings: Sightings = {}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         register = Path(directory) / "register"
@@ -115,20 +127,15 @@ async def pause_nodes(pauses: int, seed: int) -> Verdict:
             async with trio.open_nursery() as nursery:
                 for spec in specs:
                     for _ in range(CALLERS):
-                        nursery.start_soon(call, cluster, spec.id, verdict)
+                        nursery.start_soon(call, cluster, spec.id, verdict, sightings)
                 serial = WORKERS
                 while verdict.pauses < pauses:
-                    chosen = draw.sample([name for name, process in cluster.processes.items() if process.running], AT_ONCE)
-                    for name in chosen:
-                        cluster.process(name).pause()
-                    for name in chosen:
-                        await cluster.node.wait_gone(name)
-                    # Long enough for others to have taken over, and different every time.
-                    await trio.sleep(draw.random())
-                    for name in chosen:
-                        cluster.process(name).resume()
-                    for name in chosen:
-                        await cluster.process(name).wait()
+                    with trio.fail_after(MOVE_SECONDS):
+                        while not all_answer(cluster, sightings):  # noqa: ASYNC110  asked until they do
+                            await trio.sleep(0.01)
+                    chosen = choose(cluster, sightings, draw)
+                    verdict.displaced += await pause(cluster, chosen, sightings, draw)
+                    for _ in chosen:
                         await start(cluster, f"w{serial}")
                         serial += 1
                     verdict.pauses += len(chosen)
@@ -138,13 +145,44 @@ async def pause_nodes(pauses: int, seed: int) -> Verdict:
     return verdict
 
 
+def all_answer(cluster: LocalCluster, sightings: Sightings) -> bool:
+    """True if each name has been heard of last from a node that runs."""
+    return len(sightings) == NAMES and all(cluster.process(where).running for _, where in sightings.values())
+
+
+def choose(cluster: LocalCluster, sightings: Sightings, draw: random.Random) -> list[str]:
+    """The nodes to stop next: one at least has an actor."""
+    first = draw.choice(sorted({where for _, where in sightings.values()}))
+    others = [name for name, process in cluster.processes.items() if process.running and name != first]
+    return [first, *draw.sample(others, AT_ONCE - 1)]
+
+
+async def pause(cluster: LocalCluster, chosen: list[str], sightings: Sightings, draw: random.Random) -> int:
+    """Stop nodes until all their names have run elsewhere, and see them end. Returns how many names that were."""
+    for node in chosen:
+        cluster.process(node).pause()
+    displaced = {name: epoch for name, (epoch, where) in sightings.items() if where in chosen}
+    for node in chosen:
+        await cluster.node.wait_gone(node)
+    with trio.fail_after(MOVE_SECONDS):
+        while any(sightings[name][0] <= epoch for name, epoch in displaced.items()):  # noqa: ASYNC110  asked until they have
+            await trio.sleep(0.01)
+    # Their successors are at work when they go on, at a moment that is different every time.
+    await trio.sleep(draw.random())
+    for node in chosen:
+        cluster.process(node).resume()
+    for node in chosen:
+        await cluster.process(node).wait()
+    return len(displaced)
+
+
 async def start(cluster: LocalCluster, name: str) -> None:
     """One more node for owners."""
     await cluster.start_node(name, labels={"keeps": "owners"})
 
 
-async def call(cluster: LocalCluster, name: str, verdict: Verdict) -> None:
-    """Call one actor over and over, and hold the epochs of the answers against each other."""
+async def call(cluster: LocalCluster, name: str, verdict: Verdict, sightings: Sightings) -> None:
+    """Call one actor over and over, hold the epochs of the answers against each other, and tell where the last came from."""
     owner = await cluster.node.lookup(name, Owner)
     latest = 0
     while True:
@@ -157,6 +195,7 @@ async def call(cluster: LocalCluster, name: str, verdict: Verdict) -> None:
         if epoch < latest:
             verdict.backwards.append(f"{name} answered from {where} in epoch {epoch}, after epoch {latest}")
         latest = max(latest, epoch)
+        sightings[name] = max(sightings.get(name, (0, "")), (epoch, where))
         await trio.sleep(0.005)
 
 

@@ -116,7 +116,10 @@ async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(tmp
 
 
 @pytest.mark.timeout(60)
-async def test_while_the_founder_is_away_the_store_is_away_and_no_name_is_said_not_to_exist(tmp_path: Path) -> None:
+async def test_while_the_founder_is_away_the_store_is_away_and_no_name_is_said_not_to_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.store.service.CALL_SECONDS", 2.0)
     async with founder(tmp_path) as first:
         joining = open_node("worker", join=first.address, secret=SECRET)
         worker = await joining.__aenter__()

@@ -18,7 +18,9 @@ async def test_no_actor_of_a_node_that_was_stopped_too_long_runs_after_its_succe
     assert len(verdict.overlaps) <= 1, verdict.overlaps
     assert verdict.backwards == []
     assert verdict.pauses == 8
-    assert verdict.moves >= 4, str(verdict)
+    # Each time one node at least had an actor, and its successor ran before the node went on: without that nothing could overlap.
+    assert verdict.displaced >= 2, str(verdict)
+    assert verdict.moves >= verdict.displaced, str(verdict)
 
 
 def test_the_oracle_knows_an_overlap(tmp_path: Path) -> None:

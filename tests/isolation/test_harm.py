@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from actors.errors import ActorDiedError, ActorNotFoundError, CallTimeoutError
+from actors.supervision import ExitReason
 from runtime.node import Node
 from tests.isolation.actors_used import Counter, Victim
 from tests.isolation.conftest import is_running
@@ -16,6 +17,7 @@ from tests.isolation.conftest import is_running
 pytestmark = pytest.mark.cluster
 
 MEBIBYTE = 1024 * 1024
+STOPPED = ExitReason("stopped", "the test asked for it")
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,7 @@ async def test_a_method_that_asks_its_process_to_exit_ends_as_it_would_without_i
     assert seen[0] == seen[1]
 
 
-async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_it_is_stopped(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("runtime.hosting.host.STOP_SECONDS", 0.3)
+async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_it_is_stopped(node: Node) -> None:
     victim = await node.options(isolation="process").spawn(Victim)
     bystander = await node.options(isolation="process").spawn(Counter)
     pid = await victim.pid()
@@ -79,12 +78,11 @@ async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_
         await victim.suffer.options(timeout=0.2)("block")
     assert await bystander.add(1) == 1
     with trio.fail_after(10):
-        await node.stop(victim)
+        await node.starting.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
 
 
-async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_goes_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.hosting.host.STOP_SECONDS", 0.3)
+async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_goes_on(node: Node) -> None:
     victim = await node.options(isolation="process").spawn(Victim)
     pid = await victim.pid()
     with pytest.raises(CallTimeoutError), trio.fail_after(10):
@@ -93,7 +91,7 @@ async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_g
     with trio.fail_after(10):
         assert await victim.pid() == pid
         os.kill(pid, signal.SIGSTOP)
-        await node.stop(victim)
+        await node.starting.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
 
 

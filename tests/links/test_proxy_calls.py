@@ -1,4 +1,4 @@
-"""100,000 calls over connections that are cut, stalled, slowed and refused at random: what callers were told is what has happened."""
+"""Thousands of calls over connections that are cut, stalled, slowed and refused at random: what callers were told is what has happened."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from runtime import open_node
 from tests.links.ledger_node import SECRET
 from tests.links.proxied_calls import Books, Load, make_calls, with_failpoints
 from tests.links.proxy import ProxyNetwork, Weather, open_proxy
+
+LONG = pytest.mark.long
 
 
 class Echo(Actor):
@@ -73,23 +75,26 @@ def check(books: Books, load: Load) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seed", [0, 1])
-async def test_a_hundred_thousand_calls_lose_and_double_nothing(seed: int) -> None:
-    load = Load(seed=seed, calls=100_000)
+@pytest.mark.parametrize(
+    ("calls", "seed"), [(20_000, 0), (20_000, 1), pytest.param(100_000, 2, marks=LONG), pytest.param(100_000, 3, marks=LONG)]
+)
+async def test_calls_in_bad_weather_lose_and_double_nothing(calls: int, seed: int) -> None:
+    load = Load(seed=seed, calls=calls)
     books = await make_calls(load)
     check(books, load)
     told = Counter(books.outcomes.values())
-    assert told["value"] > 80_000, books.summary()
-    assert min(told["sent"], told["raised"]) > 1_000, books.summary()
+    assert told["value"] > 0.8 * calls, books.summary()
+    assert min(told["sent"], told["raised"]) > 0.01 * calls, books.summary()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_a_hundred_thousand_repeated_calls_run_once_each_while_a_tenth_of_answers_is_lost() -> None:
-    load = with_failpoints(seed=0, calls=100_000)
+@pytest.mark.parametrize("calls", [20_000, pytest.param(100_000, marks=LONG)])
+async def test_repeated_calls_run_once_each_while_a_tenth_of_answers_is_lost(calls: int) -> None:
+    load = with_failpoints(seed=0, calls=calls)
     books = await make_calls(load)
     check(books, load)
-    assert books.faults["request-lost"] > 500, books.summary()
-    assert books.faults["request-repeated"] > 500, books.summary()
+    assert books.faults["request-lost"] > 0.005 * calls, books.summary()
+    assert books.faults["request-repeated"] > 0.005 * calls, books.summary()
     # A tenth of the answers was lost: those that asked again got theirs. The others ran out of time while the network was down.
-    assert Counter(books.outcomes.values())["value"] > 92_000, books.summary()
+    assert Counter(books.outcomes.values())["value"] > 0.92 * calls, books.summary()

@@ -30,6 +30,7 @@ from actors.errors import (
 )
 from actors.handle import Handle
 from actors.method import MethodDefinition
+from actors.supervision import ExitReason
 from runtime import open_local_cluster
 from runtime.calls import production
 from runtime.calls.credit import MOST_ITEMS, SendingWindow
@@ -562,12 +563,11 @@ async def test_a_generator_that_asks_to_exit_ends_its_actor(pair: Pair, where: s
     await nothing_left(pair.here, pair.there)
 
 
-@pytest.mark.slow
 async def test_an_actor_that_is_stopped_ends_the_stream_that_would_not_end(pair: Pair, source: Source) -> None:
     with trio.fail_after(20):
         async with source.endless() as items:
             await anext(items)
-            await pair.here.stop(source)
+            await pair.here.starting.stop_address(source.address, ExitReason("stopped", "the test asked for it"), 0.5)
             with pytest.raises(ActorDiedError):
                 async for _ in items:
                     pass

@@ -11,12 +11,16 @@ import pytest
 from tests.simulation.planted import PLANTS, first_found
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(540)
-def test_every_planted_bug_is_found_within_500_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_are_bugs_to_find() -> None:
     assert len(PLANTS) >= 12
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        found = list(pool.map(first_found, PLANTS))
-    with capsys.disabled():
-        sys.stdout.write("\n" + "".join(f"  {name}: seed {seed}: {', '.join(checks)}\n" for name, seed, checks in found))
-    assert [name for name, seed, _ in found if seed is None] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", PLANTS)
+def test_every_planted_bug_is_found_within_500_seeds(name: str) -> None:
+    # In a process of its own: no test that comes later in this one meets what a bug has left behind.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        _, seed, checks = pool.submit(first_found, name).result()
+    sys.stdout.write(f"seed {seed}: {', '.join(checks)}\n")
+    assert seed is not None

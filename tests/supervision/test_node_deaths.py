@@ -236,5 +236,7 @@ async def weathers(simulation: Simulation) -> None:
     assert [(status.name, status.epoch) for status in branch_status] == [(name, lives[name][1]) for name in names[1:]]
 
 
-def test_a_tree_under_random_faults_is_whole_in_the_end() -> None:
-    simulate(weathers, seeds=range(25), nodes=4)
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, 5, *(pytest.param(first, marks=pytest.mark.long) for first in (10, 15, 20))])
+def test_a_tree_under_random_faults_is_whole_in_the_end(first: int) -> None:
+    simulate(weathers, seeds=range(first, first + 5), nodes=4)
