@@ -298,6 +298,10 @@ class ReferenceNotReadyError(UnderstudyError):
     """The value of the reference is not there yet."""
 
 
+class ReferenceMemoryError(UnderstudyError):
+    """The values of a node take all the memory that they may, and none can be written to disk."""
+
+
 class StoreError(UnderstudyError):
     """The coordination store did not do what was asked."""
 

@@ -26,6 +26,8 @@ from runtime.membership.coordination import Coordination, Elsewhere, StoreKind, 
 from runtime.membership.members import NodeRecord
 from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
+from runtime.references.memory.values import MEMORY_BYTES
+from runtime.references.references import MemoryOptions
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.introduction import Introduction, Peer
@@ -57,6 +59,7 @@ class _Settings:
     disk: Disk
     isolation: IsolationFactory
     faults: Faults | None
+    memory: MemoryOptions
 
 
 @attrs.frozen
@@ -107,6 +110,8 @@ async def open_node(
     disk: Disk | None = None,
     isolation: IsolationFactory | None = None,
     faults: Faults | None = None,
+    reference_memory: int = MEMORY_BYTES,
+    reference_directory: str | os.PathLike[str] | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
@@ -122,13 +127,13 @@ async def open_node(
     `store`: `etcd://HOST:PORT,HOST:PORT`, for a cluster that keeps its store in etcd: every node is opened with it, and none is special.
     For its options see `runtime.store.etcd.address`.
 
+    `reference_memory`: bytes of memory that the values of references on this node may take; what is beyond goes to files without names in
+    `reference_directory`, by default TMPDIR or /var/tmp.
+
     Raises `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, `StoreDataError` or `StoreMismatchError`, each saying what
     to do next.
     """
-    if data_dir is not None and (join is not None or store is not None):
-        raise ValueError("data_dir is for the node that founds a cluster and keeps its store: leave data_dir out beside join or store")
-    if join is not None and store is not None:
-        raise ValueError("a store leads to its cluster by itself: give join or store, not both")
+    _refuse_contradictions(data_dir, join, store)
     environment = environment or SystemEnvironment()
     settings = _Settings(
         name=name,
@@ -145,6 +150,7 @@ async def open_node(
         disk=disk or open_file,
         isolation=isolation or open_processes,
         faults=faults or _faults_asked_for(),
+        memory=_memory(reference_memory, reference_directory, shared=network is None),
     )
     try:
         async with trio.open_nursery() as outer:
@@ -157,6 +163,20 @@ async def open_node(
     except BaseExceptionGroup as group:
         # That there is a nursery in here is no business of those who catch a JoinError, or an error of their own.
         raise unwrap(group) from None
+
+
+def _refuse_contradictions(data_dir: object, join: str | None, store: str | None) -> None:
+    if data_dir is not None and (join is not None or store is not None):
+        raise ValueError("data_dir is for the node that founds a cluster and keeps its store: leave data_dir out beside join or store")
+    if join is not None and store is not None:
+        raise ValueError("a store leads to its cluster by itself: give join or store, not both")
+
+
+def _memory(limit: int, directory: str | os.PathLike[str] | None, *, shared: bool) -> MemoryOptions:
+    """How values are kept. Not `shared` with simulated nodes, whose processes are all one."""
+    if limit < 0:
+        raise ValueError(f"reference_memory is a number of bytes, not {limit}")
+    return MemoryOptions(limit, Path(directory) if directory is not None else None, shared)
 
 
 def _faults_asked_for() -> Faults | None:
@@ -222,7 +242,9 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
         life=environment.token(8).hex(),
     )
     introduction = Introduction(cluster=settings.cluster, peer=peer)
-    node = Node(introduction, settings.secret, environment, network, nursery, coordination, settings.isolation, settings.faults)
+    node = Node(
+        introduction, settings.secret, environment, network, nursery, coordination, settings.isolation, settings.faults, settings.memory
+    )
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)

@@ -37,7 +37,7 @@ from runtime.hosting.host import Host
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.links.transports import Network
-from runtime.references.references import References
+from runtime.references.references import MemoryOptions, References
 from runtime.references.service import REFERENCE_SERVICE, ReferenceService
 from runtime.references.values import Failure
 from runtime.system_calls import SYSTEM_CALLS
@@ -45,6 +45,9 @@ from runtime.wire.codec import Codec, Extension
 from runtime.wire.introduction import Introduction, Peer
 
 HANDLE_TAG = 64_100
+
+
+UNSHARED = MemoryOptions()
 
 
 class Station:
@@ -62,12 +65,15 @@ class Station:
         broken: Callable[[Link], None] = lambda link: None,
         outdated: Callable[[Peer], bool] = lambda peer: False,
         faults: Faults | None = None,
+        memory: MemoryOptions = UNSHARED,
     ) -> None:
         identity = (introduction.peer.name, introduction.peer.incarnation)
         self.identity = identity
         client = Client(*identity, introduction.peer.life)
         numbers = itertools.count(1).__next__
-        self.values = References(identity, self.reference_service, self._reference_service_once, environment, numbers, self._rebuild)
+        self.values = References(
+            identity, self.reference_service, self._reference_service_once, environment, numbers, self._rebuild, memory
+        )
         self.references = self.values.table
         self.codec = Codec(
             [Extension(HANDLE_TAG, Handle, _address_of_handle, self._read_handle), *self.values.extensions],

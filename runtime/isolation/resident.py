@@ -38,6 +38,7 @@ from runtime.links.link import Link
 from runtime.links.transports import SocketNetwork
 from runtime.processes.collector import settle_collector
 from runtime.processes.death import name_process
+from runtime.references.references import MemoryOptions
 from runtime.wire.introduction import Introduction, Peer
 
 logger = logging.getLogger("understudy.actors")
@@ -117,12 +118,13 @@ async def _reside(settings: Settings) -> None:
             nursery,
             directory,
             lambda station: _make_host(watching, nursery, environment, station),
+            memory=MemoryOptions(shared=True),
         )
         try:
             link = await station.peers.first_contact(settings.address)
             nursery.start_soon(_end_with_node, link)
             nursery.start_soon(station.peers.beat)
-            nursery.start_soon(station.values.correspondence.run)
+            nursery.start_soon(station.values.run)
             handle: Any = Handle(station.caller, Address(ISOLATION_SERVICE, *link.peer.identity), IsolationService.__methods__)
             service = Service(handle, station)
             directory.use(service)

@@ -24,7 +24,7 @@ from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
 from actors.supervision import ExitReason
 from actors.watching import Ended
-from runtime.calls.station import Station
+from runtime.calls.station import UNSHARED, Station
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.groups.groups import Groups
@@ -49,6 +49,7 @@ from runtime.node.starting import Starting
 from runtime.node.status import describe
 from runtime.observation.asking import ask_for_tree
 from runtime.observation.tree import Tree
+from runtime.references.references import MemoryOptions
 from runtime.store.service import StoreService
 from runtime.supervision.orphans import Orphans
 from runtime.supervision.work import SupervisionWork
@@ -100,6 +101,7 @@ class Node:
         coordination: Coordination,
         make_isolation: IsolationFactory,
         faults: Faults | None = None,
+        memory: MemoryOptions = UNSHARED,
     ) -> None:
         self._environment = environment
         self._nursery = nursery
@@ -122,6 +124,7 @@ class Node:
             broken=lambda link: self._deaths.connection_broken(link),
             outdated=lambda peer: self._deaths.is_outdated(peer),
             faults=faults,
+            memory=memory,
         )
         self._contact: StoreContact | None = None
         if coordination.peer is not None:
@@ -215,8 +218,7 @@ class Node:
 
     async def put(self, value: T) -> Reference[T]:
         """Keep a copy of a value on this node, for as long as anybody has a reference to it. Raises `EncodeError`."""
-        await trio.lowlevel.checkpoint()
-        return self._station.values.own.put(value)
+        return await self._station.values.own.put(value)
 
     def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
         """The group of this name, whose members are called as `actor`s. Raises ValueError for what cannot be a group's name."""
@@ -320,7 +322,7 @@ class Node:
                 nursery.start_soon(self._lookups.run, name="names")
                 nursery.start_soon(self._names.run, name="claims")
                 nursery.start_soon(self._groups.run, name="groups")
-                nursery.start_soon(self._station.values.correspondence.run, name="references")
+                nursery.start_soon(self._station.values.run, name="references")
                 nursery.start_soon(Orphans(HostedFamily(self._station.host), self.starting.is_supervised).run, name="orphans")
                 self.candidacies = nursery
                 task_status.started()
@@ -343,6 +345,7 @@ class Node:
             except (StoreError, CallError) as error:
                 logger.info("left without the store's knowledge, which forgets us when our lease ends: %s", error)
         self._following.cancel()
+        self._station.values.close()
         await self._station.peers.close(CLOSE_SECONDS)
 
     def _make_host(self, station: Station) -> Host:

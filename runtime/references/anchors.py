@@ -9,7 +9,7 @@ import trio
 
 from actors.reference import Reference
 from runtime.references.claims import Identity, ReferenceId
-from runtime.references.values import Failure, Kept
+from runtime.references.values import Failure, Lent, Sized
 
 if TYPE_CHECKING:
     from runtime.references.fetching import Fetching
@@ -34,6 +34,7 @@ class Anchor:
         "is_done",
         "is_open",
         "kept",
+        "lent",
         "made",
         "maker",
         "moving",
@@ -63,8 +64,10 @@ class Anchor:
         """True while the call that makes it may be made again by this node: its failures are not final."""
         self.handed_on = False
         """True once it was put into any message: from then on its value is looked for where that said."""
-        self.kept: Kept | None = None
+        self.kept: Sized | None = None
         """The value, at the owner."""
+        self.lent: Lent | None = None
+        """Elsewhere: where the value lies, if it can be read there."""
         self.failure: Failure | None = None
         """The error of the producing call, as it is known here."""
         self.error: Exception | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,9 +19,14 @@ from actors.errors import (
     ReferenceReleasedError,
 )
 from actors.reference import Reference
+from runtime.environment import Environment
 from runtime.references.anchors import Anchor
 from runtime.references.claims import Identity, ReferenceId
-from runtime.references.values import UNKNOWN, Failure, Parcel
+from runtime.references.memory.ends import Ends
+from runtime.references.memory.lent import MemoryOfOthers, NotLendableError
+from runtime.references.memory.place import Place
+from runtime.references.memory.values import Segment
+from runtime.references.values import UNKNOWN, Failure, Lent, Parcel
 
 if TYPE_CHECKING:
     from runtime.references.owned import OwnValues
@@ -42,12 +48,24 @@ PASSING = (ActorNotFoundError, ConnectionLostError, NodeDiedError, NodeUnreachab
 """What is raised when an owner has ended, or cannot be reached at the moment: the first is soon known here, the other passes."""
 
 
+logger = logging.getLogger("understudy.references")
+
+
 class Fetching:
     """See the module. `service(node, incarnation)` gives a handle of that node's `ReferenceService`."""
 
-    def __init__(self, service: Callable[[str, int], Any], now: Callable[[], float], cache_limit: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, service: Callable[[str, int], Any], environment: Environment, *, shared: bool, cache_limit: int = CACHE_BYTES
+    ) -> None:
         self._service = service
-        self._now = now
+        self._now = environment.now
+        self._process = environment.process()
+        self._shared = shared and bool(self._process.host)
+        self._others = MemoryOfOthers()
+        self._guards: Ends[Anchor] = Ends()
+        self._processes: dict[Identity, int] = {}
+        self._unreadable: set[Identity] = set()
+        """Owners whose memory cannot be read from here."""
         self._cache_limit = cache_limit
         self._cached: OrderedDict[ReferenceId, Parcel] = OrderedDict()
         self._left: deque[tuple[float, ReferenceId]] = deque()
@@ -73,9 +91,11 @@ class Fetching:
                 return self._packing.unpack(parcel)
             self._raise_failure(anchor)
             if self._is_here(anchor):
-                while not anchor.is_settled:
-                    await anchor.wait_changed()
-                return self._values.value(anchor)
+                return await self._values.value(anchor)
+            if anchor.lent is not None:
+                read = self._read_in_place(anchor, anchor.lent)
+                if read is not None:
+                    return self._packing.unpack(read)
             if anchor.moving is None:
                 anchor.moving = trio.Lock()
             async with anchor.moving:
@@ -91,7 +111,7 @@ class Fetching:
                 f"{Reference(anchor)!r} has its value on node {anchor.owner}, and this is node {self._table.identity[0]}; "
                 "`await reference.fetch()` brings it here"
             )
-        return self._values.value(anchor)
+        return self._values.value_now(anchor)
 
     async def call(self, anchor: Anchor, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """See `RemoteMethod.__call__`."""
@@ -150,7 +170,8 @@ class Fetching:
             self._left.append((self._now() + CACHE_SECONDS, identity))
 
     def tidy(self) -> None:
-        """Forget what was fetched and nobody has named since."""
+        """Forget what was fetched and nobody has named since, and what was read in place and is not any more."""
+        self._guards.gone()
         while self._left and self._left[0][0] <= self._now():
             _, identity = self._left.popleft()
             if self._table.find(identity) is None:
@@ -160,6 +181,17 @@ class Fetching:
     def keeps_unnamed(self) -> bool:
         """True if `tidy` will have something to do."""
         return bool(self._left)
+
+    def ended(self, owner: Identity) -> None:
+        """That incarnation is no more: keep nothing mapped of its memory."""
+        self._unreadable.discard(owner)
+        process = self._processes.pop(owner, None)
+        if process is not None:
+            self._others.forget(process)
+
+    def close(self) -> None:
+        """Nothing is read in place any more but what is at the moment."""
+        self._others.close()
 
     def _forget(self, identity: ReferenceId) -> None:
         parcel = self._cached.pop(identity, None)
@@ -181,7 +213,11 @@ class Fetching:
 
     async def _bring(self, anchor: Anchor) -> Parcel | None:
         """Fetch the value, and keep it if there is room; None if it is to be looked for anew."""
-        answer = await self._answer(anchor, lambda home: self._service(*home).fetch(list(anchor.identity)))
+        answer = await self._answer(anchor, lambda home: self._service(*home).fetch(list(anchor.identity), self._reader(home)))
+        if isinstance(answer, Lent):
+            anchor.lent = answer
+            anchor.is_done = True
+            return self._read_in_place(anchor, answer)
         if not isinstance(answer, Parcel):
             return None
         parcel = self._packing.received(answer)
@@ -193,6 +229,33 @@ class Fetching:
             while self.cached_bytes > self._cache_limit:
                 self._forget(next(iter(self._cached)))
         return parcel
+
+    def _reader(self, home: Identity) -> list[object] | None:
+        """What an owner is told so that it need not send what can be read where it lies."""
+        if not self._shared or home in self._unreadable:
+            return None
+        process = self._process
+        return [*self._table.identity, process.host, process.pid, process.started]
+
+    def _read_in_place(self, anchor: Anchor, lent: Lent) -> Parcel | None:
+        """The value of a process of this host; None if its memory cannot be read: then it has to be sent.
+
+        Whatever is made of it keeps the anchor: its owner uses the memory for something else when this node does not hold the value.
+        """
+        segments: list[Segment] = []
+        try:
+            for one in lent.segments:
+                if isinstance(one, Place):
+                    self._processes[anchor.home] = one.process
+                    segments.append(Segment(self._others.lend(one, self._guards.token(anchor))))
+                else:
+                    segments.append(Segment(one))
+        except NotLendableError as error:
+            logger.info("values of node %s are not read in place: %s", anchor.owner, error)
+            self._unreadable.add(anchor.home)
+            anchor.lent = None
+            return None
+        return Parcel(lent.control, tuple(segments))
 
     async def _answer(self, anchor: Anchor, ask: Callable[[Identity], Awaitable[object]]) -> object:
         """What the owner answers, wherever it is by now; None if there is nothing yet. Raises what the producing call did."""

@@ -6,18 +6,29 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import attrs
 import trio
 
 from actors.errors import ReferenceNotReadyError, ReferenceReleasedError
 from actors.reference import Reference
-from runtime.environment import Environment
+from runtime.environment import Environment, Process
 from runtime.references.anchors import Anchor
 from runtime.references.claims import Identity, ReferenceId
+from runtime.references.memory.values import Segment, Shelves
 from runtime.references.methods import method_of
 from runtime.references.packing import Packing
 from runtime.references.table import ReferenceTable
-from runtime.references.values import NOT_YET, UNKNOWN, Failure, Kept
+from runtime.references.values import NOT_YET, UNKNOWN, Failure, Kept, Lent, OnDisk, Parcel, Sized, WithReferences
 from runtime.system_calls import LONG_POLL_SECONDS
+
+
+@attrs.frozen
+class Reader:
+    """Who asks for a value: a node, and the process that it is."""
+
+    node: Identity
+    process: Process
+
 
 UNKNOWN_SECONDS = 5.0
 """How long a method waits for a value that this node has not heard of."""
@@ -26,21 +37,35 @@ UNKNOWN_SECONDS = 5.0
 class OwnValues:
     """See the module. `rebuild(failure)` gives the error to raise for a failure."""
 
-    def __init__(self, table: ReferenceTable, packing: Packing, environment: Environment, rebuild: Callable[[Failure], Exception]) -> None:
+    def __init__(
+        self,
+        table: ReferenceTable,
+        packing: Packing,
+        shelves: Shelves[ReferenceId],
+        environment: Environment,
+        rebuild: Callable[[Failure], Exception],
+    ) -> None:
         self._table = table
         self._packing = packing
         self._environment = environment
+        self.shelves = shelves
         self.rebuild = rebuild
 
-    def put(self, value: object) -> Reference[Any]:
-        """Keep a copy of a value. Raises EncodeError."""
-        return self._table.keep(self._packing.pack(value, "value"))
+    async def put(self, value: object) -> Reference[Any]:
+        """Keep a copy of a value; waits while too much is in memory. Raises EncodeError, ReferenceMemoryError."""
+        await trio.lowlevel.checkpoint()
+        await self.shelves.room()
+        kept = self._packing.pack(value, "value")
+        reference = self._table.keep(kept)
+        self.shelves.add(reference.anchor.identity, kept.size)
+        return reference
 
     def resolve(self, anchor: Anchor, value: object) -> int:
         """The method has returned what `anchor` is for; returns its size in bytes. Raises EncodeError."""
         kept = self._packing.pack(value, "result")
         if not anchor.is_settled:
             anchor.kept = kept
+            self.shelves.add(anchor.identity, kept.size)
             anchor.tell()
         return kept.size
 
@@ -50,30 +75,78 @@ class OwnValues:
             anchor.failure = failure
             anchor.tell()
 
-    def value(self, anchor: Anchor) -> object:
+    def value_now(self, anchor: Anchor) -> object:
         """A copy of the value. Raises what the producing call raised, and `ReferenceNotReadyError`."""
-        if anchor.kept is not None:
-            return self._packing.unpack(anchor.kept)
-        if anchor.failure is not None:
-            raise self.rebuild(anchor.failure)
-        if anchor.error is not None:
-            raise anchor.error
-        raise ReferenceNotReadyError(f"{Reference(anchor)!r} has no value yet; `await reference.fetch()` waits for it")
+        if anchor.kept is None:
+            self._raise_failure(anchor)
+            raise ReferenceNotReadyError(f"{Reference(anchor)!r} has no value yet; `await reference.fetch()` waits for it")
+        if isinstance(anchor.kept, OnDisk):
+            raise ReferenceNotReadyError(f"{Reference(anchor)!r} has its value on disk; `await reference.fetch()` reads it")
+        self.shelves.used(anchor.identity)
+        return self._packing.unpack(anchor.kept)
 
-    async def served(self, identity: ReferenceId) -> object:
-        """The value for another node, or the failure, or whom to ask (a pair of name and incarnation), UNKNOWN or NOT_YET."""
+    async def value(self, anchor: Anchor) -> object:
+        """A copy of the value, once it is there. Raises what the producing call raised."""
+        while not anchor.is_settled:
+            await anchor.wait_changed()
+        self._raise_failure(anchor)
+        assert anchor.kept is not None
+        self.shelves.used(anchor.identity)
+        return self._packing.unpack(await _loaded(anchor.kept))
+
+    async def served(self, identity: ReferenceId, reader: Reader | None = None) -> object:
+        """The value for another node, or the failure, or whom to ask (a pair of name and incarnation), UNKNOWN or NOT_YET.
+
+        If `reader` says that it is on this host, it is told where the value lies, if that is where it can be read.
+        """
         owner, anchor = self._find(identity)
         if anchor is None:
             return list(owner) if owner is not None else UNKNOWN
         with trio.move_on_after(LONG_POLL_SECONDS):
             while not anchor.is_settled:
                 await anchor.wait_changed()
-        return self._answer(anchor)
+        if anchor.kept is None:
+            return anchor.failure if anchor.failure is not None else NOT_YET
+        self.shelves.used(identity)
+        kept = await _loaded(anchor.kept)
+        if reader is None or kept is not anchor.kept or not isinstance(kept, Parcel) or not kept.is_shared:
+            return kept
+        host = self._environment.process().host
+        if not host or reader.process.host != host:
+            return kept
+        self.shelves.lent(identity, reader.node, reader.process)
+        return Lent(kept.control, tuple(segment.place or segment.buffer for segment in kept.segments))
 
-    def _answer(self, anchor: Anchor) -> Kept | Failure | int:
-        if anchor.kept is not None:
-            return anchor.kept
-        return anchor.failure if anchor.failure is not None else NOT_YET
+    async def spill(self) -> None:
+        """Write to disk what does not fit into memory, for as long as the node lives."""
+        while True:
+            for identity in await self.shelves.wait_full():
+                await self._write(identity)
+
+    def freed(self, identity: ReferenceId) -> None:
+        """Nobody holds a value of this node any more."""
+        self.shelves.remove(identity)
+
+    def reader_ended(self, anchor: Anchor, reader: Identity) -> None:
+        """A node that held a value has ended, or lost its lease."""
+        self.shelves.reader_ended(reader, anchor.identity, anchor.kept)
+
+    async def _write(self, identity: ReferenceId) -> None:
+        # In a function of its own, so that nothing here keeps the last value that was written.
+        anchor = self._table.find(identity)
+        kept = anchor.kept if anchor is not None else None
+        if anchor is None or not isinstance(kept, Parcel):
+            self.shelves.remove(identity)
+            return
+        spilled = await self.shelves.write(identity, kept.buffers)
+        if spilled is not None and anchor.kept is kept:
+            anchor.kept = OnDisk(kept.control, spilled, kept.size)
+
+    def _raise_failure(self, anchor: Anchor) -> None:
+        if anchor.failure is not None:
+            raise self.rebuild(anchor.failure)
+        if anchor.error is not None:
+            raise type(anchor.error)(*anchor.error.args)
 
     async def outcomes(self, identities: Sequence[ReferenceId], *, wait: bool) -> list[int]:
         """Which of them have outcomes, by their places, or are not known here; with `wait` as soon as there is one, or after a while."""
@@ -111,6 +184,13 @@ class OwnValues:
     def _find(self, identity: ReferenceId) -> tuple[Identity | None, Anchor | None]:
         owner = self._table.owner(identity)
         return owner, self._table.find(identity) if owner == self._table.identity else None
+
+
+async def _loaded(kept: Sized) -> Parcel | WithReferences:
+    """With all of it in memory."""
+    if isinstance(kept, OnDisk):
+        return Parcel(kept.control, tuple(Segment(buffer) for buffer in await kept.spilled.read()))
+    return kept
 
 
 def _done(anchors: Sequence[Anchor | None]) -> list[int]:

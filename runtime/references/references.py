@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import attrs
+import trio
 
 from actors.reference import Reference
 from runtime.environment import Environment
-from runtime.references.claims import Identity
+from runtime.references.claims import Identity, ReferenceId
 from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
+from runtime.references.memory.values import MEMORY_BYTES, Memory, Shelves
 from runtime.references.owned import OwnValues
 from runtime.references.packing import PARCEL_TAG, Packing
 from runtime.references.table import ReferenceTable
@@ -18,10 +23,25 @@ from runtime.wire.codec import Codec, Extension
 
 REFERENCE_TAG = 64_101
 
+TIDY_SECONDS = 1.0
+"""How often it is looked what of the memory of values can be given back, while any is used."""
+
+
+@attrs.frozen
+class MemoryOptions:
+    """How a node keeps values. `limit` in bytes of memory; `directory` for those beyond it, by default TMPDIR or /var/tmp; `shared`: other
+    processes of the host read them where they lie.
+    """
+
+    limit: int = MEMORY_BYTES
+    directory: Path | None = None
+    shared: bool = False
+
 
 class References:
-    """See the module. `service(node, incarnation)` gives a handle of a node's `ReferenceService` that calls
-    until there is an answer, `service_once` one that calls once; `rebuild` makes errors of failures."""
+    """See the module. `service(node, incarnation)` gives a handle of a node's `ReferenceService` that calls until there is an answer,
+    `service_once` one that calls once; `rebuild` makes errors of failures.
+    """
 
     def __init__(
         self,
@@ -31,14 +51,37 @@ class References:
         environment: Environment,
         numbers: Callable[[], int],
         rebuild: Callable[[Failure], Exception],
+        options: MemoryOptions,
     ) -> None:
         self.correspondence = Correspondence(identity, service, environment.now)
-        self._fetching = Fetching(service_once, environment.now)
-        self.table = ReferenceTable(identity, self._fetching, self.correspondence, numbers, environment.now)
-        self._packing = Packing(self.table)
-        self.own = OwnValues(self.table, self._packing, environment, rebuild)
+        self.fetching = Fetching(service_once, environment, shared=options.shared)
+        self.table = ReferenceTable(identity, self.fetching, self.correspondence, numbers, environment.now)
+        self._memory = Memory(environment, options.limit, shared=options.shared)
+        self._packing = Packing(self.table, self._memory)
+        shelves: Shelves[ReferenceId] = Shelves(environment, options.limit, options.directory)
+        self.own = OwnValues(self.table, self._packing, shelves, environment, rebuild)
         self.correspondence.table = self.table
-        self._fetching.use(self.table, self.own, self._packing)
+        self.table.values = self.own
+        self.fetching.use(self.table, self.own, self._packing)
+
+    async def run(self) -> None:
+        """Do what references need done, for as long as the node lives."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.correspondence.run)
+            nursery.start_soon(self.own.spill)
+            nursery.start_soon(self._tidy)
+
+    def close(self) -> None:
+        """Lend nothing, and read nothing of others, from now on."""
+        self._memory.close()
+        self.fetching.close()
+
+    async def _tidy(self) -> None:
+        while True:
+            await self.own.shelves.wait_used()
+            await trio.sleep(TIDY_SECONDS)
+            self.own.shelves.tidy()
+            self._memory.tidy()
 
     @property
     def extensions(self) -> list[Extension]:

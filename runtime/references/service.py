@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from actors.actor import Actor
 from actors.errors import ProtocolError
 from actors.method import method
+from runtime.environment import Process
 from runtime.references.claims import Identity, ReferenceId
+from runtime.references.owned import OwnValues, Reader
 from runtime.references.values import Failure
 
 if TYPE_CHECKING:
-    from runtime.references.owned import OwnValues
     from runtime.references.table import ReferenceTable
 
 REFERENCE_SERVICE = "@references"
@@ -45,9 +46,9 @@ class ReferenceService(Actor):
         return [answer if isinstance(answer, Failure) else _plain(answer) for answer in answers]
 
     @method(concurrent=True, idempotent=True)
-    async def fetch(self, identity: list[Any]) -> object:
-        """A value of this node, once it is there; see `OwnValues.served`."""
-        return await self._values.served(_reference(identity))
+    async def fetch(self, identity: list[Any], reader: list[Any] | None = None) -> object:
+        """A value of this node, once it is there; see `OwnValues.served`. `reader`: node, incarnation, host, process, its start."""
+        return await self._values.served(_reference(identity), _reader(reader) if reader is not None else None)
 
     @method(concurrent=True, idempotent=True)
     async def outcomes(self, identities: list[Any], wait: bool) -> list[int]:
@@ -63,6 +64,12 @@ class ReferenceService(Actor):
     async def call_and_keep(self, identity: list[Any], name: str, args: list[object], kwargs: dict[str, object]) -> object:
         """Likewise, called for a reference to the result; see `OwnValues.call_and_keep`."""
         return await self._values.call_and_keep(_reference(identity), name, tuple(args), kwargs)
+
+
+def _reader(word: list[Any]) -> Reader:
+    if [type(item) for item in word] != [str, int, str, int, str]:
+        raise ProtocolError("a reader is a node and a process")
+    return Reader((word[0], word[1]), Process(word[2], word[3], word[4]))
 
 
 def _plain(owner: Identity | None) -> list[object] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from actors.errors import OwnerDiedError, ProtocolError, ReferenceReleasedError
 from actors.reference import Reference
@@ -18,8 +18,11 @@ from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
 from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
-from runtime.references.values import Failure, Kept
+from runtime.references.values import Failure, Sized
 from runtime.wire.frames import Buffer, Outgoing
+
+if TYPE_CHECKING:
+    from runtime.references.owned import OwnValues
 
 MOST_DEAD = 10_000
 """Ended incarnations that are remembered, so that a claim of theirs that comes late counts for nothing."""
@@ -50,6 +53,8 @@ class ReferenceTable:
         now: Callable[[], float],
     ) -> None:
         self.identity = identity
+        self.values: OwnValues
+        """Told of what becomes of this node's own."""
         self._fetching = fetching
         self._correspondence = correspondence
         self._numbers = numbers
@@ -119,7 +124,7 @@ class ReferenceTable:
 
     # What this node's own actors and calls do.
 
-    def keep(self, kept: Kept, maker: str = "") -> Reference[object]:
+    def keep(self, kept: Sized, maker: str = "") -> Reference[object]:
         """A reference to a value of this node."""
         number = self._numbers()
         anchor = self._own((*self.identity, number), maker)
@@ -211,6 +216,7 @@ class ReferenceTable:
             effects = self._holds.moved(identity, owner)
             if effects:
                 anchor.home = owner
+                anchor.lent = None
             self._apply(effects)
         anchor.tell()
         return True
@@ -261,8 +267,10 @@ class ReferenceTable:
         if len(self._dead) > MOST_DEAD:
             del self._dead[next(iter(self._dead))]
         self._correspondence.ended(peer)
+        self._fetching.ended(peer)
         for identity, claims in list(self._claims.items()):
             if claims.died(peer):
+                self.values.reader_ended(self._claimed[identity], peer)
                 self._let_go_unless_held(identity, claims)
         self._hand_overs.died(peer)
         self._apply(self._holds.died(peer))
@@ -281,6 +289,7 @@ class ReferenceTable:
                 self._fetching.freed(identity)
             if identity in self._claims and identity not in self._anchors:
                 del self._claims[identity]
+                self.values.freed(identity)
         for peer in self._hand_overs.due():
             self._correspondence.question(peer)
         return True

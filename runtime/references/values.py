@@ -6,6 +6,9 @@ import attrs
 
 from actors.messages import message
 from actors.reference import Reference
+from runtime.references.memory.place import Place
+from runtime.references.memory.spilling import Spilled
+from runtime.references.memory.values import Segment
 from runtime.wire.frames import Buffer
 
 UNKNOWN = 0
@@ -14,10 +17,9 @@ NOT_YET = 1
 
 
 class Kept:
-    """A value at its owner. `size` in bytes, about."""
+    """A value at its owner. All but `Lent` have a `size`: bytes, about."""
 
     __slots__ = ()
-    size: int
 
 
 @attrs.frozen(eq=False)
@@ -28,11 +30,36 @@ class Parcel(Kept):
     """
 
     control: bytes
-    segments: tuple[Buffer, ...] = ()
+    segments: tuple[Segment, ...] = ()
     references: tuple[Reference[object], ...] = ()
-    size: int = attrs.field(
-        init=False, default=attrs.Factory(lambda self: len(self.control) + sum(map(len, self.segments)), takes_self=True)
-    )
+    size: int = attrs.field(init=False, default=attrs.Factory(lambda parcel: _bytes_of(parcel), takes_self=True))
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The bytes of the segments."""
+        return tuple(segment.buffer for segment in self.segments)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if some of it is where other processes of this host can read it."""
+        return any(segment.block is not None for segment in self.segments)
+
+
+@attrs.frozen(eq=False)
+class OnDisk(Kept):
+    """A parcel whose segments are in a file."""
+
+    control: bytes
+    spilled: Spilled
+    size: int
+
+
+@attrs.frozen(eq=False)
+class Lent(Kept):
+    """What a process of the same host gets of a parcel: its control part, and for each segment its bytes, or where they are."""
+
+    control: bytes
+    segments: tuple[Buffer | Place, ...]
 
 
 @attrs.frozen(eq=False)
@@ -57,4 +84,8 @@ class Failure:
 
 
 def _bytes_of(parcel: Parcel) -> int:
-    return len(parcel.control) + sum(map(len, parcel.segments))
+    return len(parcel.control) + sum(len(segment.buffer) for segment in parcel.segments)
+
+
+Sized = Parcel | OnDisk | WithReferences
+"""A value as its owner has it."""

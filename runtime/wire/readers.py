@@ -222,4 +222,7 @@ def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
     found = numpy.dtype(_text(dtype))
     if any(type(length) is not int or length < 0 for length in shape) or math.prod(shape) * found.itemsize != len(buffer):
         raise ProtocolError("an array whose shape does not fit its bytes")
-    return numpy.ndarray(shape, found, buffer)
+    if not len(buffer) or not memoryview(buffer).readonly:
+        return numpy.ndarray(shape, found, buffer)
+    # numpy.ndarray would look behind the view for what it is a view of, which may be writable.
+    return numpy.frombuffer(buffer, found).reshape(shape)

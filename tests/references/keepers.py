@@ -200,3 +200,21 @@ class Waiter(Actor):
         done, rest = await wait_all(references)
         if (len(done), rest) != (3, []):
             raise AssertionError(f"{done} are done and {rest} are not")
+
+
+class Viewer(Actor):
+    """Looks at the same memory again and again."""
+
+    def __init__(self) -> None:
+        self.array: Any = None
+
+    @method
+    async def view(self, reference: Reference[Any]) -> int:
+        """Begin."""
+        self.array = await reference.fetch()
+        return int(self.array[0])
+
+    @method
+    async def look(self) -> int:
+        """Once more."""
+        return int(self.array[0])

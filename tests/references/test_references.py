@@ -297,7 +297,9 @@ async def test_arguments_that_are_references_come_as_values_where_the_annotation
         await adder.add(three_.as_value())  # type: ignore[call-arg]
 
 
-async def test_a_chain_over_references_moves_each_value_once_and_never_through_the_caller(three: Three) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_chain_over_references_moves_each_value_once_and_never_through_the_caller(three: Three, shared: bool) -> None:
+    three.second.station.values.fetching._shared = shared
     maker = await three.spawn(Maker, "first")
     adder = await three.spawn(Adder, "second")
     before = three.received_by("driver")
@@ -305,7 +307,8 @@ async def test_a_chain_over_references_moves_each_value_once_and_never_through_t
     for _ in range(3):
         assert await adder.total(big.as_value()) == 500_000
     assert three.received_by("driver") - before < 100_000
-    assert 4_000_000 < three.sent("first", "second") < 6_000_000
+    # On one host it is not sent at all, but read where it lies.
+    assert (4_000_000 if not shared else 0) < three.sent("first", "second") < (6_000_000 if not shared else 100_000)
 
 
 async def test_a_method_does_not_run_if_an_argument_is_lost(three: Three) -> None:

@@ -19,6 +19,7 @@ class MemoryBudget(Generic[K]):
         self.limit = limit
         self._worth_a_file = worth_a_file
         self._small: dict[K, int] = {}
+        """Those that stay."""
         self._large: OrderedDict[K, int] = OrderedDict()
         """Least recently used first."""
         self._in_memory = 0
@@ -39,6 +40,12 @@ class MemoryBudget(Generic[K]):
         """A value is used now. One that is not in memory any more changes nothing."""
         if key in self._large:
             self._large.move_to_end(key)
+
+    def pin(self, key: K) -> None:
+        """A value must stay in memory from now on: it is read there by others."""
+        size = self._large.pop(key, None)
+        if size is not None:
+            self._small[key] = size
 
     def remove(self, key: K) -> None:
         """A value is not in memory any more: it is on disk, or nobody holds it. One that is not there changes nothing."""

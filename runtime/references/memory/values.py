@@ -1,0 +1,184 @@
+"""Where the values of one node are: in memory that others may read, in plain memory, or on disk. The shell around the other modules."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+import attrs
+import trio
+
+from actors.errors import ReferenceMemoryError
+from runtime.environment import Environment, Process
+from runtime.references.memory.budget import MemoryBudget
+from runtime.references.memory.place import Place
+from runtime.references.memory.pool import Block, MemoryPool
+from runtime.references.memory.spilling import Spill, Spilled
+from runtime.wire.frames import Buffer
+
+K = TypeVar("K", bound=Hashable)
+
+MEMORY_BYTES: Final = 1024 * 1024 * 1024
+"""What the values of a node may take, by default."""
+
+SHARED_SIZE: Final = 64 * 1024
+"""Bytes from which a segment is put where others can read it: below, a message is as fast."""
+
+RETRY_SECONDS: Final = 5.0
+"""How long a disk is left alone that could not be written to."""
+
+logger = logging.getLogger("understudy.references")
+
+
+@attrs.frozen(eq=False)
+class Segment:
+    """A part of a value in memory that nobody changes. `block`: what lends it, where others can read it."""
+
+    buffer: Buffer
+    block: Block | None = None
+
+    @property
+    def place(self) -> Place | None:
+        """Where others find it."""
+        return self.block.place if self.block is not None else None
+
+
+class Memory:
+    """Puts the segments of values into memory. `shared`: other processes of this host may read there."""
+
+    def __init__(self, environment: Environment, limit: int = MEMORY_BYTES, *, shared: bool = True) -> None:
+        self._pool = MemoryPool(environment, limit) if shared else None
+
+    def hold(self, segments: Sequence[Buffer]) -> tuple[Segment, ...]:
+        """The same bytes, where nobody changes them."""
+        return tuple(map(self._held, segments))
+
+    def tidy(self) -> None:
+        """Take back what nobody reads any more."""
+        if self._pool is not None:
+            self._pool.tidy()
+
+    def close(self) -> None:
+        """Nothing is lent any more."""
+        if self._pool is not None:
+            self._pool.close()
+
+    def _held(self, segment: Buffer) -> Segment:
+        size = segment.nbytes if isinstance(segment, memoryview) else len(segment)
+        block = self._pool.take(size) if self._pool is not None and size >= SHARED_SIZE else None
+        if block is None:
+            return Segment(segment if isinstance(segment, bytes) else bytes(segment))
+        block.memory[:] = segment.cast("B") if isinstance(segment, memoryview) else segment
+        return Segment(block.lend(), block)
+
+
+class Shelves(Generic[K]):
+    """Keeps the values of a node within a limit: those used longest ago are written to disk, unless others read them in memory."""
+
+    def __init__(self, environment: Environment, limit: int = MEMORY_BYTES, directory: Path | None = None) -> None:
+        self._environment = environment
+        self._budget: MemoryBudget[K] = MemoryBudget(limit)
+        self._spill = Spill(environment, directory)
+        self._changed = trio.Event()
+        self._used: trio.Event | None = None
+        self._readers: dict[K, dict[Hashable, Process]] = {}
+        self._left: list[tuple[Process, object]] = []
+        self.broken = ""
+        """Why nothing can be written to disk at the moment, if so."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes of memory that values may take."""
+        return self._budget.limit
+
+    @property
+    def in_memory(self) -> int:
+        """Bytes of values in memory."""
+        return self._budget.in_memory
+
+    @property
+    def on_disk(self) -> int:
+        """Bytes of values on disk."""
+        return self._spill.on_disk
+
+    def add(self, key: K, size: int) -> None:
+        """A value is in memory."""
+        self._budget.add(key, size)
+        if self._used is not None:
+            self._used.set()
+            self._used = None
+        if self._budget.in_memory > self._budget.limit:
+            self._changed.set()
+
+    def used(self, key: K) -> None:
+        """It was asked for."""
+        self._budget.used(key)
+
+    def lent(self, key: K, reader: Hashable, process: Process) -> None:
+        """It is read in memory by a process of this host: it stays there."""
+        self._budget.pin(key)
+        self._readers.setdefault(key, {})[reader] = process
+
+    def remove(self, key: K) -> None:
+        """Nobody holds it any more."""
+        self._budget.remove(key)
+        self._readers.pop(key, None)
+
+    def reader_ended(self, reader: Hashable, key: K, value: object) -> None:
+        """A node has lost its lease and with it its holds. If its process was only stopped, and goes on, it may read on: until that process
+        has ended for certain, `value` is kept, so that the memory is used for nothing else.
+        """
+        process = self._readers.get(key, {}).pop(reader, None)
+        if process is not None and not self._environment.has_ended(process):
+            self._left.append((process, value))
+
+    def tidy(self) -> None:
+        """Look which of these processes have ended."""
+        if self._left:
+            self._left = [(process, value) for process, value in self._left if not self._environment.has_ended(process)]
+
+    async def wait_used(self) -> None:
+        """Wait until there is any value, or memory that somebody may still read."""
+        if not self._budget.in_memory and not self._left:
+            self._used = trio.Event()
+            await self._used.wait()
+
+    async def room(self) -> None:
+        """Wait until there is less in memory than there may be. Raises ReferenceMemoryError if nothing more can be written to disk."""
+        while self._budget.in_memory > self._budget.limit and self._budget.victims():
+            if self.broken:
+                raise ReferenceMemoryError(
+                    f"the values of this node take {self._budget.in_memory} bytes of memory and may take {self._budget.limit}, and none "
+                    f"can be written to {self._spill.directory}: {self.broken}; let go of references, or raise reference_memory"
+                )
+            self._changed.set()
+            await trio.sleep(0.001)
+
+    async def wait_full(self) -> list[K]:
+        """Wait until there is too much in memory; returns what is to be written to disk."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            victims = self._budget.victims()
+            if victims:
+                return victims
+
+    async def write(self, key: K, segments: Sequence[Buffer]) -> Spilled | None:
+        """Write a value to disk; None if the disk does not take it, which is then left alone for a while."""
+        try:
+            spilled = await self._spill.write(segments)
+        except OSError as error:
+            if not self.broken:
+                logger.warning("values of this node cannot be written to %s: %s; they stay in memory", self._spill.directory, error)
+            self.broken = str(error)
+            await trio.sleep(RETRY_SECONDS)
+            self.broken = ""
+            self._changed.set()
+            return None
+        if key in self._readers:
+            # It was lent meanwhile, and is read where it is.
+            return None
+        self._budget.remove(key)
+        return spilled
