@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 import attrs
 import trio
@@ -27,7 +27,7 @@ from runtime.membership.members import NodeRecord
 from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
 from runtime.references.memory.values import MEMORY_BYTES
-from runtime.references.references import MemoryOptions
+from runtime.references.references import MemoryOptions, OnLeave
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.introduction import Introduction, Peer
@@ -112,6 +112,7 @@ async def open_node(
     faults: Faults | None = None,
     reference_memory: int = MEMORY_BYTES,
     reference_directory: str | os.PathLike[str] | None = None,
+    references_on_leave: OnLeave = "move",
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
@@ -119,8 +120,8 @@ async def open_node(
     same machine use a Unix socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on
     loopback addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors. `resources`: amounts by
     name, for members to see.
-    `environment`, `network`, `disk`, `isolation`: what simulated nodes have in the place of the real ones.
-    `faults`: failpoints for tests, see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
+    `environment`, `network`, `disk`, `isolation`: what simulated nodes have in the place of the real ones. `faults`: failpoints for tests,
+    see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
 
     `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
     its port is free, at its address; the others go on meanwhile. Without it the store is in memory, and ends with the founder.
@@ -128,10 +129,10 @@ async def open_node(
     For its options see `runtime.store.etcd.address`.
 
     `reference_memory`: bytes of memory that the values of references on this node may take; what is beyond goes to files without names in
-    `reference_directory`, by default TMPDIR or /var/tmp.
+    `reference_directory`, by default TMPDIR or /var/tmp. `references_on_leave`: whether they "move" to other nodes when this one leaves,
+    or are lost, of which those who hold them are told.
 
-    Raises `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, `StoreDataError` or `StoreMismatchError`, each saying what
-    to do next.
+    Raises `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, `StoreDataError`, `StoreMismatchError`: what to do next.
     """
     _refuse_contradictions(data_dir, join, store)
     environment = environment or SystemEnvironment()
@@ -150,7 +151,7 @@ async def open_node(
         disk=disk or open_file,
         isolation=isolation or open_processes,
         faults=faults or _faults_asked_for(),
-        memory=_memory(reference_memory, reference_directory, shared=network is None),
+        memory=_memory(reference_memory, reference_directory, references_on_leave, shared=network is None),
     )
     try:
         async with trio.open_nursery() as outer:
@@ -172,11 +173,13 @@ def _refuse_contradictions(data_dir: object, join: str | None, store: str | None
         raise ValueError("a store leads to its cluster by itself: give join or store, not both")
 
 
-def _memory(limit: int, directory: str | os.PathLike[str] | None, *, shared: bool) -> MemoryOptions:
+def _memory(limit: int, directory: str | os.PathLike[str] | None, on_leave: OnLeave, *, shared: bool) -> MemoryOptions:
     """How values are kept. Not `shared` with simulated nodes, whose processes are all one."""
     if limit < 0:
         raise ValueError(f"reference_memory is a number of bytes, not {limit}")
-    return MemoryOptions(limit, Path(directory) if directory is not None else None, shared)
+    if on_leave not in get_args(OnLeave):
+        raise ValueError(f"references_on_leave is one of {', '.join(get_args(OnLeave))}, not {on_leave!r}")
+    return MemoryOptions(limit, Path(directory) if directory is not None else None, shared, on_leave)
 
 
 def _faults_asked_for() -> Faults | None:

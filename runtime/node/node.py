@@ -63,6 +63,7 @@ T = TypeVar("T")
 
 DRAIN_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
+HAND_OVER_SECONDS = 4.0
 
 logger = logging.getLogger("understudy.node")
 
@@ -104,6 +105,7 @@ class Node:
         memory: MemoryOptions = UNSHARED,
     ) -> None:
         self._environment = environment
+        self._references_move = memory.on_leave == "move"
         self._nursery = nursery
         self._introduction = introduction
         self._coordination = coordination
@@ -339,6 +341,8 @@ class Node:
                 with trio.move_on_after(CLOSE_SECONDS):
                     await self._enrolment.set_state("draining")
                 await self._station.host.drain(DRAIN_SECONDS / 2)
+                if self._references_move:
+                    await self._hand_over_references()
                 self._following.cancel()
                 with trio.move_on_after(CLOSE_SECONDS):
                     await self._enrolment.leave()
@@ -347,6 +351,18 @@ class Node:
         self._following.cancel()
         self._station.values.close()
         await self._station.peers.close(CLOSE_SECONDS)
+
+    async def _hand_over_references(self) -> None:
+        with trio.move_on_after(HAND_OVER_SECONDS) as patience:
+            lost = await self._station.values.hand_over(
+                lambda: [
+                    (member.name, member.incarnation) for member in self._members.all() if member.state == "up" and member.name != self.name
+                ]
+            )
+            if lost:
+                logger.warning("%d referenced values of node %s end with it: no other node could take them", lost, self.name)
+        if patience.cancelled_caught:
+            logger.warning("some referenced values of node %s end with it: there was no time to hand them over", self.name)
 
     def _make_host(self, station: Station) -> Host:
         return Host(

@@ -24,10 +24,10 @@ class Anchor:
     __slots__ = (
         "__weakref__",
         "_dropped",
-        "_fetching",
         "changed",
         "error",
         "failure",
+        "fetching",
         "handed_on",
         "home",
         "identity",
@@ -50,7 +50,8 @@ class Anchor:
         """Who has the value: node and incarnation."""
         self.version = version
         """Of this node's hold; see `holds`."""
-        self._fetching = fetching
+        self.fetching = fetching
+        """That of the node that knows this."""
         self._dropped = dropped
         self.made = made
         """When this node first heard of it, in seconds on its clock."""
@@ -92,7 +93,7 @@ class Anchor:
         if self.changed is not None:
             self.changed.set()
             self.changed = None
-        self._fetching.tell()
+        self.fetching.tell()
 
     async def wait_changed(self) -> None:
         """Wait until something is told."""
@@ -102,27 +103,27 @@ class Anchor:
 
     async def fetch(self) -> object:
         """See `Reference.fetch`."""
-        return await self._fetching.fetch(self)
+        return await self.fetching.fetch(self)
 
     def local_value(self) -> object:
         """See `Reference.local_value`."""
-        return self._fetching.local_value(self)
+        return self.fetching.local_value(self)
 
     async def ready(self) -> bool:
         """See `Reference.ready`."""
-        return bool(await self._fetching.wait_some([self], 0, None))
+        return bool(await self.fetching.wait_some([self], 0, None))
 
     async def wait_some(self, anchors: Sequence[Any], count: int, timeout: float | None) -> frozenset[int]:
         """See `actors.reference.Anchor.wait_some`."""
-        return await self._fetching.wait_some(anchors, count, timeout)
+        return await self.fetching.wait_some(anchors, count, timeout)
 
     async def call(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """See `RemoteMethod.__call__`."""
-        return await self._fetching.call(self, method, args, kwargs)
+        return await self.fetching.call(self, method, args, kwargs)
 
     async def call_and_keep(self, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Reference[object]:
         """See `RemoteMethod.remote`."""
-        return await self._fetching.call_and_keep(self, method, args, kwargs)
+        return await self.fetching.call_and_keep(self, method, args, kwargs)
 
     def __del__(self) -> None:
         # A garbage collector's call may come in the middle of anything.

@@ -153,9 +153,7 @@ class Holds:
     def moved(self, identity: ReferenceId, owner: Identity) -> list[Effect]:
         """The value has another owner now, which says so itself or was named by the one before."""
         hold = self.all.get(identity)
-        if hold is None or hold.owner == owner or hold.state == "making":
-            return []
-        return self._claim(identity, hold, owner)
+        return self._claim(identity, hold, owner) if hold is not None and hold.owner != owner else []
 
     def told(self, identity: ReferenceId, sponsor: Identity, owner: Identity) -> list[Effect]:
         """`sponsor` has the value still, at `owner`."""

@@ -117,6 +117,23 @@ class OwnValues:
         self.shelves.lent(identity, reader.node, reader.process)
         return Lent(kept.control, tuple(segment.place or segment.buffer for segment in kept.segments))
 
+    async def outcome(self, anchor: Anchor) -> object:
+        """What there is to be given to another owner: the value, or why there is none."""
+        return await _loaded(anchor.kept) if anchor.kept is not None else anchor.failure
+
+    async def adopt(self, identity: ReferenceId, outcome: object, registers: list[tuple[str, int, int]], maker: str, site: str) -> None:
+        """A value is this node's from now on; its owner leaves. Its holders are told before this returns."""
+        await self.shelves.room()
+        anchor = self._table.adopt(identity, registers, maker, site)
+        if anchor.is_settled:
+            return
+        if isinstance(outcome, Failure):
+            anchor.failure = outcome
+        elif isinstance(outcome, Parcel):
+            anchor.kept = self._packing.taken_over(outcome)
+            self.shelves.add(identity, anchor.kept.size)
+        anchor.tell()
+
     async def spill(self) -> None:
         """Write to disk what does not fit into memory, for as long as the node lives."""
         while True:

@@ -52,6 +52,13 @@ class Packing:
             self._table.arrivals = before
         return attrs.evolve(parcel, references=tuple(references)) if references else parcel
 
+    def taken_over(self, parcel: Parcel) -> Parcel | WithReferences:
+        """What another owner had, as this node keeps it from now on. Raises DecodeError, ProtocolError."""
+        received = self.received(parcel)
+        if received.references:
+            return WithReferences(self.codec.copy(self.codec.decode_shared(received.control, received.buffers)), received.size)
+        return Parcel(received.control, self._memory.hold(received.buffers))
+
     def plain(self, kept: Kept, segments: list[Buffer]) -> object:
         """See `Extension.to_plain`."""
         if isinstance(kept, Parcel):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import trio
@@ -14,6 +14,7 @@ from runtime.environment import Environment
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
+from runtime.references.leaving import Leaving
 from runtime.references.memory.values import MEMORY_BYTES, Memory, Shelves
 from runtime.references.owned import OwnValues
 from runtime.references.packing import PARCEL_TAG, Packing
@@ -27,15 +28,20 @@ TIDY_SECONDS = 1.0
 """How often it is looked what of the memory of values can be given back, while any is used."""
 
 
+OnLeave = Literal["move", "lose"]
+"""Whether the values of a node that leaves go to others, or end with it, of which all holders are told."""
+
+
 @attrs.frozen
 class MemoryOptions:
     """How a node keeps values. `limit` in bytes of memory; `directory` for those beyond it, by default TMPDIR or /var/tmp; `shared`: other
-    processes of the host read them where they lie.
+    processes of the host read them where they lie; `on_leave`: what becomes of them when the node leaves.
     """
 
     limit: int = MEMORY_BYTES
     directory: Path | None = None
     shared: bool = False
+    on_leave: OnLeave = "move"
 
 
 class References:
@@ -53,6 +59,7 @@ class References:
         rebuild: Callable[[Failure], Exception],
         options: MemoryOptions,
     ) -> None:
+        self._service = service
         self.correspondence = Correspondence(identity, service, environment.now)
         self.fetching = Fetching(service_once, environment, shared=options.shared)
         self.table = ReferenceTable(identity, self.fetching, self.correspondence, numbers, environment.now)
@@ -63,6 +70,10 @@ class References:
         self.correspondence.table = self.table
         self.table.values = self.own
         self.fetching.use(self.table, self.own, self._packing)
+
+    async def hand_over(self, staying: Callable[[], Sequence[Identity]]) -> int:
+        """This node leaves: see `Leaving.hand_over`."""
+        return await Leaving(self.table, self.own, self._service).hand_over(staying)
 
     async def run(self) -> None:
         """Do what references need done, for as long as the node lives."""

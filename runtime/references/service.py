@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from actors.actor import Actor
-from actors.errors import ProtocolError
+from actors.errors import CallError, ProtocolError
 from actors.method import method
 from runtime.environment import Process
 from runtime.references.claims import Identity, ReferenceId
@@ -17,13 +21,19 @@ if TYPE_CHECKING:
 
 REFERENCE_SERVICE = "@references"
 
+ANNOUNCE_SECONDS = 2.0
+"""How long all holders of a value together have to hear of its new owner."""
+
+logger = logging.getLogger("understudy.references")
+
 
 class ReferenceService(Actor):
     """All of it may be asked twice."""
 
-    def __init__(self, table: ReferenceTable, values: OwnValues) -> None:
+    def __init__(self, table: ReferenceTable, values: OwnValues, service: Callable[[str, int], Any]) -> None:
         self._table = table
         self._values = values
+        self._service = service
 
     @method(concurrent=True, idempotent=True)
     async def update(self, holder: str, incarnation: int, claims: list[Any], releases: list[Any]) -> list[Any]:
@@ -55,6 +65,20 @@ class ReferenceService(Actor):
         """The places of those in `identities` that have outcomes. With `wait`, once there is one, or after a long while."""
         return await self._values.outcomes([_reference(identity) for identity in identities], wait=wait)
 
+    @method(concurrent=True, idempotent=True)
+    async def adopt(self, identity: list[Any], outcome: object, registers: list[Any], maker: str, site: str) -> None:
+        """Own a value whose owner leaves, and tell its holders; see `OwnValues.adopt`."""
+        reference = _reference(identity)
+        await self._values.adopt(
+            reference, outcome, [(name, incarnation, version) for name, incarnation, version in registers], maker, site
+        )
+        await self._announce(reference, registers)
+
+    @method(concurrent=True, idempotent=True)
+    async def moved(self, identity: list[Any], owner: str, incarnation: int) -> bool:
+        """A value has another owner now; whether it is held here."""
+        return self._table.moved(_reference(identity), (owner, incarnation))
+
     @method(concurrent=True)
     async def call_value(self, identity: list[Any], name: str, args: list[object], kwargs: dict[str, object]) -> object:
         """Run a method of a value; see `OwnValues.call`."""
@@ -64,6 +88,22 @@ class ReferenceService(Actor):
     async def call_and_keep(self, identity: list[Any], name: str, args: list[object], kwargs: dict[str, object]) -> object:
         """Likewise, called for a reference to the result; see `OwnValues.call_and_keep`."""
         return await self._values.call_and_keep(_reference(identity), name, tuple(args), kwargs)
+
+    async def _announce(self, identity: ReferenceId, registers: list[Any]) -> None:
+        """Tell the holders of a value that it is this node's. Those that do not answer in time hear of it from its old owner, or ask it."""
+
+        async def tell(holder: Identity, version: int) -> None:
+            try:
+                if not await self._service(*holder).moved(list(identity), *self._table.identity):
+                    self._table.release(identity, holder, version)
+            except CallError as error:
+                logger.info("node %s could not be told that value %s has moved: %s", holder[0], identity, error)
+
+        with trio.move_on_after(ANNOUNCE_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for name, incarnation, version in registers:
+                    if version > 0 and (name, incarnation) != self._table.identity:
+                        nursery.start_soon(tell, (name, incarnation), version)
 
 
 def _reader(word: list[Any]) -> Reader:

@@ -20,6 +20,7 @@ from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
 from runtime.references.values import Failure, Sized
 from runtime.wire.frames import Buffer, Outgoing
+from runtime.wire.values import UnsendableError
 
 if TYPE_CHECKING:
     from runtime.references.owned import OwnValues
@@ -65,6 +66,7 @@ class ReferenceTable:
         self._claims: dict[ReferenceId, Claims] = {}
         self._moved: dict[ReferenceId, Identity] = {}
         """Where values went that this node has handed to another on leaving."""
+        self._kept_to_the_end: list[object] = []
         self._holds = Holds()
         self._hand_overs: HandOvers[Anchor] = HandOvers()
         self._dead: dict[Identity, None] = {}
@@ -221,6 +223,49 @@ class ReferenceTable:
         anchor.tell()
         return True
 
+    def adopt(self, identity: ReferenceId, registers: list[tuple[str, int, int]], maker: str, site: str) -> Anchor:
+        """A value is this node's from now on, with the registers of its holders. The same each time, should that be said again."""
+        anchor = self._anchors.get(identity)
+        if anchor is None or anchor.home != self.identity:
+            anchor = anchor or self._anchor(identity, self.identity, 0)
+            # What this node held of it, it owns now.
+            self._holds.dropped(identity, anchor.version)
+            anchor.home = self.identity
+            anchor.lent = None
+            anchor.maker, anchor.site = maker, site
+        claims = self._claims.setdefault(identity, Claims())
+        self._moved.pop(identity, None)
+        for name, incarnation, version in registers:
+            holder = (name, incarnation)
+            if holder != self.identity and holder not in self._dead:
+                (claims.claim if version > 0 else claims.release)(holder, abs(version))
+        if claims.held:
+            self._claimed[identity] = anchor
+        return anchor
+
+    def registers(self, identity: ReferenceId) -> list[tuple[str, int, int]]:
+        """Who holds a value of this node, for the next owner."""
+        claims = self._claims.get(identity)
+        return claims.versions() if claims is not None else []
+
+    def given(self, anchor: Anchor, owner: Identity) -> None:
+        """A value of this node is that one's from now on."""
+        identity = anchor.identity
+        # Whoever reads it in place may do so for as long as this process lives.
+        self._kept_to_the_end.append(anchor.kept)
+        self._moved[identity] = owner
+        self._claims.pop(identity, None)
+        self._claimed.pop(identity, None)
+        self.values.freed(identity)
+        anchor.home = owner
+        anchor.tell()
+
+    @property
+    def hands_on(self) -> bool:
+        """True while a reference that was handed on may not be registered by its receiver."""
+        self.tidy()
+        return len(self._hand_overs) > 0
+
     def where(self, identity: ReferenceId) -> Identity | Failure | None:
         """What a node that got the reference from this one is told: its owner, why there is no value, or that it is not held here."""
         anchor = self._anchors.get(identity)
@@ -299,6 +344,8 @@ class ReferenceTable:
     def write(self, reference: Reference[Any], segments: list[Buffer]) -> object:
         """A reference as it goes into a message. If that goes to another node, it is handed on."""
         anchor = cast("Anchor", reference.anchor)
+        if anchor.fetching is not self._fetching:
+            raise UnsendableError("belongs to another node that this process has open; let that one send it")
         self.wrote_any = True
         if type(segments) is not Outgoing:
             return [*anchor.identity, *anchor.home]

@@ -9,8 +9,10 @@ from typing import Any, ParamSpec, TypeVar, cast
 import attrs
 import pytest
 
+from actors import Reference
 from runtime import open_node
 from runtime.node import Node
+from tests.references.keepers import Maker
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -35,6 +37,11 @@ class Three:
         """A handle of the driver's to a new actor on that node."""
         spawn: Any = self.driver.options(on=on).spawn
         return cast("A", await spawn(actor))
+
+    async def put(self, on: str, value: object) -> Reference[Any]:
+        """The driver's reference to a value of that node."""
+        maker = await self.spawn(Maker, on)
+        return await maker.put(value)
 
     @asynccontextmanager
     async def another(self, name: str) -> AsyncIterator[Node]:

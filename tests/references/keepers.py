@@ -66,6 +66,12 @@ class Maker(Actor):
         await self.gate.wait()
         return value
 
+    @method
+    async def make_slowly(self, value: Any) -> Any:
+        """`value`, after a while."""
+        await trio.sleep(0.3)
+        return value
+
     @method(concurrent=True)
     async def open_gate(self) -> None:
         """See `make_at_gate`."""

@@ -218,7 +218,7 @@ async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_a
 async def test_dropping_in_any_order_on_any_node_frees_what_nobody_holds(three: Three) -> None:
     keepers = [await three.spawn(Keeper, name) for name in ("driver", "first", "second")]
     for number in range(30):
-        reference = await three.node(("driver", "first", "second")[number % 3]).put(number)
+        reference = await three.put(("driver", "first", "second")[number % 3], number)
         for keeper in keepers:
             await keeper.keep(str(number), reference)
     del reference
@@ -245,7 +245,7 @@ async def test_a_reference_in_a_call_that_is_refused_is_not_held(three: Three) -
 async def test_the_values_of_a_node_that_ends_are_lost_to_all_at_once(three: Three) -> None:
     keeper = await three.spawn(Keeper, "second")
     async with three.another("fourth") as fourth:
-        reference = await fourth.put(list(range(3)))
+        reference = await three.put("fourth", list(range(3)))
         await keeper.keep("it", reference)
         late = await (await three.spawn(Maker, "fourth")).make_at_gate.remote(1)
         await keeper.keep("late", late)

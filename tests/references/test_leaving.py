@@ -1,0 +1,99 @@
+"""Owners that leave in order give their values to nodes that stay, or say that they are lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from actors import Reference
+from actors.errors import OwnerDiedError, RemoteError
+from runtime import open_node
+from tests.references.conftest import SECRET, Three
+from tests.references.keepers import Keeper, Maker, OutOfStockError
+from tests.references.test_references import until, values
+
+
+async def test_values_of_a_node_that_leaves_go_to_one_that_holds_them(three: Three) -> None:
+    keeper = await three.spawn(Keeper, "second")
+    async with three.another("fourth"):
+        maker: Any = await three.spawn(Maker, "fourth")
+        small = await maker.make.remote([1, 2])
+        big = await three.put("fourth", b"x" * 1_000_000)
+        nested = await three.put("fourth", {"in": [small]})
+        failed = await maker.fail.remote("no bolts")
+        for name, reference in {"small": small, "big": big, "nested": nested, "failed": failed}.items():
+            await keeper.keep(name, reference)
+        del big, nested
+        assert small.owner == "fourth"
+    assert small.owner != "fourth"
+    with trio.fail_after(5):
+        assert await small.fetch() == [1, 2]
+        assert len(await keeper.fetch("big")) == 1_000_000
+        found = await keeper.fetch("nested")
+        assert await found["in"][0].fetch() == [1, 2]
+        for fetch in (failed.fetch, lambda: keeper.fetch("failed")):
+            with pytest.raises(RemoteError, match="no bolts"):
+                await fetch()
+    with pytest.raises(OutOfStockError):
+        await failed.fetch()
+    assert await (await keeper.give("big")).call.count(b"x") == 1_000_000
+    del small, failed, found, reference
+    for name in ("small", "big", "nested", "failed"):
+        await keeper.let_go(name)
+    for node in (three.driver, three.first, three.second):
+        await until(lambda node=node: not values(node) and not node.station.references.held)  # type: ignore[misc]
+
+
+async def test_whoever_gets_a_reference_after_its_value_has_moved_finds_it(three: Three) -> None:
+    keepers = [await three.spawn(Keeper, name) for name in ("first", "second")]
+    async with three.another("fourth"):
+        reference = await three.put("fourth", "x")
+        await keepers[0].keep("it", reference)
+        del reference
+    with trio.fail_after(5):
+        await keepers[1].keep("it", await keepers[0].give("it"))
+        await keepers[0].let_go("it")
+        assert await keepers[1].fetch("it") == "x"
+
+
+async def test_a_fetch_that_waits_gets_what_comes_while_the_owner_leaves(three: Three) -> None:
+    keeper = await three.spawn(Keeper, "second")
+    got: list[object] = []
+
+    async def fetch() -> None:
+        got.append(await keeper.fetch("late"))
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery, three.another("fourth"):
+            maker: Any = await three.spawn(Maker, "fourth")
+            late = await maker.make_slowly.remote("late")
+            await keeper.keep("late", late)
+            nursery.start_soon(fetch)
+    assert got == ["late"]
+    assert await late.fetch() == "late"
+
+
+async def test_a_node_may_lose_its_values_on_leaving_if_asked(three: Three) -> None:
+    async with open_node("fourth", join=three.driver.address, secret=SECRET, references_on_leave="lose"):
+        for node in (three.driver, three.first, three.second):
+            await node.wait_for(4)
+        reference: Reference[str] = await three.put("fourth", "x")
+        keeper = await three.spawn(Keeper, "second")
+        await keeper.keep("it", reference)
+        held = await keeper.give("it")
+        waiting: Any = await three.spawn(Maker, "fourth")
+        del waiting
+    with trio.fail_after(2), pytest.raises(OwnerDiedError, match="fourth"):
+        await held.fetch()
+
+
+async def test_the_last_node_leaves_at_once() -> None:
+    with trio.fail_after(5):
+        async with open_node("alone", secret=SECRET) as node:
+            reference = await node.put(1)
+    del reference
+    with pytest.raises(ValueError, match="move, lose"):
+        async with open_node("odd", secret=SECRET, references_on_leave="stay"):  # type: ignore[arg-type]
+            pass
