@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
-from actors import Actor, method
+from actors import Actor, Reference, method
 from runtime import LocalCluster, open_local_cluster
 from tests.benchmarks.measuring import pipelined, spinning
 from tests.benchmarks.memory import resident
@@ -95,6 +95,50 @@ class Visitor(Actor):
         """Calls per second to one of them or another, many at once."""
         draw = random.Random(1)
         return await pipelined(lambda: draw.choice(self.known).read(), seconds)
+
+
+class Owner(Actor):
+    """Has values, and hands out references to them."""
+
+    @method
+    async def one(self) -> int:
+        """A value."""
+        return 16
+
+    @method
+    async def many(self, count: int) -> list[Reference[int]]:
+        """References to so many values."""
+        return [await self.node.put(16) for _ in range(count)]
+
+    @method
+    async def weight(self) -> int:
+        """Bytes of memory that the node's process occupies."""
+        gc.collect()
+        return resident()
+
+
+class Holder(Actor):
+    """Holds references, and reads values."""
+
+    def __init__(self) -> None:
+        self.held: list[Reference[int]] = []
+
+    @method
+    async def hold(self, references: list[Reference[int]]) -> None:
+        """Hold these."""
+        self.held.extend(references)
+
+    @method
+    async def touch(self, array: Sequence[float]) -> float:
+        """Read one number of each page."""
+        pages: Any = array
+        return float(pages[::512].sum())
+
+    @method
+    async def weight(self) -> int:
+        """Bytes of memory that the node's process occupies."""
+        gc.collect()
+        return resident()
 
 
 @asynccontextmanager

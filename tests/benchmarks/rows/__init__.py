@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
 from tests.benchmarks.measuring import Row, Settings
-from tests.benchmarks.rows import crowd, isolation, lent, links, pairs, payloads, pipelined, sequential, simulation, spawning
+from tests.benchmarks.rows import crowd, isolation, lent, links, pairs, payloads, pipelined, references, sequential, simulation, spawning
 
 Measure = Callable[[Settings], Awaitable[list[Row]]]
 
@@ -22,6 +22,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "links": links.measure,
         "isolation": isolation.measure,
         "lent": lent.measure,
+        "references": references.measure,
         "simulation": simulation.measure,
     }
 )
