@@ -26,6 +26,7 @@ from runtime.membership.coordination import Coordination, Elsewhere, StoreKind, 
 from runtime.membership.members import NodeRecord
 from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
+from runtime.references.sites import calling_site
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.introduction import Introduction, Peer
@@ -57,6 +58,7 @@ class _Settings:
     disk: Disk
     isolation: IsolationFactory
     faults: Faults | None
+    trace_references: bool
 
 
 @attrs.frozen
@@ -107,6 +109,7 @@ async def open_node(
     disk: Disk | None = None,
     isolation: IsolationFactory | None = None,
     faults: Faults | None = None,
+    trace_references: bool = False,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
@@ -116,6 +119,7 @@ async def open_node(
     name, for members to see.
     `environment`, `network`, `disk`, `isolation`: what simulated nodes have in the place of the real ones.
     `faults`: failpoints for tests, see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
+    `trace_references`: note the file and line of each `put` and `.remote(...)`, for `understudy refs --where`.
 
     `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
     its port is free, at its address; the others go on meanwhile. Without it the store is in memory, and ends with the founder.
@@ -145,6 +149,7 @@ async def open_node(
         disk=disk or open_file,
         isolation=isolation or open_processes,
         faults=faults or _faults_asked_for(),
+        trace_references=trace_references,
     )
     try:
         async with trio.open_nursery() as outer:
@@ -223,6 +228,8 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
     )
     introduction = Introduction(cluster=settings.cluster, peer=peer)
     node = Node(introduction, settings.secret, environment, network, nursery, coordination, settings.isolation, settings.faults)
+    if settings.trace_references:
+        node.station.references.site = calling_site
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)

@@ -64,6 +64,7 @@ SANS_IO = (
     "runtime/observation/tree.py",
     "runtime/processes/output.py",
     "runtime/processes/protocol.py",
+    "runtime/references/listing.py",
     "runtime/references/memory/budget.py",
     "runtime/references/memory/ends.py",
     "runtime/references/memory/place.py",

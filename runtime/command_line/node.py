@@ -60,6 +60,9 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
 @click.option(
     "--store", metavar="etcd://HOST:PORT,...", help="Keep the cluster's store in etcd; all nodes are given it, none needs --join."
 )
+@click.option(
+    "--trace-references", is_flag=True, help="Note where in the program referenced values are made, for `understudy refs --where`."
+)
 @secret_option
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
@@ -71,6 +74,7 @@ def node(
     resource: tuple[str, ...],
     data_dir: Path | None,
     store: str | None,
+    trace_references: bool,
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -96,6 +100,7 @@ def node(
         data_dir=data_dir,
         store=store,
         secret=secret_of(secret_file),
+        trace_references=trace_references,
     )
     trio.run(_run, opening, as_json)
 

@@ -64,6 +64,11 @@ class ReferenceService(Actor):
         """Likewise, called for a reference to the result; see `OwnValues.call_and_keep`."""
         return await self._values.call_and_keep(_reference(identity), name, tuple(args), kwargs)
 
+    @method(concurrent=True, idempotent=True)
+    async def listing(self, most: int) -> dict[str, Any]:
+        """What this node owns, the largest first and at most so many, for `understudy refs`; see `listing.report`."""
+        return self._table.listing(most)
+
 
 def _plain(owner: Identity | None) -> list[object] | None:
     return list(owner) if owner is not None else None

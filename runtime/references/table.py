@@ -18,6 +18,7 @@ from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
 from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
+from runtime.references.listing import Totals, report
 from runtime.references.values import Failure, Kept
 from runtime.wire.frames import Buffer, Outgoing
 
@@ -65,6 +66,8 @@ class ReferenceTable:
         self._dead: dict[Identity, None] = {}
         self._dropped: list[tuple[ReferenceId, int]] = []
         self._landed: list[int] = []
+        self.site: Callable[[], str] | None = None
+        """Tells where in the program a value is being made, if that is traced."""
         self.arrivals: list[Reference[object]] | None = None
         """References that are being read are added to it, if somebody wants to know."""
         self.read_any = False
@@ -117,6 +120,20 @@ class ReferenceTable:
             if anchor is not None:
                 yield anchor, claims.holders
 
+    def others(self) -> list[Anchor]:
+        """The values of other nodes that this node has references to."""
+        self.tidy()
+        return [anchor for anchor in list(self._anchors.values()) if anchor.home != self.identity]
+
+    def listing(self, most: int) -> dict[str, Any]:
+        """Up to `most` values of this node, and where it has made others; see `listing.report`."""
+        return report(self.own(), self.others(), self._now(), most, traces=self.site is not None)
+
+    def totals(self) -> Totals:
+        """How much there is of all that."""
+        sizes = [anchor.kept.size if anchor.kept is not None else 0 for anchor, _ in self.own()]
+        return Totals(len(sizes), sum(sizes), len(self.others()), self._fetching.cached_bytes)
+
     # What this node's own actors and calls do.
 
     def keep(self, kept: Kept, maker: str = "") -> Reference[object]:
@@ -124,6 +141,8 @@ class ReferenceTable:
         number = self._numbers()
         anchor = self._own((*self.identity, number), maker)
         anchor.kept = kept
+        if self.site is not None:
+            anchor.site = self.site()
         return Reference(anchor)
 
     def make(self, owner: Identity, maker: str) -> Anchor:
@@ -131,9 +150,12 @@ class ReferenceTable:
         number = self._numbers()
         identity = (*self.identity, number)
         if owner == self.identity:
-            return self._own(identity, maker)
-        anchor = self._anchor(identity, owner, number)
-        self._holds.made(identity, owner, number)
+            anchor = self._own(identity, maker)
+        else:
+            anchor = self._anchor(identity, owner, number)
+            self._holds.made(identity, owner, number)
+        if self.site is not None:
+            anchor.site = self.site()
         return anchor
 
     def redirect(self, anchor: Anchor, owner: Identity) -> None:

@@ -1,0 +1,25 @@
+"""Times and sizes as the commands show them to people."""
+
+from __future__ import annotations
+
+
+def age(seconds: float) -> str:
+    """For people; clocks of different hosts may differ, so it is not negative and not exact."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def size(count: int) -> str:
+    """A number of bytes in the unit that fits."""
+    amount, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while round(amount, 1) >= 1024 and len(units) > 1:
+        amount /= 1024
+        del units[0]
+    return f"{amount:.0f} B" if units[0] == "B" else f"{amount:.1f} {units[0]}"
+
+
+def many(count: int, thing: str) -> str:
+    """`1 value`, `2 values`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
