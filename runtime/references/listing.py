@@ -6,7 +6,7 @@ No I/O and no clock. What a node says is plain data, and says less where the nod
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -76,33 +76,29 @@ class Owner:
 
 
 def report(
-    own: Iterable[tuple[Anchor, tuple[Identity, ...]]], held: Iterable[Anchor], now: float, most: int, *, traces: bool
+    own: Collection[Anchor],
+    holders: Callable[[Anchor], Iterable[Identity]],
+    held: Iterable[Anchor],
+    now: float,
+    most: int,
+    *,
+    traces: bool,
 ) -> dict[str, Any]:
-    """What a node says: of its `own` values, with their holders, and of those of others that it holds. `now`: seconds on its clock."""
-    most = max(1, min(most, MOST_LISTED))
-    count = size = 0
-
-    def counted() -> Iterable[tuple[int, int, Anchor, tuple[Identity, ...]]]:
-        nonlocal count, size
-        for anchor, holders in own:
-            count += 1
-            of_this = anchor.kept.size if anchor.kept is not None else 0
-            size += of_this
-            # Of two alike the older one is listed first, and anchors are never compared.
-            yield of_this, -count, anchor, holders
-
-    largest = heapq.nlargest(most, counted())
+    """What a node says: of its `own` values, and of those of others that it holds. `now`: seconds on its clock."""
+    # There may be a hundred thousand, and nothing else runs meanwhile.
+    size = sum(map(size_of, own))
+    largest = heapq.nlargest(max(1, min(most, MOST_LISTED)), own, size_of)
     listed = [
         {
             "reference": named(anchor.identity),
             "size": anchor.kept.size if anchor.kept is not None else None,
             "state": state(anchor),
-            "holders": sorted({name for name, _ in holders}),
+            "holders": sorted({name for name, _ in holders(anchor)}),
             "age": now - anchor.made,
             "method": anchor.maker or PUT,
             "site": anchor.site,
         }
-        for _, _, anchor, holders in largest
+        for anchor in largest
     ]
     sites: dict[str, str] = {}
     for anchor in held:
@@ -111,14 +107,20 @@ def report(
         if anchor.site:
             sites[named(anchor.identity)] = anchor.site
     return {
-        "values": count,
+        "values": len(own),
         "bytes": size,
-        "left_out": count - len(listed),
-        "left_out_bytes": size - sum(of_this for of_this, _, _, _ in largest),
+        "left_out": len(own) - len(largest),
+        "left_out_bytes": size - sum(map(size_of, largest)),
         "traces": traces,
         "listed": listed,
         "sites": sites,
     }
+
+
+def size_of(anchor: Anchor) -> int:
+    """Bytes of a value at its owner, as far as they are there."""
+    kept = anchor.kept
+    return kept.size if kept is not None else 0
 
 
 def named(identity: ReferenceId) -> str:

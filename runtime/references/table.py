@@ -7,7 +7,7 @@ other nodes goes to `correspondence`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, cast
 
 from actors.errors import OwnerDiedError, ProtocolError, ReferenceReleasedError
@@ -18,7 +18,7 @@ from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
 from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
-from runtime.references.listing import Totals, report
+from runtime.references.listing import Totals, report, size_of
 from runtime.references.values import Failure, Kept
 from runtime.wire.frames import Buffer, Outgoing
 
@@ -112,13 +112,10 @@ class ReferenceTable:
         """Wait until there is news of any value."""
         await self._fetching.wait_changed()
 
-    def own(self) -> Iterator[tuple[Anchor, tuple[Identity, ...]]]:
-        """The values of this node, each with the nodes that hold it."""
+    def own(self) -> list[Anchor]:
+        """The values of this node."""
         self.tidy()
-        for identity, claims in list(self._claims.items()):
-            anchor = self._anchors.get(identity)
-            if anchor is not None:
-                yield anchor, claims.holders
+        return [anchor for anchor in list(self._anchors.values()) if anchor.identity in self._claims]
 
     def others(self) -> list[Anchor]:
         """The values of other nodes that this node has references to."""
@@ -127,12 +124,13 @@ class ReferenceTable:
 
     def listing(self, most: int) -> dict[str, Any]:
         """Up to `most` values of this node, and where it has made others; see `listing.report`."""
-        return report(self.own(), self.others(), self._now(), most, traces=self.site is not None)
+        own, others = self.own(), self.others()
+        return report(own, lambda anchor: self._claims[anchor.identity].holders, others, self._now(), most, traces=self.site is not None)
 
     def totals(self) -> Totals:
         """How much there is of all that."""
-        sizes = [anchor.kept.size if anchor.kept is not None else 0 for anchor, _ in self.own()]
-        return Totals(len(sizes), sum(sizes), len(self.others()), self._fetching.cached_bytes)
+        own = self.own()
+        return Totals(len(own), sum(map(size_of, own)), len(self.others()), self._fetching.cached_bytes)
 
     # What this node's own actors and calls do.
 

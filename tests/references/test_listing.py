@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,27 +37,32 @@ class Known:
     site: str = ""
 
 
-def own(*sizes: int | None) -> list[Any]:
-    """Values of these sizes, each held by nobody else."""
-    return [(Known(("w1", 3, number), Sized(size) if size is not None else None), ()) for number, size in enumerate(sizes)]
+def own(*sizes: int) -> list[Any]:
+    """Values of these sizes."""
+    return [Known(("w1", 3, number), Sized(size)) for number, size in enumerate(sizes)]
+
+
+def said_of(own: list[Any], held: Sequence[Any] = (), now: float = 0.0, most: int = 10, **holders: list[tuple[str, int]]) -> dict[str, Any]:
+    """What their node says. `holders`: by `w` and the number of the value."""
+    return report(own, lambda anchor: holders.get(f"w{anchor.identity[2]}", []), held, now, most, traces=False)
 
 
 def test_a_report_has_the_largest_values_and_counts_those_left_out() -> None:
-    said = report(own(5, 300, 20, 20), [], 7.0, 2, traces=False)
+    said = said_of(own(5, 300, 20, 20), most=2)
     assert [(value["reference"], value["size"]) for value in said["listed"]] == [("w1.3.1", 300), ("w1.3.2", 20)]
     assert (said["values"], said["bytes"], said["left_out"], said["left_out_bytes"]) == (4, 345, 2, 25)
 
 
 @pytest.mark.parametrize("most", [-1, 0, 10**9])
 def test_nobody_can_ask_for_more_than_a_node_lists_or_for_nothing(most: int) -> None:
-    said = report(own(*range(MOST_LISTED + 10)), [], 0.0, most, traces=False)
+    said = said_of(own(*range(MOST_LISTED + 10)), most=most)
     assert len(said["listed"]) == (MOST_LISTED if most > 0 else 1)
     assert said["left_out"] == MOST_LISTED + 10 - len(said["listed"])
 
 
 def test_values_that_are_not_there_are_listed_by_what_they_are_waiting_for() -> None:
     making, failed = Known(("w1", 3, 1), is_settled=False, maker="worker.scan", made=2.5), Known(("w1", 3, 2))
-    said = report([(making, (("b", 1), ("a", 2), ("a", 9))), (failed, ())], [], 7.0, 10, traces=False)  # type: ignore[list-item]
+    said = said_of([making, failed], now=7.0, w1=[("b", 1), ("a", 2), ("a", 9)])
     assert [(value["state"], value["size"], value["method"], value["holders"], value["age"]) for value in said["listed"]] == [
         ("making", None, "worker.scan", ["a", "b"], 4.5),
         ("failed", None, "put", [], 7.0),
@@ -66,18 +71,18 @@ def test_values_that_are_not_there_are_listed_by_what_they_are_waiting_for() -> 
 
 def test_a_site_that_only_the_maker_knows_is_shown_at_the_owner() -> None:
     listing = Listing()
-    listing.add("w1", report(own(1, 2), [], 0.0, 10, traces=False))
+    listing.add("w1", said_of(own(1, 2)))
     traced: list[Any] = [Known(("w1", 3, 1), site="/job.py:7"), Known(("w1", 3, 0)), Known(("gone", 1, 1), site="/job.py:9")]
-    listing.add("driver", report([], traced, 0.0, 10, traces=True))
+    listing.add("driver", said_of([], traced))
     assert [(value.reference, value.site) for value in listing.values()] == [("w1.3.1", "/job.py:7"), ("w1.3.0", "")]
-    assert listing.owners() == [Owner("driver", traces=True), Owner("w1", values=2, bytes=3)]
+    assert listing.owners() == [Owner("driver"), Owner("w1", values=2, bytes=3)]
 
 
 def test_a_silent_node_is_named_in_the_list_and_the_others_are_sorted_by_size() -> None:
     listing = Listing()
-    listing.add("w2", report(own(5, 50), [], 0.0, 10, traces=False))
+    listing.add("w2", said_of(own(5, 50)))
     listing.silent("w3", "nothing came")
-    listing.add("w1", report(own(20), [], 0.0, 10, traces=False))
+    listing.add("w1", said_of(own(20)))
     assert [(value.owner, value.size) for value in listing.values()] == [("w2", 50), ("w1", 20), ("w2", 5)]
     assert [value.size for value in listing.values("w1")] == [20]
     facts = listing.facts()
