@@ -28,6 +28,7 @@ from runtime.membership.secrets import find_secret
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
 from runtime.references.memory.values import MEMORY_BYTES
 from runtime.references.references import MemoryOptions, OnLeave
+from runtime.references.sites import calling_site
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
 from runtime.wire.introduction import Introduction, Peer
@@ -60,6 +61,7 @@ class _Settings:
     isolation: IsolationFactory
     faults: Faults | None
     memory: MemoryOptions
+    trace_references: bool
 
 
 @attrs.frozen
@@ -113,6 +115,7 @@ async def open_node(
     reference_memory: int = MEMORY_BYTES,
     reference_directory: str | os.PathLike[str] | None = None,
     references_on_leave: OnLeave = "move",
+    trace_references: bool = False,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
@@ -122,6 +125,7 @@ async def open_node(
     name, for members to see.
     `environment`, `network`, `disk`, `isolation`: what simulated nodes have in the place of the real ones. `faults`: failpoints for tests,
     see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
+    `trace_references`: note the file and line of each `put` and `.remote(...)`, for `understudy refs --where`.
 
     `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
     its port is free, at its address; the others go on meanwhile. Without it the store is in memory, and ends with the founder.
@@ -152,7 +156,15 @@ async def open_node(
         isolation=isolation or open_processes,
         faults=faults or _faults_asked_for(),
         memory=_memory(reference_memory, reference_directory, references_on_leave, shared=network is None),
+        trace_references=trace_references,
     )
+    async with _sheltered(settings) as node:
+        yield node
+
+
+@asynccontextmanager
+async def _sheltered(settings: _Settings) -> AsyncIterator[Node]:
+    """A node in a nursery of its own, whose groups of errors nobody sees."""
     try:
         async with trio.open_nursery() as outer:
             nursery: trio.Nursery = await outer.start(_shelter)
@@ -248,6 +260,8 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
     node = Node(
         introduction, settings.secret, environment, network, nursery, coordination, settings.isolation, settings.faults, settings.memory
     )
+    if settings.trace_references:
+        node.station.references.site = calling_site
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)

@@ -12,11 +12,13 @@ from pathlib import Path
 import click
 import trio
 
+from runtime.command_line.amounts import bytes_of
 from runtime.command_line.connect import DEFAULT_ADDRESS, secret_of, secret_option
 from runtime.local_cluster import leaving_on_signals
 from runtime.node import Node
 from runtime.opening import open_node
 from runtime.processes.collector import settle_collector
+from runtime.references.references import OnLeave
 
 
 def _pairs(option: str, what: str, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -60,6 +62,28 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
 @click.option(
     "--store", metavar="etcd://HOST:PORT,...", help="Keep the cluster's store in etcd; all nodes are given it, none needs --join."
 )
+@click.option(
+    "--reference-memory",
+    metavar="SIZE",
+    default="1G",
+    show_default=True,
+    help="Memory that referenced values may take, for example 512M; what is beyond goes to disk.",
+)
+@click.option(
+    "--reference-directory",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Where it goes, into files without names. Default: TMPDIR, or /var/tmp.",
+)
+@click.option(
+    "--references-on-leave",
+    type=click.Choice(["move", "lose"]),
+    default="move",
+    show_default=True,
+    help="What becomes of referenced values when the node leaves: others take them, or they end with it.",
+)
+@click.option(
+    "--trace-references", is_flag=True, help="Note where in the program referenced values are made, for `understudy refs --where`."
+)
 @secret_option
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
@@ -71,6 +95,10 @@ def node(
     resource: tuple[str, ...],
     data_dir: Path | None,
     store: str | None,
+    reference_memory: str,
+    reference_directory: Path | None,
+    references_on_leave: OnLeave,
+    trace_references: bool,
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -96,6 +124,10 @@ def node(
         data_dir=data_dir,
         store=store,
         secret=secret_of(secret_file),
+        reference_memory=bytes_of("--reference-memory", reference_memory),
+        reference_directory=reference_directory,
+        references_on_leave=references_on_leave,
+        trace_references=trace_references,
     )
     trio.run(_run, opening, as_json)
 

@@ -10,6 +10,7 @@ import click
 import trio
 
 from actors.errors import CallError
+from runtime.command_line.amounts import age, many, size
 from runtime.command_line.connect import cluster_options, connect
 from runtime.environment import SystemEnvironment
 
@@ -59,19 +60,22 @@ def _print(facts: dict[str, Any]) -> None:
     click.echo(f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} {where}, {health}")
     for node in facts["nodes"]:
         state = node["state"] if node["answers"] else "does not answer"
-        age = _age(facts["time"] - node["joined"])
-        click.echo(f"  {node['name']:<16} {state:<8} {age:>8}  incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
+        joined = age(facts["time"] - node["joined"])
+        click.echo(f"  {node['name']:<16} {state:<8} {joined:>8}  incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
         for actor in node.get("actors", []):
             load = f"waiting {actor['waiting']:<4} served {actor['served']}" + (f" pid {actor['pid']}" if "pid" in actor else "")
             click.echo(f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}")
+        kept = node.get("references", {})
+        if any(kept.get(what) for what in ("owned", "held", "fetched_bytes")):
+            click.echo(f"    references: {_references(kept)}")
 
 
-def _age(seconds: float) -> str:
-    """For people; clocks of different hosts may differ, so it is not negative and not exact."""
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+def _references(kept: dict[str, int]) -> str:
+    where = f"{size(kept['memory'])} of {size(kept['memory_limit'])} in memory" + (
+        f", {size(kept['disk'])} on disk" if kept["disk"] else ""
+    )
+    owned = f"owns {many(kept['owned'], 'value')} of {size(kept['bytes'])} ({where})"
+    return f"{owned}, holds {kept['held']:,} of other nodes, keeps {size(kept['fetched_bytes'])} of what was fetched"
 
 
 def _tcp(node: dict[str, Any]) -> str:

@@ -45,7 +45,13 @@ def describe(node: Node, station: Station, store: dict[str, object], pid: int, n
             if not cell.system
         ],
         "links": [
-            {"peer": link.peer.name, "connected": link.connected, "connections": link.counters.connections}
+            {
+                "peer": link.peer.name,
+                "connected": link.connected,
+                "connections": link.counters.connections,
+                "bytes_received": link.counters.bytes_received,
+            }
             for link in station.peers.links.values()
         ],
+        "references": attrs.asdict(station.references.totals()),
     }

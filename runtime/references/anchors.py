@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from actors.errors import OwnerDiedError, ReferenceReleasedError
 from actors.reference import Reference
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.values import Failure, Lent, Sized
@@ -94,6 +95,18 @@ class Anchor:
             self.changed.set()
             self.changed = None
         self.fetching.tell()
+
+    def lose(self, owner: Identity, *, owner_died: bool) -> None:
+        """The value cannot be had any more: `owner` has ended with it, or does not have it any more."""
+        maker, _, number = self.identity
+        value = f"the value that {maker} made as number {number}"
+        if owner_died:
+            self.error = OwnerDiedError(f"{value} went down with its owner, node {owner[0]} (incarnation {owner[1]}); make it again")
+        else:
+            self.error = ReferenceReleasedError(
+                f"{value} was freed by its owner, node {owner[0]}: whoever handed the reference on ended, or let go of it, before this "
+                "node was registered as a holder"
+            )
 
     async def wait_changed(self) -> None:
         """Wait until something is told."""

@@ -59,7 +59,8 @@ class Leaving:
             while self._table.hands_on:  # noqa: ASYNC110  the garbage collector tells, and no event
                 await trio.sleep(0.01)
         async with trio.open_nursery() as nursery:
-            for anchor, holders in self._table.own():
+            for anchor in self._table.own():
+                holders = self._table.holders(anchor)
                 if holders and anchor.is_settled:
                     nursery.start_soon(give, anchor, holders)
         return lost

@@ -89,6 +89,11 @@ class ReferenceService(Actor):
         """Likewise, called for a reference to the result; see `OwnValues.call_and_keep`."""
         return await self._values.call_and_keep(_reference(identity), name, tuple(args), kwargs)
 
+    @method(concurrent=True, idempotent=True)
+    async def listing(self, most: int) -> dict[str, Any]:
+        """What this node owns, the largest first and at most so many, for `understudy refs`; see `listing.report`."""
+        return self._table.listing(most)
+
     async def _announce(self, identity: ReferenceId, registers: list[Any]) -> None:
         """Tell the holders of a value that it is this node's. Those that do not answer in time hear of it from its old owner, or ask it."""
 

@@ -7,17 +7,19 @@ other nodes goes to `correspondence`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.errors import OwnerDiedError, ProtocolError, ReferenceReleasedError
+from actors.errors import ReferenceReleasedError
 from actors.reference import Reference
+from runtime.references.addresses import OnItsWay, parts
 from runtime.references.anchors import Anchor
 from runtime.references.claims import Claims, Identity, ReferenceId
 from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
 from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
+from runtime.references.listing import Totals, report, size_of
 from runtime.references.values import Failure, Sized
 from runtime.wire.frames import Buffer, Outgoing
 from runtime.wire.values import UnsendableError
@@ -27,19 +29,6 @@ if TYPE_CHECKING:
 
 MOST_DEAD = 10_000
 """Ended incarnations that are remembered, so that a claim of theirs that comes late counts for nothing."""
-
-
-class _OnItsWay:
-    """Lives as long as the message that a reference was put into may still be sent."""
-
-    __slots__ = ("_landed", "_number")
-
-    def __init__(self, number: int, landed: list[int]) -> None:
-        self._number = number
-        self._landed = landed
-
-    def __del__(self) -> None:
-        self._landed.append(self._number)
 
 
 class ReferenceTable:
@@ -72,6 +61,8 @@ class ReferenceTable:
         self._dead: dict[Identity, None] = {}
         self._dropped: list[tuple[ReferenceId, int]] = []
         self._landed: list[int] = []
+        self.site: Callable[[], str] | None = None
+        """Tells where in the program a value is being made, if that is traced."""
         self.arrivals: list[Reference[object]] | None = None
         """References that are being read are added to it, if somebody wants to know."""
         self.read_any = False
@@ -116,13 +107,39 @@ class ReferenceTable:
         """Wait until there is news of any value."""
         await self._fetching.wait_changed()
 
-    def own(self) -> Iterator[tuple[Anchor, tuple[Identity, ...]]]:
-        """The values of this node, each with the nodes that hold it."""
+    def own(self) -> list[Anchor]:
+        """The values of this node."""
         self.tidy()
-        for identity, claims in list(self._claims.items()):
-            anchor = self._anchors.get(identity)
-            if anchor is not None:
-                yield anchor, claims.holders
+        return [anchor for anchor in list(self._anchors.values()) if anchor.identity in self._claims]
+
+    def holders(self, anchor: Anchor) -> tuple[Identity, ...]:
+        """The other nodes that hold a value of this node."""
+        claims = self._claims.get(anchor.identity)
+        return claims.holders if claims is not None else ()
+
+    def others(self) -> list[Anchor]:
+        """The values of other nodes that this node has references to."""
+        self.tidy()
+        return [anchor for anchor in list(self._anchors.values()) if anchor.home != self.identity]
+
+    def listing(self, most: int) -> dict[str, Any]:
+        """Up to `most` values of this node, and where it has made others; see `listing.report`."""
+        own, others = self.own(), self.others()
+        return report(own, self.holders, others, self._now(), most, traces=self.site is not None)
+
+    def totals(self) -> Totals:
+        """How much there is of all that."""
+        own = self.own()
+        shelves = self.values.shelves
+        return Totals(
+            owned=len(own),
+            bytes=sum(map(size_of, own)),
+            memory=shelves.in_memory,
+            memory_limit=shelves.limit,
+            disk=shelves.on_disk,
+            held=len(self.others()),
+            fetched_bytes=self._fetching.cached_bytes,
+        )
 
     # What this node's own actors and calls do.
 
@@ -131,6 +148,8 @@ class ReferenceTable:
         number = self._numbers()
         anchor = self._own((*self.identity, number), maker)
         anchor.kept = kept
+        if self.site is not None:
+            anchor.site = self.site()
         return Reference(anchor)
 
     def make(self, owner: Identity, maker: str) -> Anchor:
@@ -138,9 +157,12 @@ class ReferenceTable:
         number = self._numbers()
         identity = (*self.identity, number)
         if owner == self.identity:
-            return self._own(identity, maker)
-        anchor = self._anchor(identity, owner, number)
-        self._holds.made(identity, owner, number)
+            anchor = self._own(identity, maker)
+        else:
+            anchor = self._anchor(identity, owner, number)
+            self._holds.made(identity, owner, number)
+        if self.site is not None:
+            anchor.site = self.site()
         return anchor
 
     def redirect(self, anchor: Anchor, owner: Identity) -> None:
@@ -351,12 +373,12 @@ class ReferenceTable:
             return [*anchor.identity, *anchor.home]
         number = self._hand_overs.hand_on(anchor, segments.peer)
         anchor.handed_on = True
-        segments.attach(_OnItsWay(number, self._landed))
+        segments.attach(OnItsWay(number, self._landed))
         return [*anchor.identity, *anchor.home, *self.identity, number]
 
     def read(self, plain: object) -> Reference[object]:
         """A reference that came in a message, or was copied. Raises ProtocolError."""
-        identity, home, sponsor = _parts(plain)
+        identity, home, sponsor = parts(plain)
         anchor = self._anchors.get(identity)
         if anchor is None:
             anchor = self._arrived(identity, home, sponsor)
@@ -414,28 +436,5 @@ class ReferenceTable:
         if anchor is None:
             return
         if isinstance(effect, Lost):
-            anchor.error = lost(effect.owner, effect.identity, owner_died=effect.owner_died)
+            anchor.lose(effect.owner, owner_died=effect.owner_died)
         anchor.tell()
-
-
-def lost(owner: Identity, identity: ReferenceId, *, owner_died: bool) -> Exception:
-    """What to raise for a value that cannot be had any more."""
-    maker, _, number = identity
-    value = f"the value that {maker} made as number {number}"
-    if owner_died:
-        return OwnerDiedError(f"{value} went down with its owner, node {owner[0]} (incarnation {owner[1]}); make it again")
-    return ReferenceReleasedError(
-        f"{value} was freed by its owner, node {owner[0]}: whoever handed the reference on ended, or let go of it, before this node was "
-        "registered as a holder"
-    )
-
-
-def _parts(plain: object) -> tuple[ReferenceId, Identity, Sponsor | None]:
-    """What `ReferenceTable.write` made. Raises ProtocolError."""
-    items = plain if isinstance(plain, list) else []
-    kinds = (str, int, int, str, int, str, int, int)
-    if len(items) not in (5, 8) or any(type(item) is not kind for item, kind in zip(items, kinds, strict=False)):
-        raise ProtocolError("a reference is a list of its identity and its owner, and of who handed it on")
-    maker, incarnation, number, owner, owner_incarnation, *rest = items
-    sponsor = Sponsor((rest[0], rest[1]), rest[2]) if rest else None
-    return (maker, incarnation, number), (owner, owner_incarnation), sponsor

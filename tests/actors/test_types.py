@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", [["mypy", "--strict"], ["basedpyright", "--pythonpath", sys.executable]], ids=lambda words: words[0])
-@pytest.mark.parametrize("file", ["types_of_streams.py", "types_of_groups.py"])
+@pytest.mark.parametrize("file", ["types_of_streams.py", "types_of_groups.py", "types_of_references.py"])
 def test_right_uses_are_accepted_and_wrong_ones_refused(checker: list[str], file: str) -> None:
     pytest.importorskip(checker[0])
     command = [sys.executable, "-m", *checker, ROOT / "tests" / "actors" / file]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -47,9 +48,19 @@ pipeline           running  one-for-one          -
 as in a single process: True
 """
 
+BY_REFERENCE = r"""text     +\d+\.\d MB, kept by worker-1
+letters  +\d+\.\d MB, kept by worker-2
+pairs    +\d+\.\d MB, kept by worker-3
+the driver received [\d,]{2,6} bytes
+the most common pairs:( [a-z]{2}){5}
+as in a single process: True
+"""
+"""The sizes are those of the library of this Python. Six characters are less than 100 kB."""
+
 PATTERNS = {
     # The number between is the epoch of the parsers' supervisor.
     "pipeline.py": re.escape(PIPELINE).replace(r"\-14\-", r"\-\d\d\-"),
+    "pipeline_by_reference.py": BY_REFERENCE,
     "bank.py": r"careless: seed \d+ fails: AssertionError: the balances are \[.+\]\ncareful:  50 seeds, and no money was made or lost\n",
 }
 """What is not the same each time: the bank's seed depends on the version of Python."""
@@ -63,6 +74,24 @@ def test_an_example_prints_what_it_promises(name: str) -> None:
         assert re.fullmatch(PATTERNS[name], done.stdout), done.stdout
     else:
         assert done.stdout == OUTPUTS[name]
+
+
+def test_an_example_that_needs_an_extra_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise ImportError('as if it were not installed')\n")
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "pipeline_by_reference.py"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "this example computes with numpy: pip install 'understudy[numpy]'\n"
+
+
+def test_the_docs_on_references_show_what_the_pipeline_by_reference_prints() -> None:
+    assert re.search(BY_REFERENCE, (ROOT / "docs" / "references.md").read_text())
 
 
 def test_the_readme_shows_the_counter_example_and_its_output() -> None:

@@ -1,0 +1,31 @@
+"""What a reference looks like in a message: its identity, its owner, and who handed it on."""
+
+from __future__ import annotations
+
+from actors.errors import ProtocolError
+from runtime.references.claims import Identity, ReferenceId
+from runtime.references.holds import Sponsor
+
+
+class OnItsWay:
+    """Lives as long as the message that a reference was put into may still be sent."""
+
+    __slots__ = ("_landed", "_number")
+
+    def __init__(self, number: int, landed: list[int]) -> None:
+        self._number = number
+        self._landed = landed
+
+    def __del__(self) -> None:
+        self._landed.append(self._number)
+
+
+def parts(plain: object) -> tuple[ReferenceId, Identity, Sponsor | None]:
+    """The parts of what `ReferenceTable.write` made. Without a sponsor it was only copied. Raises ProtocolError."""
+    items = plain if isinstance(plain, list) else []
+    kinds = (str, int, int, str, int, str, int, int)
+    if len(items) not in (5, 8) or any(type(item) is not kind for item, kind in zip(items, kinds, strict=False)):
+        raise ProtocolError("a reference is a list of its identity and its owner, and of who handed it on")
+    maker, incarnation, number, owner, owner_incarnation, *rest = items
+    sponsor = Sponsor((rest[0], rest[1]), rest[2]) if rest else None
+    return (maker, incarnation, number), (owner, owner_incarnation), sponsor
