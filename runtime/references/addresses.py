@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from actors.errors import ProtocolError
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.holds import Sponsor
@@ -28,4 +30,5 @@ def parts(plain: object) -> tuple[ReferenceId, Identity, Sponsor | None]:
         raise ProtocolError("a reference is a list of its identity and its owner, and of who handed it on")
     maker, incarnation, number, owner, owner_incarnation, *rest = items
     sponsor = Sponsor((rest[0], rest[1]), rest[2]) if rest else None
-    return (maker, incarnation, number), (owner, owner_incarnation), sponsor
+    # Nodes are few and references many: their names are kept once.
+    return (sys.intern(maker), incarnation, number), (sys.intern(owner), owner_incarnation), sponsor

@@ -44,7 +44,13 @@ class Anchor:
     )
 
     def __init__(
-        self, identity: ReferenceId, home: Identity, version: int, fetching: Fetching, dropped: list[tuple[ReferenceId, int]], made: float
+        self,
+        identity: ReferenceId,
+        home: Identity,
+        version: int,
+        fetching: Fetching,
+        dropped: list[tuple[ReferenceId, int, int]],
+        made: float,
     ) -> None:
         self.identity = identity
         self.home = home
@@ -140,4 +146,4 @@ class Anchor:
 
     def __del__(self) -> None:
         # A garbage collector's call may come in the middle of anything.
-        self._dropped.append((self.identity, self.version))
+        self._dropped.append((self.identity, self.version, self.kept.size if self.kept is not None else 0))

@@ -49,6 +49,7 @@ class OwnValues:
         self._packing = packing
         self._environment = environment
         self.shelves = shelves
+        self._host = environment.process().host
         self.rebuild = rebuild
 
     async def put(self, value: object) -> Reference[Any]:
@@ -111,8 +112,7 @@ class OwnValues:
         kept = await _loaded(anchor.kept)
         if reader is None or kept is not anchor.kept or not isinstance(kept, Parcel) or not kept.is_shared:
             return kept
-        host = self._environment.process().host
-        if not host or reader.process.host != host:
+        if not self._host or reader.process.host != self._host:
             return kept
         self.shelves.lent(identity, reader.node, reader.process)
         return Lent(kept.control, tuple(segment.place or segment.buffer for segment in kept.segments))
@@ -140,9 +140,9 @@ class OwnValues:
             for identity in await self.shelves.wait_full():
                 await self._write(identity)
 
-    def freed(self, identity: ReferenceId) -> None:
+    def freed(self, identity: ReferenceId, size: int) -> None:
         """Nobody holds a value of this node any more."""
-        self.shelves.remove(identity)
+        self.shelves.remove(identity, size)
 
     def reader_ended(self, anchor: Anchor, reader: Identity) -> None:
         """A node that held a value has ended, or lost its lease."""
@@ -153,7 +153,6 @@ class OwnValues:
         anchor = self._table.find(identity)
         kept = anchor.kept if anchor is not None else None
         if anchor is None or not isinstance(kept, Parcel):
-            self.shelves.remove(identity)
             return
         spilled = await self.shelves.write(identity, kept.buffers)
         if spilled is not None and anchor.kept is kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +125,7 @@ def _plain(owner: Identity | None) -> list[object] | None:
 def _reference(word: Any) -> ReferenceId:
     if not isinstance(word, list) or [type(item) for item in word] != [str, int, int]:
         raise ProtocolError("a reference is named by a text and two numbers")
-    return word[0], word[1], word[2]
+    return sys.intern(word[0]), word[1], word[2]
 
 
 def _worded(word: Any, holder: Identity) -> tuple[ReferenceId, Identity, int]:

@@ -50,8 +50,6 @@ class ReferenceTable:
         self._numbers = numbers
         self._now = now
         self._anchors: weakref.WeakValueDictionary[ReferenceId, Anchor] = weakref.WeakValueDictionary()
-        self._claimed: dict[ReferenceId, Anchor] = {}
-        """Those of our own that others hold: nothing else may keep them alive."""
         self._claims: dict[ReferenceId, Claims] = {}
         self._moved: dict[ReferenceId, Identity] = {}
         """Where values went that this node has handed to another on leaving."""
@@ -59,7 +57,7 @@ class ReferenceTable:
         self._holds = Holds()
         self._hand_overs: HandOvers[Anchor] = HandOvers()
         self._dead: dict[Identity, None] = {}
-        self._dropped: list[tuple[ReferenceId, int]] = []
+        self._dropped: list[tuple[ReferenceId, int, int]] = []
         self._landed: list[int] = []
         self.site: Callable[[], str] | None = None
         """Tells where in the program a value is being made, if that is traced."""
@@ -210,7 +208,7 @@ class ReferenceTable:
             return self._moved.get(identity)
         claims.claim(holder, version)
         if claims.held:
-            self._claimed[identity] = anchor
+            claims.keeps = anchor
         return self.identity
 
     def release(self, identity: ReferenceId, holder: Identity, version: int) -> Identity | None:
@@ -219,7 +217,7 @@ class ReferenceTable:
         if claims is None:
             return self._moved.get(identity)
         claims.release(holder, version)
-        self._let_go_unless_held(identity, claims)
+        claims.settle()
         return self.identity
 
     def confirmed(self, identity: ReferenceId, version: int, owner: Identity, answer: Identity | None) -> None:
@@ -262,7 +260,7 @@ class ReferenceTable:
             if holder != self.identity and holder not in self._dead:
                 (claims.claim if version > 0 else claims.release)(holder, abs(version))
         if claims.held:
-            self._claimed[identity] = anchor
+            claims.keeps = anchor
         return anchor
 
     def registers(self, identity: ReferenceId) -> list[tuple[str, int, int]]:
@@ -277,8 +275,8 @@ class ReferenceTable:
         self._kept_to_the_end.append(anchor.kept)
         self._moved[identity] = owner
         self._claims.pop(identity, None)
-        self._claimed.pop(identity, None)
-        self.values.freed(identity)
+        self.values.freed(identity, size_of(anchor))
+        anchor.kept = None
         anchor.home = owner
         anchor.tell()
 
@@ -335,10 +333,10 @@ class ReferenceTable:
             del self._dead[next(iter(self._dead))]
         self._correspondence.ended(peer)
         self._fetching.ended(peer)
-        for identity, claims in list(self._claims.items()):
+        for claims in list(self._claims.values()):
             if claims.died(peer):
-                self.values.reader_ended(self._claimed[identity], peer)
-                self._let_go_unless_held(identity, claims)
+                self.values.reader_ended(cast("Anchor", claims.keeps), peer)
+                claims.settle()
         self._hand_overs.died(peer)
         self._apply(self._holds.died(peer))
 
@@ -350,13 +348,13 @@ class ReferenceTable:
         while self._landed:
             self._hand_overs.landed(self._landed.pop())
         while self._dropped:
-            identity, version = self._dropped.pop()
+            identity, version, size = self._dropped.pop()
             self._apply(self._holds.dropped(identity, version))
             if identity not in self._anchors:
                 self._fetching.freed(identity)
             if identity in self._claims and identity not in self._anchors:
                 del self._claims[identity]
-                self.values.freed(identity)
+                self.values.freed(identity, size)
         for peer in self._hand_overs.due():
             self._correspondence.question(peer)
         return True
@@ -415,10 +413,6 @@ class ReferenceTable:
         anchor = self._anchors[identity] = Anchor(identity, home, version, self._fetching, self._dropped, self._now())
         self._correspondence.wake()
         return anchor
-
-    def _let_go_unless_held(self, identity: ReferenceId, claims: Claims) -> None:
-        if not claims.held:
-            self._claimed.pop(identity, None)
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -12,7 +12,7 @@ import trio
 
 from actors.errors import ReferenceMemoryError
 from runtime.environment import Environment, Process
-from runtime.references.memory.budget import MemoryBudget
+from runtime.references.memory.budget import WORTH_A_FILE, MemoryBudget
 from runtime.references.memory.place import Place
 from runtime.references.memory.pool import Block, MemoryPool
 from runtime.references.memory.spilling import Spill, Spilled
@@ -79,6 +79,10 @@ class Shelves(Generic[K]):
 
     def __init__(self, environment: Environment, limit: int = MEMORY_BYTES, directory: Path | None = None) -> None:
         self._environment = environment
+        self.limit = limit
+        """Bytes of memory that values may take."""
+        self._small = 0
+        """Bytes of those that are not worth a file: they are many, and nothing is noted of each."""
         self._budget: MemoryBudget[K] = MemoryBudget(limit)
         self._spill = Spill(environment, directory)
         self._changed = trio.Event()
@@ -89,14 +93,9 @@ class Shelves(Generic[K]):
         """Why nothing can be written to disk at the moment, if so."""
 
     @property
-    def limit(self) -> int:
-        """Bytes of memory that values may take."""
-        return self._budget.limit
-
-    @property
     def in_memory(self) -> int:
         """Bytes of values in memory."""
-        return self._budget.in_memory
+        return self._budget.in_memory + self._small
 
     @property
     def on_disk(self) -> int:
@@ -105,11 +104,14 @@ class Shelves(Generic[K]):
 
     def add(self, key: K, size: int) -> None:
         """A value is in memory."""
-        self._budget.add(key, size)
+        if size < WORTH_A_FILE:
+            self._count_small(size)
+        else:
+            self._budget.add(key, size)
         if self._used is not None:
             self._used.set()
             self._used = None
-        if self._budget.in_memory > self._budget.limit:
+        if self.in_memory > self.limit:
             self._changed.set()
 
     def used(self, key: K) -> None:
@@ -121,8 +123,10 @@ class Shelves(Generic[K]):
         self._budget.pin(key)
         self._readers.setdefault(key, {})[reader] = process
 
-    def remove(self, key: K) -> None:
-        """Nobody holds it any more."""
+    def remove(self, key: K, size: int) -> None:
+        """Nobody holds a value of `size` bytes any more."""
+        if size < WORTH_A_FILE:
+            self._count_small(-size)
         self._budget.remove(key)
         self._readers.pop(key, None)
 
@@ -141,16 +145,16 @@ class Shelves(Generic[K]):
 
     async def wait_used(self) -> None:
         """Wait until there is any value, or memory that somebody may still read."""
-        if not self._budget.in_memory and not self._left:
+        if not self.in_memory and not self._left:
             self._used = trio.Event()
             await self._used.wait()
 
     async def room(self) -> None:
         """Wait until there is less in memory than there may be. Raises ReferenceMemoryError if nothing more can be written to disk."""
-        while self._budget.in_memory > self._budget.limit and self._budget.victims():
+        while self.in_memory > self.limit and self._budget.victims():
             if self.broken:
                 raise ReferenceMemoryError(
-                    f"the values of this node take {self._budget.in_memory} bytes of memory and may take {self._budget.limit}, and none "
+                    f"the values of this node take {self.in_memory} bytes of memory and may take {self.limit}, and none "
                     f"can be written to {self._spill.directory}: {self.broken}; let go of references, or raise reference_memory"
                 )
             self._changed.set()
@@ -164,6 +168,10 @@ class Shelves(Generic[K]):
             victims = self._budget.victims()
             if victims:
                 return victims
+
+    def _count_small(self, size: int) -> None:
+        self._small += size
+        self._budget.limit = self.limit - self._small
 
     async def write(self, key: K, segments: Sequence[Buffer]) -> Spilled | None:
         """Write a value to disk; None if the disk does not take it, which is then left alone for a while."""
