@@ -24,6 +24,9 @@ from runtime.wire.frames import Buffer, Outgoing
 MOST_DEAD = 10_000
 """Ended incarnations that are remembered, so that a claim of theirs that comes late counts for nothing."""
 
+MOST_EARLY = 10_000
+"""Values that are remembered because they were released before the call that makes them arrived."""
+
 
 class _OnItsWay:
     """Lives as long as the message that a reference was put into may still be sent."""
@@ -58,6 +61,8 @@ class ReferenceTable:
         self._claimed: dict[ReferenceId, Anchor] = {}
         """Those of our own that others hold: nothing else may keep them alive."""
         self._claims: dict[ReferenceId, Claims] = {}
+        self._early: dict[ReferenceId, Claims] = {}
+        """What was released before this node heard of it. A claim that was sent before that may yet come, after the call that makes it."""
         self._moved: dict[ReferenceId, Identity] = {}
         """Where values went that this node has handed to another on leaving."""
         self._holds = Holds()
@@ -159,6 +164,9 @@ class ReferenceTable:
             anchor.failure = failure
         anchor.is_done = True
         self._apply(self._holds.answered(anchor.identity, anchor.version))
+        if anchor.home in self._dead:
+            # The answer came first, but is looked at only now.
+            self._apply(self._holds.died(anchor.home))
         anchor.tell()
 
     # What other nodes say.
@@ -168,6 +176,11 @@ class ReferenceTable:
         anchor = self._anchors.get(identity)
         if anchor is None or anchor.home != self.identity:
             anchor = self._own(identity, maker)
+        elif identity not in self._claims:
+            # The reference came first, and waits for the value.
+            self._claims[identity] = self._early.pop(identity, Claims())
+            anchor.maker, anchor.error = maker, None
+            self._apply(self._holds.begun(identity))
         # If it comes again, what it failed with before is not its outcome.
         anchor.failure = None
         self.claim(identity, holder, version)
@@ -188,6 +201,10 @@ class ReferenceTable:
         """`holder` does not hold a value any more. Returns its owner like `claim`."""
         claims = self._claims.get(identity)
         if claims is None:
+            if identity not in self._moved:
+                self._early.setdefault(identity, Claims()).release(holder, version)
+                if len(self._early) > MOST_EARLY:
+                    del self._early[next(iter(self._early))]
             return self._moved.get(identity)
         claims.release(holder, version)
         self._let_go_unless_held(identity, claims)
@@ -231,9 +248,10 @@ class ReferenceTable:
         """What `sponsor` answered to that."""
         anchor = self._anchors.get(identity)
         if isinstance(answer, Failure):
-            if anchor is not None and anchor.failure is None:
+            effects = self._holds.failed(identity)
+            if effects and anchor is not None and anchor.failure is None:
                 anchor.failure = answer
-            self._apply(self._holds.failed(identity))
+            self._apply(effects)
             return
         if answer is None:
             self._apply(self._holds.denied(identity, sponsor))
@@ -282,7 +300,10 @@ class ReferenceTable:
             if identity in self._claims and identity not in self._anchors:
                 del self._claims[identity]
         for peer in self._hand_overs.due():
-            self._correspondence.question(peer)
+            if peer in self._dead:
+                self._hand_overs.died(peer)
+            else:
+                self._correspondence.question(peer)
         return True
 
     # On the wire.
@@ -296,7 +317,7 @@ class ReferenceTable:
         number = self._hand_overs.hand_on(anchor, segments.peer)
         anchor.handed_on = True
         segments.attach(_OnItsWay(number, self._landed))
-        return [*anchor.identity, *anchor.home, *self.identity, number]
+        return [*anchor.identity, *anchor.home, *self.identity, number, self._holds.distance(anchor.identity)]
 
     def read(self, plain: object) -> Reference[object]:
         """A reference that came in a message, or was copied. Raises ProtocolError."""
@@ -304,7 +325,10 @@ class ReferenceTable:
         anchor = self._anchors.get(identity)
         if anchor is None:
             anchor = self._arrived(identity, home, sponsor)
-        elif home != self.identity and anchor.home != self.identity:
+        elif anchor.home == self.identity:
+            if identity not in self._claims:
+                self._apply(self._holds.awaited(identity, self.identity, anchor.version, sponsor))
+        elif home != self.identity:
             self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
         reference = Reference[object](anchor)
         self.read_any = True
@@ -317,20 +341,15 @@ class ReferenceTable:
             # The same reference may have been dropped a moment ago.
             self.tidy()
         home = self._moved.get(identity, home)
-        if home == self.identity:
-            anchor = self._anchor(identity, home, 0)
-            anchor.error = ReferenceReleasedError(f"value {identity} of node {self.identity[0]} was freed: nobody held it any more")
-            return anchor
         anchor = self._anchor(identity, home, self._numbers())
-        self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
-        if home in self._dead:
-            self._apply(self._holds.died(home))
+        come = self._holds.awaited if home == self.identity else self._holds.arrived
+        self._apply(come(identity, home, anchor.version, sponsor))
         return anchor
 
     def _own(self, identity: ReferenceId, maker: str) -> Anchor:
         anchor = self._anchor(identity, self.identity, 0)
         anchor.maker = maker
-        self._claims[identity] = Claims()
+        self._claims[identity] = self._early.pop(identity, Claims())
         return anchor
 
     def _anchor(self, identity: ReferenceId, home: Identity, version: int) -> Anchor:
@@ -344,20 +363,29 @@ class ReferenceTable:
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Claim):
-                self._correspondence.claim(effect.owner, effect.identity, effect.version, effect.after)
-            elif isinstance(effect, Release):
-                self._correspondence.release(effect.owner, effect.identity, effect.version)
-            elif isinstance(effect, Ask):
-                self._correspondence.ask(effect.sponsor, effect.identity, effect.after)
-            else:
+            if isinstance(effect, Settled | Lost):
                 self._conclude(effect)
+                continue
+            peer = effect.sponsor if isinstance(effect, Ask) else effect.owner
+            anchor = self._anchors.get(effect.identity)
+            if anchor is not None and not isinstance(effect, Release):
+                # There is hope again, if there was none.
+                anchor.error = None
+            if peer in self._dead:
+                # Nobody answers there.
+                self._apply(self._holds.died(peer))
+            elif isinstance(effect, Claim):
+                self._correspondence.claim(peer, effect.identity, effect.version, effect.after)
+            elif isinstance(effect, Release):
+                self._correspondence.release(peer, effect.identity, effect.version)
+            else:
+                self._correspondence.ask(peer, effect.identity, effect.after)
 
     def _conclude(self, effect: Settled | Lost) -> None:
         anchor = self._anchors.get(effect.identity)
         if anchor is None:
             return
-        if isinstance(effect, Lost):
+        if isinstance(effect, Lost) and anchor.error is None:
             anchor.error = lost(effect.owner, effect.identity, owner_died=effect.owner_died)
         anchor.tell()
 
@@ -377,9 +405,9 @@ def lost(owner: Identity, identity: ReferenceId, *, owner_died: bool) -> Excepti
 def _parts(plain: object) -> tuple[ReferenceId, Identity, Sponsor | None]:
     """What `ReferenceTable.write` made. Raises ProtocolError."""
     items = plain if isinstance(plain, list) else []
-    kinds = (str, int, int, str, int, str, int, int)
-    if len(items) not in (5, 8) or any(type(item) is not kind for item, kind in zip(items, kinds, strict=False)):
+    kinds = (str, int, int, str, int, str, int, int, int)
+    if len(items) not in (5, 9) or any(type(item) is not kind for item, kind in zip(items, kinds, strict=False)):
         raise ProtocolError("a reference is a list of its identity and its owner, and of who handed it on")
     maker, incarnation, number, owner, owner_incarnation, *rest = items
-    sponsor = Sponsor((rest[0], rest[1]), rest[2]) if rest else None
+    sponsor = Sponsor((rest[0], rest[1]), rest[2], rest[3]) if rest else None
     return (maker, incarnation, number), (owner, owner_incarnation), sponsor
