@@ -143,7 +143,8 @@ class Caller:
                 raise self.expired(call, route, bound)
         error = call.error
         if error is None:
-            return call.value
+            value, call.value = call.value, None
+            return value
         if isinstance(error, MOVED) and bound.address.registered:
             # Certainly not run, and perhaps only because the actor has moved.
             return await LongCall(self, bound, args, kwargs, expires).run(route, error)
@@ -227,6 +228,7 @@ class Caller:
         if link is None:
             assert self._local is not None
             call.recalled = self._local.withdraw(call)
+            call.ticket = 0
         elif route.calls is not None and route.calls.take(call.number) is not None:
             call.recalled = link.abandon(call.ticket)
             if not call.recalled:

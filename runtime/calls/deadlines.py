@@ -17,7 +17,10 @@ FEWEST_TO_CLEAR = 256
 
 
 class Deadlines:
-    """Wakes calls that are still waiting at their time, marked as expired. Its task is started by the first of them, in `nursery`."""
+    """Wakes calls that are still waiting at their time, marked as expired. Its task is started by the first of them, in `nursery`.
+
+    A call that has ended may stay in the heap until its time, so whoever takes its outcome leaves nothing of it there.
+    """
 
     def __init__(self, nursery: trio.Nursery, environment: Environment) -> None:
         self._nursery = nursery
@@ -57,6 +60,8 @@ class Deadlines:
                 if not call.finished:
                     call.expired = True
                     wake(call)
+                # Nothing of it is kept while there is nothing to do.
+                del call
 
 
 def wake(call: Waiting) -> None:

@@ -139,6 +139,7 @@ class LocalCalls:
 
     def _finish(self, call: Waiting) -> None:
         call.finished = True
+        call.ticket = 0
         wake(call)
 
     def _job(

@@ -110,6 +110,10 @@ class ReferenceTable:
         """Who has a value, if that is this node, or one to which this node has given it."""
         return self.identity if identity in self._claims and identity in self._anchors else self._moved.get(identity)
 
+    def has_ended(self, peer: Identity) -> bool:
+        """True if this node knows that incarnation to be no more."""
+        return peer in self._dead
+
     async def wait_changed(self) -> None:
         """Wait until there is news of any value."""
         await self._fetching.wait_changed()
