@@ -79,6 +79,7 @@ class Hands:
             with trio.move_on_after(FETCH_SECONDS) as patience:
                 value = await reference.fetch()
         except ReferenceReleasedError as error:
+            # Among those that had a part in it is whoever asks: a node that others take for dead holds nothing.
             if all(map(self.is_well, self._hands[mark])) and self.is_well(anchor.home):
                 self._wrong(self.freed, f"{mark} is gone for {here}, and {sorted(self._hands[mark])} are all well: {error}")
         except OwnerDiedError as error:
@@ -89,7 +90,7 @@ class Hands:
             pass
         else:
             if patience.cancelled_caught:
-                if began_calm:
+                if began_calm and self.is_well(here):
                     state = node.station.references.state(anchor) or "here"
                     self._wrong(self.stuck, f"{mark} did not come to {here} in {FETCH_SECONDS:g} s, in the calm: {state}, at {owner}")
                 return []
