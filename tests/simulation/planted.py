@@ -41,6 +41,7 @@ STARTS = {
     "sender does not wait for its receiver to be settled": 77,
     "owner forgets claims that come twice": 39,
     "owner that knows nothing is believed at once": 49,
+    "release counts for later versions too": 39,
 }
 """Seeds to begin with where those before are known to find nothing: it is found by one of the first 500 all the same."""
 
@@ -184,6 +185,18 @@ def owner_forgets_claims_that_come_twice() -> AbstractContextManager[object]:
         if self._latest.get(holder) is not None:
             self._latest.pop(holder)
         else:
+            original(self, holder, version)
+
+    return planted(Claims, "claim", claim)
+
+
+@plant
+def release_counts_for_later_versions_too() -> AbstractContextManager[object]:
+    """Whoever has let go of a value once is not heard when it gets another reference to it."""
+    original = Claims.claim
+
+    def claim(self: Claims, holder: Any, version: int) -> None:
+        if self._latest.get(holder, 0) >= 0:
             original(self, holder, version)
 
     return planted(Claims, "claim", claim)
