@@ -15,7 +15,6 @@ import trio
 
 from actors import Actor, Reference, method
 from actors.errors import OwnerDiedError, ReferenceReleasedError, UnderstudyError
-from runtime.node import Node
 from runtime.references.anchors import Anchor
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 
@@ -67,11 +66,10 @@ class Hands:
         others = [self.cluster.live(name) for name in self.cluster.machines]
         return not any(other.station.references.has_ended(place) for other in others if other is not None)
 
-    async def look(self, node: Node, mark: str, reference: Reference[Any]) -> list[Thing]:
-        """Fetch a value and judge what comes of it; returns the things in it."""
+    async def look(self, here: Place, mark: str, reference: Reference[Any]) -> list[Thing]:
+        """Fetch a value, on the node `here`, and judge what comes of it; returns the things in it."""
         anchor, began_calm = reference.anchor, self.calm
         assert isinstance(anchor, Anchor)
-        here = (node.name, node.incarnation)
         self.handed(mark, here)
         owner = anchor.home
         value: Any = None
@@ -91,8 +89,7 @@ class Hands:
         else:
             if patience.cancelled_caught:
                 if began_calm and self.is_well(here):
-                    state = node.station.references.state(anchor) or "here"
-                    self._wrong(self.stuck, f"{mark} did not come to {here} in {FETCH_SECONDS:g} s, in the calm: {state}, at {owner}")
+                    self._wrong(self.stuck, f"{mark} did not come from {owner} to {here} in {FETCH_SECONDS:g} s, in the calm")
                 return []
             self.fetched += 1
             if value["mark"] != mark:
@@ -142,8 +139,8 @@ class Shelf(Actor):
             await trio.sleep(seconds)
             if looks:
                 for mark, reference in things:
-                    for inner, deeper in await hands().look(self.node, mark, reference):
-                        await hands().look(self.node, inner, deeper)
+                    for inner, deeper in await hands().look(self._place, mark, reference):
+                        await hands().look(self._place, inner, deeper)
         finally:
             for number in numbers:
                 del self.things[number]
@@ -157,7 +154,11 @@ class Shelf(Actor):
 
     def _handed(self, things: list[Any]) -> None:
         for mark, _ in things:
-            hands().handed(mark, (self.node.name, self.node.incarnation))
+            hands().handed(mark, self._place)
+
+    @property
+    def _place(self) -> Place:
+        return self.node.name, self.node.incarnation
 
 
 async def _shelf(client: Client) -> Shelf:
@@ -169,13 +170,14 @@ async def _shelf(client: Client) -> Shelf:
 
 async def hand_on(client: Client) -> None:
     """Make a value, borrow some, and hand them on to shelves elsewhere."""
-    draw, node = client.draw, client.node
+    draw = client.draw
+    here = (client.node.name, client.node.incarnation)
     try:
         with trio.move_on_after(10.0):
             things = await _gathered(client)
             seen = hands()
             for mark, _ in things:
-                seen.handed(mark, (node.name, node.incarnation))
+                seen.handed(mark, here)
             for _ in range(draw.randrange(1, 3)):
                 shelf = await _shelf(client)
                 seconds = draw.choice(KEPT_SECONDS) * draw.random()
@@ -187,7 +189,7 @@ async def hand_on(client: Client) -> None:
                     await shelf.keep.options(timeout=draw.choice((0.3, 2.0, 9.0)))(*arguments)
             if draw.random() < 0.3:
                 mark, reference = draw.choice(things)
-                await seen.look(node, mark, reference)
+                await seen.look(here, mark, reference)
     except UnderstudyError:
         return
 
