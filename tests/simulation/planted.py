@@ -37,7 +37,7 @@ PLANTS: dict[str, Plant] = {}
 SEEDS = 500
 
 STARTS = {
-    "claims of cancelled starts are kept": 280,
+    "claims of cancelled starts are kept": 232,
     "sender does not wait for its receiver to be settled": 77,
     "owner forgets claims that come twice": 39,
     "owner that knows nothing is believed at once": 49,
