@@ -53,5 +53,5 @@ def describe(node: Node, station: Station, store: dict[str, object], pid: int, n
             }
             for link in station.peers.links.values()
         ],
-        "references": attrs.asdict(station.references.totals()),
+        "references": attrs.asdict(station.values.overview.totals()),
     }

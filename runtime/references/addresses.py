@@ -25,10 +25,10 @@ class OnItsWay:
 def parts(plain: object) -> tuple[ReferenceId, Identity, Sponsor | None]:
     """The parts of what `ReferenceTable.write` made. Without a sponsor it was only copied. Raises ProtocolError."""
     items = plain if isinstance(plain, list) else []
-    kinds = (str, int, int, str, int, str, int, int)
-    if len(items) not in (5, 8) or any(type(item) is not kind for item, kind in zip(items, kinds, strict=False)):
+    kinds = (str, int, int, str, int, str, int, int, int)
+    if len(items) not in (5, 9) or any(type(item) is not kind for item, kind in zip(items, kinds, strict=False)):
         raise ProtocolError("a reference is a list of its identity and its owner, and of who handed it on")
     maker, incarnation, number, owner, owner_incarnation, *rest = items
-    sponsor = Sponsor((rest[0], rest[1]), rest[2]) if rest else None
+    sponsor = Sponsor((rest[0], rest[1]), rest[2], rest[3]) if rest else None
     # Nodes are few and references many: their names are kept once.
     return (sys.intern(maker), incarnation, number), (sys.intern(owner), owner_incarnation), sponsor

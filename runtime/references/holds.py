@@ -10,7 +10,12 @@ elsewhere, or with a reference in a message that was received; it ends when the 
     lost      there is nothing to hold
 
 Those that handed the reference on are its sponsors: as long as it is not settled here, they keep their own hold. A claim may overtake the
-call that makes the value, on another link, so an owner that knows nothing is not believed while a sponsor says that it has the value.
+call that makes the value, on another link, so an owner that knows nothing is not believed while a sponsor says that it has the value. The
+reference itself may overtake that call on its way to the owner, who then waits in the same way (`awaited`).
+
+Two nodes that hand a reference to each other must not each believe in it because the other does. So each hold has a distance from those
+that know (0), and only who is nearer may be its sponsor. The distance of a hold never grows, and it lives for as long as anybody whose
+sponsor it is: what holds up what is a tree, as that of the forks of an RRef is.
 """
 
 from __future__ import annotations
@@ -30,10 +35,11 @@ MOST_PATIENCE = 0.25
 
 
 class Sponsor(NamedTuple):
-    """Who handed a reference on, and the number under which that is remembered there."""
+    """Who handed a reference on, the number under which that is remembered there, and how far its own hold was from those that know."""
 
     peer: Identity
     number: int
+    distance: int = 0
 
 
 @attrs.frozen
@@ -86,9 +92,9 @@ Effect = Claim | Release | Ask | Settled | Lost
 class Hold:
     """One value of another node."""
 
-    __slots__ = ("failed", "owner", "owner_died", "patience", "sponsors", "state", "version")
+    __slots__ = ("distance", "failed", "is_here", "owner", "owner_died", "patience", "sponsors", "state", "version")
 
-    def __init__(self, owner: Identity, version: int, state: State) -> None:
+    def __init__(self, owner: Identity, version: int, state: State, distance: int = 0) -> None:
         self.owner = owner
         self.version = version
         self.state: State = state
@@ -96,6 +102,9 @@ class Hold:
         self.failed = False
         self.patience = 0.0
         self.owner_died = False
+        self.distance = distance
+        self.is_here = False
+        """True if the owner is this node, and has not heard of the call that makes the value."""
 
 
 class Holds:
@@ -122,24 +131,50 @@ class Holds:
         """A reference came in a message. `version` counts if there was no hold yet. Without a sponsor the sender keeps it in other ways."""
         hold = self.all.get(identity)
         if hold is None:
-            hold = self.all[identity] = Hold(owner, version, "claiming")
+            hold = self.all[identity] = Hold(owner, version, "claiming", _beyond(sponsor))
             self._sponsored(hold, sponsor)
             return [Claim(owner, identity, version)]
         if hold.state in ("claiming", "asking"):
             self._sponsored(hold, sponsor)
-        elif hold.state == "lost" and not hold.failed and (owner != hold.owner or not hold.owner_died):
+        elif hold.state == "lost" and not hold.failed and not hold.is_here and (owner != hold.owner or not hold.owner_died):
             # Whoever sent it has it still, perhaps with an owner that this node has not heard of.
             self._sponsored(hold, sponsor)
             return self._claim(identity, hold, owner)
         return []
 
+    def awaited(self, identity: ReferenceId, owner: Identity, version: int, sponsor: Sponsor | None) -> list[Effect]:
+        """A reference came to the `owner` itself, which knows nothing of the value: its call may be on its way; then `begun`."""
+        hold = self.all.get(identity)
+        if hold is None:
+            hold = self.all[identity] = Hold(owner, version, "lost", _beyond(sponsor))
+            hold.is_here = True
+        elif not hold.is_here or hold.failed:
+            return []
+        self._sponsored(hold, sponsor)
+        return self._ask_or_lose(identity, hold) if hold.state == "lost" else []
+
+    def begun(self, identity: ReferenceId) -> list[Effect]:
+        """The call that makes an awaited value has arrived: from now on its claims are what counts."""
+        hold = self.all.get(identity)
+        if hold is None or not hold.is_here:
+            return []
+        del self.all[identity]
+        self._settle(hold)
+        return [Settled(identity)]
+
+    def distance(self, identity: ReferenceId) -> int:
+        """How far this node is from those that know of the value; see the module."""
+        hold = self.all.get(identity)
+        return hold.distance if hold is not None else 0
+
     def confirmed(self, identity: ReferenceId, version: int, owner: Identity) -> list[Effect]:
         """`owner` knows of the claim."""
         hold = self._current(identity, version)
-        if hold is None or hold.owner != owner or hold.state not in ("claiming", "asking"):
+        if hold is None or hold.owner != owner or hold.owner_died or hold.state not in ("claiming", "asking"):
             return []
         hold.state = "held"
         hold.patience = 0.0
+        hold.distance = 0
         self._settle(hold)
         return [Settled(identity)]
 
@@ -153,7 +188,9 @@ class Holds:
     def moved(self, identity: ReferenceId, owner: Identity) -> list[Effect]:
         """The value has another owner now, which says so itself or was named by the one before."""
         hold = self.all.get(identity)
-        return self._claim(identity, hold, owner) if hold is not None and hold.owner != owner else []
+        if hold is None or hold.owner == owner or hold.failed:
+            return []
+        return self._claim(identity, hold, owner)
 
     def told(self, identity: ReferenceId, sponsor: Identity, owner: Identity) -> list[Effect]:
         """`sponsor` has the value still, at `owner`."""
@@ -162,8 +199,8 @@ class Holds:
             return []
         if hold.owner == owner:
             hold.patience = min(max(FIRST_PATIENCE, 2 * hold.patience), MOST_PATIENCE)
-            if hold.owner_died:
-                # The sponsor has not heard of that yet; when it has, it denies.
+            if hold.owner_died or hold.is_here:
+                # The sponsor has not heard of that yet, and denies when it has; or the call is still on its way.
                 return [Ask(sponsor, identity, hold.patience)]
         return self._claim(identity, hold, owner)
 
@@ -201,7 +238,7 @@ class Holds:
             return []
         del self.all[identity]
         self._settle(hold)
-        return [Release(hold.owner, identity, version)] if hold.state != "lost" else []
+        return [] if hold.owner_died or hold.is_here else [Release(hold.owner, identity, version)]
 
     def unsettled(self, sponsor: Identity, numbers: Iterable[int]) -> list[int]:
         """Which of the hand-overs of `sponsor` are not settled here."""
@@ -217,6 +254,7 @@ class Holds:
             hold.patience = 0.0
             hold.owner_died = False
         hold.owner = owner
+        hold.is_here = False
         hold.state = "claiming"
         return [Claim(owner, identity, hold.version, hold.patience)]
 
@@ -236,7 +274,7 @@ class Holds:
         return self._ask_or_lose(identity, hold) if hold.state == "asking" and first == sponsor else []
 
     def _sponsored(self, hold: Hold, sponsor: Sponsor | None) -> None:
-        if sponsor is not None and sponsor not in hold.sponsors:
+        if sponsor is not None and sponsor.distance < hold.distance and sponsor not in hold.sponsors:
             hold.sponsors += (sponsor,)
             self._open.setdefault(sponsor.peer, set()).add(sponsor.number)
 
@@ -245,8 +283,13 @@ class Holds:
         self._forget(gone)
 
     def _forget(self, sponsors: Iterable[Sponsor]) -> None:
-        for peer, number in sponsors:
+        for peer, number, _ in sponsors:
             numbers = self._open[peer]
             numbers.discard(number)
             if not numbers:
                 del self._open[peer]
+
+
+def _beyond(sponsor: Sponsor | None) -> int:
+    """The distance of a hold that begins with it. Without one, nobody is nearer but those that know."""
+    return sponsor.distance + 1 if sponsor is not None else 1

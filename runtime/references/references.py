@@ -16,6 +16,7 @@ from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
 from runtime.references.leaving import Leaving
 from runtime.references.memory.values import MEMORY_BYTES, Memory, Shelves
+from runtime.references.overview import Overview
 from runtime.references.owned import OwnValues
 from runtime.references.packing import PARCEL_TAG, Packing
 from runtime.references.table import ReferenceTable
@@ -67,6 +68,7 @@ class References:
         self._packing = Packing(self.table, self._memory)
         shelves: Shelves[ReferenceId] = Shelves(environment, options.limit, options.directory)
         self.own = OwnValues(self.table, self._packing, shelves, environment, rebuild)
+        self.overview = Overview(self.table, self.fetching, shelves, environment.now)
         self.correspondence.table = self.table
         self.table.values = self.own
         self.fetching.use(self.table, self.own, self._packing)

@@ -18,6 +18,7 @@ from runtime.references.owned import OwnValues, Reader
 from runtime.references.values import Failure
 
 if TYPE_CHECKING:
+    from runtime.references.overview import Overview
     from runtime.references.table import ReferenceTable
 
 REFERENCE_SERVICE = "@references"
@@ -31,7 +32,8 @@ logger = logging.getLogger("understudy.references")
 class ReferenceService(Actor):
     """All of it may be asked twice."""
 
-    def __init__(self, table: ReferenceTable, values: OwnValues, service: Callable[[str, int], Any]) -> None:
+    def __init__(self, table: ReferenceTable, values: OwnValues, overview: Overview, service: Callable[[str, int], Any]) -> None:
+        self._overview = overview
         self._table = table
         self._values = values
         self._service = service
@@ -93,7 +95,7 @@ class ReferenceService(Actor):
     @method(concurrent=True, idempotent=True)
     async def listing(self, most: int) -> dict[str, Any]:
         """What this node owns, the largest first and at most so many, for `understudy refs`; see `listing.report`."""
-        return self._table.listing(most)
+        return self._overview.listing(most)
 
     async def _announce(self, identity: ReferenceId, registers: list[Any]) -> None:
         """Tell the holders of a value that it is this node's. Those that do not answer in time hear of it from its old owner, or ask it."""

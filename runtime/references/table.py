@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from actors.errors import ReferenceReleasedError
 from actors.reference import Reference
 from runtime.references.addresses import OnItsWay, parts
 from runtime.references.anchors import Anchor
@@ -19,7 +18,7 @@ from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
 from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
-from runtime.references.listing import Totals, report, size_of
+from runtime.references.listing import size_of
 from runtime.references.values import Failure, Sized
 from runtime.wire.frames import Buffer, Outgoing
 from runtime.wire.values import UnsendableError
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 
 MOST_DEAD = 10_000
 """Ended incarnations that are remembered, so that a claim of theirs that comes late counts for nothing."""
+
+MOST_EARLY = 10_000
+"""Values that are remembered because they were released before the call that makes them arrived."""
 
 
 class ReferenceTable:
@@ -51,6 +53,8 @@ class ReferenceTable:
         self._now = now
         self._anchors: weakref.WeakValueDictionary[ReferenceId, Anchor] = weakref.WeakValueDictionary()
         self._claims: dict[ReferenceId, Claims] = {}
+        self._early: dict[ReferenceId, Claims] = {}
+        """What was released before this node heard of it. A claim that was sent before that may yet come, after the call that makes it."""
         self._moved: dict[ReferenceId, Identity] = {}
         """Where values went that this node has handed to another on leaving."""
         self._kept_to_the_end: list[object] = []
@@ -101,6 +105,10 @@ class ReferenceTable:
         """Who has a value, if that is this node, or one to which this node has given it."""
         return self.identity if identity in self._claims and identity in self._anchors else self._moved.get(identity)
 
+    def has_ended(self, peer: Identity) -> bool:
+        """True if this node knows that incarnation to be no more."""
+        return peer in self._dead
+
     async def wait_changed(self) -> None:
         """Wait until there is news of any value."""
         await self._fetching.wait_changed()
@@ -119,25 +127,6 @@ class ReferenceTable:
         """The values of other nodes that this node has references to."""
         self.tidy()
         return [anchor for anchor in list(self._anchors.values()) if anchor.home != self.identity]
-
-    def listing(self, most: int) -> dict[str, Any]:
-        """Up to `most` values of this node, and where it has made others; see `listing.report`."""
-        own, others = self.own(), self.others()
-        return report(own, self.holders, others, self._now(), most, traces=self.site is not None)
-
-    def totals(self) -> Totals:
-        """How much there is of all that."""
-        own = self.own()
-        shelves = self.values.shelves
-        return Totals(
-            owned=len(own),
-            bytes=sum(map(size_of, own)),
-            memory=shelves.in_memory,
-            memory_limit=shelves.limit,
-            disk=shelves.on_disk,
-            held=len(self.others()),
-            fetched_bytes=self._fetching.cached_bytes,
-        )
 
     # What this node's own actors and calls do.
 
@@ -186,6 +175,9 @@ class ReferenceTable:
             anchor.failure = failure
         anchor.is_done = True
         self._apply(self._holds.answered(anchor.identity, anchor.version))
+        if anchor.home in self._dead:
+            # The answer came first, but is looked at only now.
+            self._apply(self._holds.died(anchor.home))
         anchor.tell()
 
     # What other nodes say.
@@ -195,6 +187,11 @@ class ReferenceTable:
         anchor = self._anchors.get(identity)
         if anchor is None or anchor.home != self.identity:
             anchor = self._own(identity, maker)
+        elif identity not in self._claims:
+            # The reference came first, and waits for the value.
+            self._claims[identity] = self._early.pop(identity, Claims())
+            anchor.maker, anchor.error = maker, None
+            self._apply(self._holds.begun(identity))
         # If it comes again, what it failed with before is not its outcome.
         anchor.failure = None
         self.claim(identity, holder, version)
@@ -215,6 +212,10 @@ class ReferenceTable:
         """`holder` does not hold a value any more. Returns its owner like `claim`."""
         claims = self._claims.get(identity)
         if claims is None:
+            if identity not in self._moved:
+                self._early.setdefault(identity, Claims()).release(holder, version)
+                if len(self._early) > MOST_EARLY:
+                    del self._early[next(iter(self._early))]
             return self._moved.get(identity)
         claims.release(holder, version)
         claims.settle()
@@ -246,14 +247,14 @@ class ReferenceTable:
     def adopt(self, identity: ReferenceId, registers: list[tuple[str, int, int]], maker: str, site: str) -> Anchor:
         """A value is this node's from now on, with the registers of its holders. The same each time, should that be said again."""
         anchor = self._anchors.get(identity)
-        if anchor is None or anchor.home != self.identity:
+        if anchor is None or identity not in self._claims:
             anchor = anchor or self._anchor(identity, self.identity, 0)
             # What this node held of it, it owns now.
             self._holds.dropped(identity, anchor.version)
             anchor.home = self.identity
-            anchor.lent = None
+            anchor.lent = anchor.error = None
             anchor.maker, anchor.site = maker, site
-        claims = self._claims.setdefault(identity, Claims())
+        claims = self._claims.setdefault(identity, self._early.pop(identity, Claims()))
         self._moved.pop(identity, None)
         for name, incarnation, version in registers:
             holder = (name, incarnation)
@@ -302,9 +303,10 @@ class ReferenceTable:
         """What `sponsor` answered to that."""
         anchor = self._anchors.get(identity)
         if isinstance(answer, Failure):
-            if anchor is not None and anchor.failure is None:
+            effects = self._holds.failed(identity)
+            if effects and anchor is not None and anchor.failure is None:
                 anchor.failure = answer
-            self._apply(self._holds.failed(identity))
+            self._apply(effects)
             return
         if answer is None:
             self._apply(self._holds.denied(identity, sponsor))
@@ -356,7 +358,10 @@ class ReferenceTable:
                 del self._claims[identity]
                 self.values.freed(identity, size)
         for peer in self._hand_overs.due():
-            self._correspondence.question(peer)
+            if peer in self._dead:
+                self._hand_overs.died(peer)
+            else:
+                self._correspondence.question(peer)
         return True
 
     # On the wire.
@@ -372,7 +377,7 @@ class ReferenceTable:
         number = self._hand_overs.hand_on(anchor, segments.peer)
         anchor.handed_on = True
         segments.attach(OnItsWay(number, self._landed))
-        return [*anchor.identity, *anchor.home, *self.identity, number]
+        return [*anchor.identity, *anchor.home, *self.identity, number, self._holds.distance(anchor.identity)]
 
     def read(self, plain: object) -> Reference[object]:
         """A reference that came in a message, or was copied. Raises ProtocolError."""
@@ -380,7 +385,10 @@ class ReferenceTable:
         anchor = self._anchors.get(identity)
         if anchor is None:
             anchor = self._arrived(identity, home, sponsor)
-        elif home != self.identity and anchor.home != self.identity:
+        elif anchor.home == self.identity:
+            if identity not in self._claims:
+                self._apply(self._holds.awaited(identity, self.identity, anchor.version, sponsor))
+        elif home != self.identity:
             self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
         reference = Reference[object](anchor)
         self.read_any = True
@@ -393,20 +401,15 @@ class ReferenceTable:
             # The same reference may have been dropped a moment ago.
             self.tidy()
         home = self._moved.get(identity, home)
-        if home == self.identity:
-            anchor = self._anchor(identity, home, 0)
-            anchor.error = ReferenceReleasedError(f"value {identity} of node {self.identity[0]} was freed: nobody held it any more")
-            return anchor
         anchor = self._anchor(identity, home, self._numbers())
-        self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
-        if home in self._dead:
-            self._apply(self._holds.died(home))
+        come = self._holds.awaited if home == self.identity else self._holds.arrived
+        self._apply(come(identity, home, anchor.version, sponsor))
         return anchor
 
     def _own(self, identity: ReferenceId, maker: str) -> Anchor:
         anchor = self._anchor(identity, self.identity, 0)
         anchor.maker = maker
-        self._claims[identity] = Claims()
+        self._claims[identity] = self._early.pop(identity, Claims())
         return anchor
 
     def _anchor(self, identity: ReferenceId, home: Identity, version: int) -> Anchor:
@@ -416,19 +419,28 @@ class ReferenceTable:
 
     def _apply(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Claim):
-                self._correspondence.claim(effect.owner, effect.identity, effect.version, effect.after)
-            elif isinstance(effect, Release):
-                self._correspondence.release(effect.owner, effect.identity, effect.version)
-            elif isinstance(effect, Ask):
-                self._correspondence.ask(effect.sponsor, effect.identity, effect.after)
-            else:
+            if isinstance(effect, Settled | Lost):
                 self._conclude(effect)
+                continue
+            peer = effect.sponsor if isinstance(effect, Ask) else effect.owner
+            anchor = self._anchors.get(effect.identity)
+            if anchor is not None and not isinstance(effect, Release):
+                # There is hope again, if there was none.
+                anchor.error = None
+            if peer in self._dead:
+                # Nobody answers there.
+                self._apply(self._holds.died(peer))
+            elif isinstance(effect, Claim):
+                self._correspondence.claim(peer, effect.identity, effect.version, effect.after)
+            elif isinstance(effect, Release):
+                self._correspondence.release(peer, effect.identity, effect.version)
+            else:
+                self._correspondence.ask(peer, effect.identity, effect.after)
 
     def _conclude(self, effect: Settled | Lost) -> None:
         anchor = self._anchors.get(effect.identity)
         if anchor is None:
             return
-        if isinstance(effect, Lost):
+        if isinstance(effect, Lost) and anchor.error is None:
             anchor.lose(effect.owner, owner_died=effect.owner_died)
         anchor.tell()

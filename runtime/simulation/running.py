@@ -15,6 +15,7 @@ from runtime.simulation.faults import KINDS, Weather, check_kinds, draw_faults
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
 from runtime.simulation.report import Report, Verdict
 from runtime.simulation.scheduler import VirtualClock, run
+from runtime.simulation.shelves import FETCH_SECONDS
 from runtime.simulation.waiting import all_up
 from runtime.simulation.workload import Register, Workload
 
@@ -62,9 +63,9 @@ class _Run:
                 await trio.sleep_forever()
         weather.heal()
         await self._converge(cluster, work)
-        work.calling = False
+        work.calling, work.hands.calm = False, True
         await trio.sleep(QUIET_SECONDS)
-        if any(node.station.loads()["references"] for node in map(cluster.live, cluster.machines) if node is not None):
+        if any(len(node.station.references) or node.station.references.held for node in map(cluster.live, cluster.machines) if node):
             # The errors of calls lie in cycles, and references with them. Nothing else collects garbage during a run.
             gc.collect()
             await trio.sleep(QUIET_SECONDS)
@@ -104,7 +105,7 @@ class _Run:
             if node is None:
                 wrong.append(f"{name} has no node in the calm")
                 continue
-            loads = node.station.loads()
+            loads = {**node.station.loads(), "references held": node.station.references.held}
             for what, count in loads.items():
                 if count > (MOST_CALLS if what == "calls made" else 0):
                     wrong.append(f"{name} still has {count} {what}")
@@ -118,6 +119,9 @@ class _Run:
         self._say("within the intensity", oracle.beyond, f"{sum(map(len, oracle.restarts.values()))} restarts in the last periods")
         self._say("denied is not executed", work.executed_though_denied(), f"{len(work.denied)} calls were reported as never run")
         self._say("answers the question", work.mistaken, "no answer belonged to another call")
+        self._say("fetched is what was made", work.hands.mixed_up, f"{work.hands.fetched} values were fetched by those who held them")
+        self._say("nothing is freed that is held", work.hands.freed, "no value was gone but with those who had a part in it")
+        self._say("every fetch ends", work.hands.stuck, f"within {FETCH_SECONDS:g} s, when nothing is in its way")
         self._say("bounded", oracle.unbounded, "no mailbox held more than its limit")
         self._say("every call ends in time", work.late, f"{len(work.history.operations)} calls")
         self._say("no unexpected end", cluster.unexpected, "no process ended by an error that is none of ours")

@@ -20,6 +20,7 @@ from runtime.node import Node
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.history import History, Operation
 from runtime.simulation.oracle import Oracle
+from runtime.simulation.shelves import Hands, hand_on
 
 KEYS = 3
 CLIENTS = 2
@@ -156,6 +157,7 @@ class Workload:
 
     cluster: SimulatedCluster
     oracle: Oracle = attrs.field(init=False)
+    hands: Hands = attrs.field(init=False)
     history: History = attrs.field(factory=History)
     generation: int = 0
     """Counts how often the store was lost with its disk: what was acknowledged before is not looked for after."""
@@ -169,6 +171,7 @@ class Workload:
 
     def __attrs_post_init__(self) -> None:
         self.oracle = Oracle(self.cluster.trace)
+        self.hands = Hands(self.cluster)
 
     @property
     def keys(self) -> list[str]:
@@ -264,10 +267,13 @@ class Client:
         if register is None:
             return
         aside = self.draw.random()
-        if aside < 0.1:
+        if aside < 0.05:
             await self._refer(register)
             return
-        if aside < 0.2:
+        if aside < 0.15:
+            await hand_on(self)
+            return
+        if aside < 0.25:
             await self._count()
             return
         number = self.work.next_number()

@@ -25,6 +25,8 @@ from runtime.membership.names import Names
 from runtime.membership.promises import NAMES
 from runtime.membership.states import STATES, States
 from runtime.references.claims import Claims
+from runtime.references.hand_overs import HandOvers
+from runtime.references.holds import Holds
 from runtime.simulation import simulate_once
 from runtime.store.interface import Put
 from runtime.store.service import RemoteStore
@@ -34,7 +36,15 @@ PLANTS: dict[str, Plant] = {}
 
 SEEDS = 500
 
-STARTS = {"claims of cancelled starts are kept": 280, "held back is taken for never run": 50, "renewal without self fencing": 25}
+STARTS = {
+    "held back is taken for never run": 50,
+    "renewal without self fencing": 25,
+    "claims of cancelled starts are kept": 232,
+    "sender does not wait for its receiver to be settled": 77,
+    "owner forgets claims that come twice": 39,
+    "owner that knows nothing is believed at once": 49,
+    "release counts for later versions too": 39,
+}
 """Seeds to begin with where those before are known to find nothing: it is found by one of the first 500 all the same."""
 
 
@@ -160,6 +170,52 @@ def unbounded_queue() -> AbstractContextManager[object]:
 def holder_not_removed_on_death() -> AbstractContextManager[object]:
     """What a dead node held is kept for ever."""
     return planted(Claims, "died", lambda self, holder: False)
+
+
+@plant
+def sender_does_not_wait_for_its_receiver_to_be_settled() -> AbstractContextManager[object]:
+    """What was handed on is let go of as soon as the message has arrived."""
+    return planted(HandOvers, "landed", lambda self, number: self._open.pop(number, None))
+
+
+@plant
+def owner_forgets_claims_that_come_twice() -> AbstractContextManager[object]:
+    """A claim that is known already is taken for a mistake, and struck out."""
+    original = Claims.claim
+
+    def claim(self: Claims, holder: Any, version: int) -> None:
+        if self._latest.get(holder) is not None:
+            self._latest.pop(holder)
+        else:
+            original(self, holder, version)
+
+    return planted(Claims, "claim", claim)
+
+
+@plant
+def release_counts_for_later_versions_too() -> AbstractContextManager[object]:
+    """Whoever has let go of a value once is not heard when it gets another reference to it."""
+    original = Claims.claim
+
+    def claim(self: Claims, holder: Any, version: int) -> None:
+        if self._latest.get(holder, 0) >= 0:
+            original(self, holder, version)
+
+    return planted(Claims, "claim", claim)
+
+
+@plant
+def owner_that_knows_nothing_is_believed_at_once() -> AbstractContextManager[object]:
+    """A claim that overtakes the call which makes the value ends the hold."""
+    original = Holds.unknown
+
+    def unknown(self: Holds, identity: Any, version: int, owner: Any) -> Any:
+        hold = self.all.get(identity)
+        if hold is not None:
+            self._settle(hold)
+        return original(self, identity, version, owner)
+
+    return planted(Holds, "unknown", unknown)
 
 
 @plant

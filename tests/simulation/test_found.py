@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import trio
 
@@ -117,9 +119,12 @@ def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:
         slow = await simulation.node.options(on="node-2").spawn(Slow)
         path = simulation._cluster.network.path("node-2", "scenario")
         path.delay += 1.0
+        reference = await slow.think.options(timeout=0.5).remote(0.0)
         with pytest.raises(UnderstudyError):
-            await slow.think.options(timeout=0.5).remote(0.0)
+            await reference.fetch()
+        del reference
         path.delay -= 1.0
+        gc.collect()
         await trio.sleep(3)
         node = simulation._cluster.live("node-2")
         assert node is not None

@@ -1,0 +1,139 @@
+"""Whole worlds of reference tables under all that a network and dying nodes can do; see `world`. What they found is in `test_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from runtime.references.claims import Claims
+from runtime.references.hand_overs import HandOvers
+from runtime.references.holds import Holds
+from runtime.references.table import ReferenceTable
+from tests.references.world import World
+
+STEPS = 300
+"""Of one world: enough for all its nodes to end, few enough to be read when it goes wrong."""
+
+
+def live_through(seed: int, *, crashes: bool, breaks: bool, steps: int = STEPS) -> None:
+    """One world from its beginning to its end. Raises AssertionError."""
+    world = World(seed, crashes=crashes, breaks=breaks)
+    try:
+        for _ in range(steps):
+            world.step()
+        world.calm()
+        world.drain()
+    except Exception as error:
+        raise AssertionError(f"seed {seed}, crashes={crashes}, breaks={breaks}, step {world.steps}: {error!r}") from error
+
+
+@pytest.mark.parametrize(("crashes", "breaks"), [(False, False), (False, True), (True, False), (True, True)])
+def test_nothing_is_freed_that_is_held_nothing_lost_without_reason_and_nothing_left(crashes: bool, breaks: bool) -> None:
+    for seed in range(45):
+        live_through(seed, crashes=crashes, breaks=breaks)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_nor_in_a_million_steps() -> None:
+    for seed in range(1_000, 1_750):
+        live_through(seed, crashes=seed % 2 == 0, breaks=seed % 4 < 2, steps=STEPS)
+        live_through(seed, crashes=seed % 4 < 2, breaks=seed % 2 == 0, steps=1_100)
+
+
+def a_sender_does_not_wait() -> Any:
+    """What was handed on is let go of at once."""
+    return patch.object(HandOvers, "hand_on", lambda self, thing, peer: 1)
+
+
+def landed_is_taken_for_settled() -> Any:
+    """A receiver that has the message is taken for one that its owner knows."""
+
+    def landed(self: HandOvers[Any], number: int) -> None:
+        self._open.pop(number, None)
+
+    return patch.object(HandOvers, "landed", landed)
+
+
+def a_release_counts_whatever_its_version() -> Any:
+    """A late word of an earlier hold ends a later one."""
+
+    def release(self: Claims, holder: Any, version: int) -> None:
+        self._latest[holder] = -abs(self._latest.get(holder, version))
+
+    return patch.object(Claims, "release", release)
+
+
+def a_claim_counts_whatever_its_version() -> Any:
+    """A late claim revives a hold that was released."""
+
+    def claim(self: Claims, holder: Any, version: int) -> None:
+        self._latest[holder] = version
+
+    return patch.object(Claims, "claim", claim)
+
+
+def the_dead_may_claim() -> Any:
+    """What a dead node said counts when it comes late."""
+    original = ReferenceTable.claim
+
+    def claim(self: ReferenceTable, identity: Any, holder: Any, version: int) -> Any:
+        with patch.object(self, "_dead", {}):
+            return original(self, identity, holder, version)
+
+    return patch.object(ReferenceTable, "claim", claim)
+
+
+def the_dead_hold_on() -> Any:
+    """The claims of a node that has ended stay."""
+    return patch.object(Claims, "died", lambda self, holder: False)
+
+
+def everybody_may_be_a_sponsor() -> Any:
+    """Two nodes believe in a reference because the other does."""
+    original = Holds._sponsored
+
+    def sponsored(self: Holds, hold: Any, sponsor: Any) -> None:
+        original(self, hold, sponsor._replace(distance=-1) if sponsor is not None else None)
+
+    return patch.object(Holds, "_sponsored", sponsored)
+
+
+def unknown_is_believed_at_once() -> Any:
+    """An owner that has not heard of a value yet is taken at its word."""
+    original = Holds.unknown
+
+    def unknown(self: Holds, identity: Any, version: int, owner: Any) -> Any:
+        hold = self._current(identity, version)
+        if hold is not None:
+            self._settle(hold)
+        return original(self, identity, version, owner)
+
+    return patch.object(Holds, "unknown", unknown)
+
+
+BUGS: list[Callable[[], Any]] = [
+    a_sender_does_not_wait,
+    landed_is_taken_for_settled,
+    a_release_counts_whatever_its_version,
+    a_claim_counts_whatever_its_version,
+    the_dead_may_claim,
+    the_dead_hold_on,
+    everybody_may_be_a_sponsor,
+    unknown_is_believed_at_once,
+]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_model_finds_bugs_that_are_planted(bug: Callable[[], Any]) -> None:
+    with bug():
+        for seed in range(500):
+            try:
+                live_through(seed, crashes=True, breaks=False)
+            except AssertionError:
+                return
+    raise AssertionError(f"{bug.__name__} was not found")

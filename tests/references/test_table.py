@@ -1,0 +1,200 @@
+"""Tables of references on several nodes, step by step: what the model has found, and what its worlds are too mild for."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from actors.errors import OwnerDiedError, ReferenceReleasedError
+from actors.reference import Reference
+from runtime.references.anchors import Anchor
+from tests.references.world import GONE, Letter, Message, Node, Value, World
+
+
+@attrs.define(eq=False)
+class Stage:
+    """Three nodes, between which nothing arrives but what a test lets through."""
+
+    world: World
+
+    @property
+    def maker(self) -> Node:
+        """Who makes references."""
+        return self.world.nodes["node-0", 1]
+
+    @property
+    def owner(self) -> Node:
+        """Who keeps the values."""
+        return self.world.nodes["node-1", 2]
+
+    @property
+    def third(self) -> Node:
+        """Who is handed references."""
+        return self.world.nodes["node-2", 3]
+
+    def call(self) -> tuple[Anchor, Message]:
+        """The maker calls the owner for a reference; the call is still on its way."""
+        anchor = self.maker.table.make(self.owner.identity, "maker.make")
+        self.maker.calls[anchor.identity[2]] = (self.owner.identity, anchor)
+        message = self.world._send(self.maker, self.owner.identity, [])
+        assert message is not None
+        message.call = (anchor.identity, anchor.version, anchor.identity[2])
+        return anchor, message
+
+    def hand_on(self, anchor: Anchor, source: Node, target: Node) -> Anchor:
+        """A reference goes from one node to another, which keeps it."""
+        segments = self.world._send(source, target.identity, [Reference(anchor)])
+        assert segments is not None
+        reference = target.table.read(segments.plains[0])
+        target.references.append(reference)
+        self.world._land(segments)
+        assert isinstance(reference.anchor, Anchor)
+        return reference.anchor
+
+    def letter(self, source: Node, text: str) -> Letter:
+        """What a node has to say that begins so."""
+        return next(each for each in self.world.letters if each.source == source.identity and each.text.startswith(text))
+
+    def deliver(self, source: Node, text: str) -> Letter:
+        """A letter is asked, and its answer arrives."""
+        letter = self.letter(source, text)
+        self.world._ask(letter)
+        letter.take(letter.answers[-1])
+        self.world.letters.remove(letter)
+        return letter
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """Three nodes."""
+    return Stage(World(0, 3, crashes=False))
+
+
+def test_a_reference_that_is_at_its_owner_before_the_call_that_makes_the_value_waits_for_it(stage: Stage) -> None:
+    anchor, call = stage.call()
+    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+    at_owner = stage.hand_on(at_third, stage.third, stage.owner)
+    again = stage.hand_on(anchor, stage.maker, stage.owner)
+    assert at_owner is again
+    assert not at_owner.is_settled
+    stage.deliver(stage.owner, "ask")
+    stage.world._deliver(call)
+    stage.owner.jobs[0][2].kept = Value(anchor.identity)
+    assert at_owner.kept is not None, "the call's result goes to those who wait already"
+    assert stage.owner.table.owner(anchor.identity) == stage.owner.identity
+    del anchor, at_third, at_owner, again, call
+    stage.world.drain()
+
+
+def test_a_reference_at_its_owner_is_lost_when_its_sponsors_do_not_have_it_either(stage: Stage) -> None:
+    anchor, call = stage.call()
+    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+    at_owner = stage.hand_on(at_third, stage.third, stage.owner)
+    # The maker ends, and its call with it.
+    stage.world._land(call)
+    stage.world.dead.add(stage.maker.identity)
+    for node in (stage.owner, stage.third):
+        stage.world.hear(node, stage.maker.identity)
+    stage.deliver(stage.third, "claim")
+    stage.deliver(stage.owner, "ask")
+    assert isinstance(at_third.error, ReferenceReleasedError)
+    assert isinstance(at_owner.error, ReferenceReleasedError)
+
+
+def test_a_late_word_that_the_call_has_failed_is_nothing_to_an_owner_that_runs_it(stage: Stage) -> None:
+    anchor, call = stage.call()
+    at_owner = stage.hand_on(anchor, stage.maker, stage.owner)
+    letter = stage.letter(stage.owner, "ask")
+    stage.world._deliver(call)
+    letter.take(GONE)
+    assert at_owner.failure is None
+
+
+def test_two_who_have_a_reference_of_each_other_do_not_wait_for_ever_when_its_owner_has_ended(stage: Stage) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    assert isinstance(reference.anchor, Anchor)
+    one = stage.hand_on(reference.anchor, stage.owner, stage.maker)
+    other = stage.hand_on(one, stage.maker, stage.third)
+    assert stage.hand_on(other, stage.third, stage.maker) is one
+    # None of their claims has reached the owner.
+    stage.world.dead.add(stage.owner.identity)
+    stage.world.hear(stage.third, stage.owner.identity)
+    stage.deliver(stage.third, "ask")
+    assert other.error is None, "the other node may know more"
+    stage.world.hear(stage.maker, stage.owner.identity)
+    stage.deliver(stage.third, "ask")
+    assert isinstance(one.error, OwnerDiedError)
+    assert isinstance(other.error, OwnerDiedError)
+
+
+def test_a_reference_that_was_lost_is_there_again_when_somebody_who_has_it_hands_it_on(stage: Stage) -> None:
+    anchor, call = stage.call()
+    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+    stage.deliver(stage.third, "claim")
+    stage.third.table.told(anchor.identity, stage.maker.identity, None)
+    assert isinstance(at_third.error, ReferenceReleasedError)
+    stage.world._deliver(call)
+    stage.hand_on(anchor, stage.maker, stage.third)
+    assert at_third.error is None
+    stage.deliver(stage.third, "claim")
+    assert stage.third.table.state(at_third) == "held"
+    assert at_third.error is None
+
+
+def test_a_claim_that_counted_although_its_answer_was_lost_is_taken_back_in_the_end(stage: Stage) -> None:
+    anchor, call = stage.call()
+    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+    claim = stage.deliver(stage.third, "claim")
+    stage.world._deliver(call)
+    stage.world._ask(claim)
+    stage.third.table.told(anchor.identity, stage.maker.identity, None)
+    assert stage.third.table.state(at_third) == "lost"
+    del anchor, at_third, call
+    stage.world.drain()
+
+
+def test_a_release_that_comes_before_the_call_is_not_undone_by_an_older_claim_after_it(stage: Stage) -> None:
+    anchor, call = stage.call()
+    stage.hand_on(anchor, stage.maker, stage.third)
+    claim = stage.letter(stage.third, "claim")
+    stage.third.references.clear()
+    stage.third.table.tidy()
+    stage.deliver(stage.third, "release")
+    stage.world._deliver(call)
+    stage.world._ask(claim)
+    assert [stage.owner.table.holders(anchor) for anchor in stage.owner.table.own()] == [(stage.maker.identity,)]
+    del anchor, call
+    stage.world.drain()
+
+
+def test_an_answer_of_a_node_that_is_known_to_have_ended_holds_nothing(stage: Stage) -> None:
+    anchor, _ = stage.call()
+    stage.maker.table.ended(stage.owner.identity)
+    assert anchor.error is None, "the call says how it ended"
+    stage.maker.table.answered(anchor, None)
+    assert stage.maker.table.state(anchor) == "lost"
+    assert isinstance(anchor.error, OwnerDiedError)
+
+
+def test_a_confirmation_of_a_node_that_is_known_to_have_ended_holds_nothing(stage: Stage) -> None:
+    anchor, call = stage.call()
+    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+    stage.world._deliver(call)
+    letter = stage.letter(stage.third, "claim")
+    stage.world._ask(letter)
+    stage.third.table.ended(stage.owner.identity)
+    letter.take(letter.answers[0])
+    assert stage.third.table.state(at_third) == "asking"
+
+
+def test_what_is_handed_on_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    stage.owner.table.ended(stage.third.identity)
+    message = stage.world._send(stage.owner, stage.third.identity, [reference])
+    assert message is not None
+    del reference
+    assert len(stage.owner.table) == 1
+    stage.world._land(message)
+    assert stage.owner.table.tidy()
+    assert len(stage.owner.table) == 0
+    assert stage.owner.table.held == 0
