@@ -112,6 +112,7 @@ class Dispatch:
             self._kept.keep(job, link.peer.identity, call.kept)
         if self._kept.references_arrived:
             self._kept.prepare(job)
+            link.acknowledge(anyway=True)
         table.accept(number, job)
         refusal = self._host.deliver(job)
         if refusal is not None:

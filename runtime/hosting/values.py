@@ -16,17 +16,23 @@ async def with_values(job: Job, needs: Needs) -> tuple[tuple[object, ...], dict[
     """The arguments of a job with values in the places of references, fetched side by side. Raises ArgumentLostError."""
     found: dict[int | str, object] = {}
     lost: list[tuple[int | str, Exception]] = []
+    nursery: trio.Nursery | None = None
 
     async def fetch(place: int | str, reference: Reference[object]) -> None:
         try:
             found[place] = await reference.fetch()
         except Exception as error:
             lost.append((place, error))
-            nursery.cancel_scope.cancel()
+            if nursery is not None:
+                nursery.cancel_scope.cancel()
 
-    async with trio.open_nursery() as nursery:
-        for place, reference in needs:
-            nursery.start_soon(partial(fetch, place, reference))
+    if len(needs) == 1:
+        # A nursery for one would cost more than to read a value in place.
+        await fetch(*needs[0])
+    else:
+        async with trio.open_nursery() as nursery:
+            for place, reference in needs:
+                nursery.start_soon(partial(fetch, place, reference))
     if lost:
         place, error = lost[0]
         name = f"{job.cell.address.name}.{job.definition.name}"

@@ -159,9 +159,11 @@ class Link(Outbound):
             self._tell_progress()
             self.drop_connection()
 
-    def acknowledge(self, *, at_once: bool = False) -> None:
-        """Tell the peer what has arrived, if it was not told yet. `at_once`: see `post`."""
-        if self.session is not None and self.session.owes_acknowledgement:
+    def acknowledge(self, *, at_once: bool = False, anyway: bool = False) -> None:
+        """Tell the peer what has arrived, if it was not told yet. `at_once`: see `post`. `anyway`: from within the handling of a frame,
+        which counts already: the peer keeps things for as long as it does not know.
+        """
+        if self.session is not None and (anyway or self.session.owes_acknowledgement):
             self.send_control(Kind.ACK, self.session.acknowledgement().to_bytes(8, "big"), at_once=at_once)
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:

@@ -19,7 +19,7 @@ from runtime.references.claims import Identity, ReferenceId
 if TYPE_CHECKING:
     from runtime.references.table import ReferenceTable
 
-GATHER_SECONDS = 0.001
+GATHER_SECONDS = 0.01
 """How long the first thing to be said waits for others."""
 
 LOOK_SECONDS = (0.005, 0.2)
@@ -37,11 +37,13 @@ logger = logging.getLogger("understudy.references")
 class _Letter:
     """What is to be said to one node. Times are those before which it need not be said."""
 
-    __slots__ = ("asks", "claims", "not_before", "questions_at", "releases", "under_way")
+    __slots__ = ("asks", "claims", "not_before", "questions_at", "releases", "told", "under_way")
 
     def __init__(self) -> None:
         self.claims: dict[ReferenceId, tuple[int, float]] = {}
         self.releases: dict[ReferenceId, int] = {}
+        self.told: set[ReferenceId] = set()
+        """Claims that were sent, and not answered yet."""
         self.asks: dict[ReferenceId, float] = {}
         self.questions_at = math.inf
         self.not_before = -math.inf
@@ -81,10 +83,13 @@ class Correspondence:
     def release(self, owner: Identity, identity: ReferenceId, version: int) -> None:
         """Tell `owner` that it does not any more."""
         letter = self._letter(owner)
-        letter.releases[identity] = max(version, letter.releases.get(identity, 0))
         claim = letter.claims.get(identity)
         if claim is not None and claim[0] <= version:
             del letter.claims[identity]
+            if identity not in letter.told:
+                # It has not heard of the claim either: what came and went between two letters costs none.
+                return
+        letter.releases[identity] = max(version, letter.releases.get(identity, 0))
         self._hurry()
 
     def ask(self, sponsor: Identity, identity: ReferenceId, after: float) -> None:
@@ -161,12 +166,14 @@ class Correspondence:
         releases = dict(letter.releases)
         if not claims and not releases:
             return
+        letter.told.update(claims)
         answers = await self._service(*peer).update(
             *self._identity,
             [[*identity, version] for identity, version in claims.items()],
             [[*identity, version] for identity, version in releases.items()],
         )
         # Only now: what was not answered is said again.
+        letter.told.difference_update(claims)
         for identity, version in claims.items():
             if letter.claims.get(identity, (0, 0.0))[0] == version:
                 del letter.claims[identity]

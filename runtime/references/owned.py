@@ -30,6 +30,9 @@ class Reader:
     process: Process
 
 
+MOST_SENT = 4096
+"""Bytes of a value that travel with its reference, if all the rest is read in place."""
+
 UNKNOWN_SECONDS = 5.0
 """How long a method waits for a value that this node has not heard of."""
 
@@ -50,6 +53,8 @@ class OwnValues:
         self._environment = environment
         self.shelves = shelves
         self._host = environment.process().host
+        self._near: dict[Identity, Process] = {}
+        """Nodes that have read values in place, and what processes they are."""
         self.rebuild = rebuild
 
     async def put(self, value: object) -> Reference[Any]:
@@ -114,8 +119,25 @@ class OwnValues:
             return kept
         if not self._host or reader.process.host != self._host:
             return kept
+        self._near[reader.node] = reader.process
         self.shelves.lent(identity, reader.node, reader.process)
         return Lent(kept.control, tuple(segment.place or segment.buffer for segment in kept.segments))
+
+    def lent_to(self, anchor: Anchor, node: Identity) -> Lent | None:
+        """Where a value of this node lies, for a node that is known to read there; None if it has to ask."""
+        process = self._near.get(node)
+        kept = anchor.kept
+        if process is None or not isinstance(kept, Parcel) or not kept.is_shared:
+            return None
+        lent = Lent(kept.control, tuple(segment.place or segment.buffer for segment in kept.segments))
+        if lent.sent > MOST_SENT:
+            return None
+        self.shelves.lent(anchor.identity, node, process)
+        return lent
+
+    def ended(self, node: Identity) -> None:
+        """That incarnation is no more."""
+        self._near.pop(node, None)
 
     async def outcome(self, anchor: Anchor) -> object:
         """What there is to be given to another owner: the value, or why there is none."""

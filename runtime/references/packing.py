@@ -64,7 +64,7 @@ class Packing:
         if isinstance(kept, Parcel):
             return [kept.control, list(kept.buffers)]
         if isinstance(kept, Lent):
-            return [kept.control, [list(attrs.astuple(one)) if isinstance(one, Place) else one for one in kept.segments]]
+            return [kept.control, [one.plain() if isinstance(one, Place) else one for one in kept.segments]]
         assert isinstance(kept, WithReferences)
         inner: list[Buffer] = Outgoing(segments.peer) if type(segments) is Outgoing else []
         control = self.codec.encode(kept.value, inner)

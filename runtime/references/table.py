@@ -79,18 +79,13 @@ class ReferenceTable:
     @property
     def is_busy(self) -> bool:
         """True if anything may come to an end that nobody tells of but the garbage collector."""
-        return bool(self._anchors or self.has_news or len(self._hand_overs) or self._fetching.keeps_unnamed)
+        return bool(self._anchors or (self._dropped or self._landed) or len(self._hand_overs) or self._fetching.keeps_unnamed)
 
     @property
     def held(self) -> int:
         """How many values this node has references to, or has handed on without knowing yet what became of that."""
         self.tidy()
         return len(self._anchors) + len(self._hand_overs)
-
-    @property
-    def has_news(self) -> bool:
-        """True if the garbage collector has told of something."""
-        return bool(self._dropped or self._landed)
 
     def find(self, identity: ReferenceId) -> Anchor | None:
         """What this node knows of a value."""
@@ -334,6 +329,7 @@ class ReferenceTable:
         if len(self._dead) > MOST_DEAD:
             del self._dead[next(iter(self._dead))]
         self._correspondence.ended(peer)
+        self.values.ended(peer)
         self._fetching.ended(peer)
         for claims in list(self._claims.values()):
             if claims.died(peer):
@@ -345,7 +341,7 @@ class ReferenceTable:
     def tidy(self) -> bool:
         """Act upon what the garbage collector has told; whether there was anything."""
         self._fetching.tidy()
-        if not self.has_news:
+        if not (self._dropped or self._landed):
             return False
         while self._landed:
             self._hand_overs.landed(self._landed.pop())
@@ -377,11 +373,17 @@ class ReferenceTable:
         number = self._hand_overs.hand_on(anchor, segments.peer)
         anchor.handed_on = True
         segments.attach(OnItsWay(number, self._landed))
-        return [*anchor.identity, *anchor.home, *self.identity, number, self._holds.distance(anchor.identity)]
+        plain = [*anchor.identity, *anchor.home, *self.identity, number, self._holds.distance(anchor.identity)]
+        if anchor.home == self.identity:
+            # Who can read the value in place need not ask where it is.
+            lent = self.values.lent_to(anchor, segments.peer)
+            if lent is not None:
+                plain.append(lent)
+        return plain
 
     def read(self, plain: object) -> Reference[object]:
         """A reference that came in a message, or was copied. Raises ProtocolError."""
-        identity, home, sponsor = parts(plain)
+        identity, home, sponsor, lent = parts(plain)
         anchor = self._anchors.get(identity)
         if anchor is None:
             anchor = self._arrived(identity, home, sponsor)
@@ -390,6 +392,8 @@ class ReferenceTable:
                 self._apply(self._holds.awaited(identity, self.identity, anchor.version, sponsor))
         elif home != self.identity:
             self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
+        if lent is not None and anchor.home == home != self.identity:
+            anchor.lent, anchor.is_done = lent, True
         reference = Reference[object](anchor)
         self.read_any = True
         if self.arrivals is not None:

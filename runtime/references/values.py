@@ -61,6 +61,11 @@ class Lent(Kept):
     control: bytes
     segments: tuple[Buffer | Place, ...]
 
+    @property
+    def sent(self) -> int:
+        """Bytes of it that are not read in place."""
+        return len(self.control) + sum(len(segment) for segment in self.segments if not isinstance(segment, Place))
+
 
 @attrs.frozen(eq=False)
 class WithReferences(Kept):

@@ -56,6 +56,12 @@ class NoMemory:
     def freed(self, identity: ReferenceId, size: int) -> None:
         """Nothing is counted."""
 
+    def lent_to(self, anchor: Anchor, node: Identity) -> None:
+        """Nothing is."""
+
+    def ended(self, node: Identity) -> None:
+        """Nobody reads."""
+
     def reader_ended(self, anchor: Anchor, reader: Identity) -> None:
         """Nothing is read in place."""
 

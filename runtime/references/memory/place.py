@@ -26,3 +26,7 @@ class Place:
     key: bytes
     offset: int
     size: int
+
+    def plain(self) -> list[object]:
+        """Its parts, in the order in which they make one."""
+        return [self.process, self.descriptor, self.key, self.offset, self.size]
