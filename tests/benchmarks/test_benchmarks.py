@@ -26,7 +26,8 @@ def run(target: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
 @pytest.mark.cluster
 def test_the_rows_are_printed_and_written_as_data(tmp_path: Path) -> None:
     rows, printed = run(tmp_path / "rows.json")
-    units = ["calls/s"] * 6 + ["MiB/s"] * 3 + ["ms"] * 3 + ["actors/s", "KiB", "calls/s", "KiB", "ms", "ms"] + ["GiB/s"] * 3 + ["x real"]
+    units = ["calls/s"] * 6 + ["MiB/s"] * 3 + ["ms"] * 3 + ["actors/s", "KiB", "calls/s", "KiB", "ms", "ms"] + ["GiB/s"] * 3
+    units += ["1/s"] * 3 + ["GiB/s"] * 3 + ["MiB"] * 2 + ["x real"]
     assert [row["unit"] for row in rows] == units
     for row in rows:
         assert {"work", "unit", "ours", "floor", "ratio"} <= set(row)

@@ -184,8 +184,8 @@ def owner_forgets_claims_that_come_twice() -> AbstractContextManager[object]:
     original = Claims.claim
 
     def claim(self: Claims, holder: Any, version: int) -> None:
-        if self._latest.get(holder) is not None:
-            self._latest.pop(holder)
+        if self._latest(holder):
+            self.died(holder)
         else:
             original(self, holder, version)
 
@@ -198,7 +198,7 @@ def release_counts_for_later_versions_too() -> AbstractContextManager[object]:
     original = Claims.claim
 
     def claim(self: Claims, holder: Any, version: int) -> None:
-        if self._latest.get(holder, 0) >= 0:
+        if self._latest(holder) >= 0:
             original(self, holder, version)
 
     return planted(Claims, "claim", claim)
