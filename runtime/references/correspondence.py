@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from actors.errors import ActorNotFoundError, CallError
+from runtime.environment import Environment
 from runtime.references.claims import Identity, ReferenceId
 
 if TYPE_CHECKING:
     from runtime.references.table import ReferenceTable
 
-GATHER_SECONDS = 0.01
-"""How long the first thing to be said waits for others."""
+GATHER_SECONDS = 0.02
+"""How long the first thing to be said waits for others, at most: nodes that hear of something together do not answer together."""
 
 LOOK_SECONDS = (0.005, 0.2)
 """How often the garbage collector's notes are read while there are references: sooner after there were any."""
@@ -44,7 +45,7 @@ class _Letter:
         self.releases: dict[ReferenceId, int] = {}
         self.told: set[ReferenceId] = set()
         """Claims that were sent, and not answered yet."""
-        self.asks: dict[ReferenceId, float] = {}
+        self.asks: dict[ReferenceId, tuple[int, float]] = {}
         self.questions_at = math.inf
         self.not_before = -math.inf
         self.under_way = False
@@ -58,7 +59,7 @@ class _Letter:
         first = -math.inf if self.releases else self.questions_at
         for _, at in self.claims.values():
             first = min(first, at)
-        for at in self.asks.values():
+        for _, at in self.asks.values():
             first = min(first, at)
         return max(first, self.not_before)
 
@@ -66,10 +67,11 @@ class _Letter:
 class Correspondence:
     """See the module. `service(node, incarnation)` gives a handle of that node's `ReferenceService`."""
 
-    def __init__(self, identity: Identity, service: Callable[[str, int], Any], now: Callable[[], float]) -> None:
+    def __init__(self, identity: Identity, service: Callable[[str, int], Any], environment: Environment) -> None:
         self._identity = identity
         self._service = service
-        self._now = now
+        self._environment = environment
+        self._now = environment.now
         self._letters: dict[Identity, _Letter] = {}
         self._awake: trio.Event | None = None
         self._is_looking = True
@@ -92,9 +94,9 @@ class Correspondence:
         letter.releases[identity] = max(version, letter.releases.get(identity, 0))
         self._hurry()
 
-    def ask(self, sponsor: Identity, identity: ReferenceId, after: float) -> None:
-        """Ask `sponsor`, in `after` seconds, where a value is."""
-        self._letter(sponsor).asks[identity] = self._now() + after if after else -math.inf
+    def ask(self, sponsor: Identity, identity: ReferenceId, number: int, after: float) -> None:
+        """Ask `sponsor`, in `after` seconds, where a value is. `number` is not told, and goes with the answer; see `holds.Ask`."""
+        self._letter(sponsor).asks[identity] = (number, self._now() + after if after else -math.inf)
         self._hurry()
 
     def question(self, peer: Identity) -> None:
@@ -125,7 +127,7 @@ class Correspondence:
                 with trio.move_on_at(min(soonest, self._now() + pause if self._is_looking else math.inf)):
                     await self._awake.wait()
                     # Much of what comes up comes together.
-                    await trio.sleep(GATHER_SECONDS)
+                    await trio.sleep(GATHER_SECONDS * self._environment.random())
 
     def _dispatch(self, nursery: trio.Nursery) -> float:
         """Begin the letters that are due; returns when the next is."""
@@ -189,14 +191,15 @@ class Correspondence:
 
     async def _ask(self, peer: Identity, letter: _Letter) -> None:
         now = self._now()
-        asks = [identity for identity, at in letter.asks.items() if at <= now]
+        asks = {identity: number for identity, (number, at) in letter.asks.items() if at <= now}
         if not asks:
             return
         answers = await self._service(*peer).where([list(identity) for identity in asks])
-        for identity in asks:
-            letter.asks.pop(identity, None)
-        for identity, answer in zip(asks, answers, strict=True):
-            self.table.told(identity, peer, _identity(answer) if isinstance(answer, list) else answer)
+        for identity, number in asks.items():
+            if letter.asks.get(identity, (-1, 0.0))[0] == number:
+                del letter.asks[identity]
+        for (identity, number), answer in zip(asks.items(), answers, strict=True):
+            self.table.told(identity, peer, number, _identity(answer) if isinstance(answer, list) else answer)
 
     async def _question(self, peer: Identity, letter: _Letter) -> None:
         if letter.questions_at > self._now():

@@ -20,6 +20,7 @@ sponsor it is: what holds up what is a tree, as that of the forks of an RRef is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -63,10 +64,13 @@ class Release:
 
 @attrs.frozen
 class Ask:
-    """Ask `sponsor`, in `after` seconds, where the value is; then `Holds.told`, `Holds.failed` or `Holds.denied`."""
+    """Ask `sponsor`, in `after` seconds, where the value is; then `Holds.told`, `Holds.failed` or `Holds.denied`. `number` is the last of
+    its hand-overs that were known here.
+    """
 
     sponsor: Identity
     identity: ReferenceId
+    number: int
     after: float = 0.0
 
 
@@ -201,7 +205,7 @@ class Holds:
             hold.patience = min(max(FIRST_PATIENCE, 2 * hold.patience), MOST_PATIENCE)
             if hold.owner_died or hold.is_here:
                 # The sponsor has not heard of that yet, and denies when it has; or the call is still on its way.
-                return [Ask(sponsor, identity, hold.patience)]
+                return [_ask(identity, hold, hold.patience)]
         return self._claim(identity, hold, owner)
 
     def failed(self, identity: ReferenceId) -> list[Effect]:
@@ -214,10 +218,12 @@ class Holds:
         self._settle(hold)
         return [Settled(identity)]
 
-    def denied(self, identity: ReferenceId, sponsor: Identity) -> list[Effect]:
-        """`sponsor` does not hold the value."""
+    def denied(self, identity: ReferenceId, sponsor: Identity, number: int) -> list[Effect]:
+        """`sponsor` did not hold the value when it was asked. If it has handed it on once more after the one of that `number`, it has it
+        again.
+        """
         hold = self.all.get(identity)
-        return self._without(identity, hold, sponsor) if hold is not None and hold.state == "asking" else []
+        return self._without(identity, hold, sponsor, number) if hold is not None and hold.state == "asking" else []
 
     def died(self, peer: Identity) -> list[Effect]:
         """That incarnation is no more, as an owner and as a sponsor."""
@@ -261,15 +267,15 @@ class Holds:
     def _ask_or_lose(self, identity: ReferenceId, hold: Hold) -> list[Effect]:
         if hold.sponsors:
             hold.state = "asking"
-            return [Ask(hold.sponsors[0].peer, identity)]
+            return [_ask(identity, hold)]
         hold.state = "lost"
         self._settle(hold)
         return [Lost(identity, hold.owner, hold.owner_died)]
 
-    def _without(self, identity: ReferenceId, hold: Hold, sponsor: Identity) -> list[Effect]:
+    def _without(self, identity: ReferenceId, hold: Hold, sponsor: Identity, number: float = math.inf) -> list[Effect]:
         first = hold.sponsors[0].peer if hold.sponsors else None
-        gone = tuple(one for one in hold.sponsors if one.peer == sponsor)
-        hold.sponsors = tuple(one for one in hold.sponsors if one.peer != sponsor)
+        gone = tuple(one for one in hold.sponsors if one.peer == sponsor and one.number <= number)
+        hold.sponsors = tuple(one for one in hold.sponsors if one not in gone)
         self._forget(gone)
         return self._ask_or_lose(identity, hold) if hold.state == "asking" and first == sponsor else []
 
@@ -288,6 +294,11 @@ class Holds:
             numbers.discard(number)
             if not numbers:
                 del self._open[peer]
+
+
+def _ask(identity: ReferenceId, hold: Hold, after: float = 0.0) -> Ask:
+    peer = hold.sponsors[0].peer
+    return Ask(peer, identity, max(one.number for one in hold.sponsors if one.peer == peer), after)
 
 
 def _beyond(sponsor: Sponsor | None) -> int:

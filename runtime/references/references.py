@@ -61,7 +61,7 @@ class References:
         options: MemoryOptions,
     ) -> None:
         self._service = service
-        self.correspondence = Correspondence(identity, service, environment.now)
+        self.correspondence = Correspondence(identity, service, environment)
         self.fetching = Fetching(service_once, environment, shared=options.shared)
         self.table = ReferenceTable(identity, self.fetching, self.correspondence, numbers, environment.now)
         self._memory = Memory(environment, options.limit, shared=options.shared)

@@ -294,8 +294,8 @@ class ReferenceTable:
             return None
         return anchor.home
 
-    def told(self, identity: ReferenceId, sponsor: Identity, answer: Identity | Failure | None) -> None:
-        """What `sponsor` answered to that."""
+    def told(self, identity: ReferenceId, sponsor: Identity, number: int, answer: Identity | Failure | None) -> None:
+        """What `sponsor` answered to that; `number` as in the question."""
         anchor = self._anchors.get(identity)
         if isinstance(answer, Failure):
             effects = self._holds.failed(identity)
@@ -304,7 +304,7 @@ class ReferenceTable:
             self._apply(effects)
             return
         if answer is None:
-            self._apply(self._holds.denied(identity, sponsor))
+            self._apply(self._holds.denied(identity, sponsor, number))
         else:
             effects = self._holds.told(identity, sponsor, answer)
             if anchor is not None and effects and anchor.home != self.identity:
@@ -439,7 +439,7 @@ class ReferenceTable:
             elif isinstance(effect, Release):
                 self._correspondence.release(peer, effect.identity, effect.version)
             else:
-                self._correspondence.ask(peer, effect.identity, effect.after)
+                self._correspondence.ask(peer, effect.identity, effect.number, effect.after)
 
     def _conclude(self, effect: Settled | Lost) -> None:
         anchor = self._anchors.get(effect.identity)

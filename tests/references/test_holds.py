@@ -36,7 +36,8 @@ EVENTS: dict[str, Callable[[Holds], list[Effect]]] = {
     "S says O": lambda holds: holds.told(VALUE, S, O),
     "S says P": lambda holds: holds.told(VALUE, S, P),
     "S says it failed": lambda holds: holds.failed(VALUE),
-    "S denies": lambda holds: holds.denied(VALUE, S),
+    "S denies": lambda holds: holds.denied(VALUE, S, SPONSOR.number),
+    "S denies, asked before": lambda holds: holds.denied(VALUE, S, SPONSOR.number - 1),
     "O died": lambda holds: holds.died(O),
     "P died": lambda holds: holds.died(P),
     "S died": lambda holds: holds.died(S),
@@ -47,7 +48,7 @@ EVENTS: dict[str, Callable[[Holds], list[Effect]]] = {
     "unknown in another version": lambda holds: holds.unknown(VALUE, VERSION - 1, O),
     "dropped in another version": lambda holds: holds.dropped(VALUE, VERSION - 1),
     "a stranger says P": lambda holds: holds.told(VALUE, ("stranger", 1), P),
-    "a stranger denies": lambda holds: holds.denied(VALUE, ("stranger", 1)),
+    "a stranger denies": lambda holds: holds.denied(VALUE, ("stranger", 1), SPONSOR.number),
     "a stranger died": lambda holds: holds.died(("sponsor", 2)),
 }
 
@@ -134,6 +135,7 @@ TABLE: dict[str, Row] = {
         "S says P": ("claiming, sponsored / P", "claim P"),
         "S says it failed": ("failed", "settled"),
         "S denies": ("lost", "lost"),
+        "S denies, asked before": ("asking", "ask S"),
         "O died": ("asking, owner dead", ""),
         "S died": ("lost", "lost"),
         "dropped": ("nothing", "release O"),
@@ -144,6 +146,7 @@ TABLE: dict[str, Row] = {
         "S says P": ("claiming, sponsored / P", "claim P"),
         "S says it failed": ("failed, owner dead", "settled"),
         "S denies": ("lost, owner dead", "lost with its owner"),
+        "S denies, asked before": ("asking, owner dead", "ask S"),
         "S died": ("lost, owner dead", "lost with its owner"),
         "dropped": ("nothing", ""),
     },
@@ -191,6 +194,7 @@ TABLE: dict[str, Row] = {
         "S says P": ("claiming, sponsored / P", "claim P"),
         "S says it failed": ("awaited, failed", "settled"),
         "S denies": ("awaited in vain", "lost"),
+        "S denies, asked before": ("awaited", "ask S"),
         "S died": ("awaited in vain", "lost"),
         "dropped": ("nothing", ""),
     },
@@ -352,12 +356,14 @@ def test_all_sponsors_are_asked_before_a_reference_is_lost() -> None:
     for number, sponsor in enumerate((second, third, second)):
         assert holds.arrived(VALUE, O, 9, Sponsor(sponsor, number)) == []
     assert holds.unsettled(second, range(5)) == [0, 2]
-    assert holds.unknown(VALUE, VERSION, O) == [Ask(S, VALUE)]
+    assert holds.unknown(VALUE, VERSION, O) == [Ask(S, VALUE, 17)]
     assert holds.died(third) == []
-    assert holds.denied(VALUE, S) == [Ask(second, VALUE)]
+    assert holds.denied(VALUE, S, 17) == [Ask(second, VALUE, 2)]
     assert holds.unsettled(S, [17]) == []
-    assert holds.denied(VALUE, S) == [], "that was said already"
-    assert holds.denied(VALUE, second) == [Lost(VALUE, O, False)]
+    assert holds.denied(VALUE, S, 17) == [], "that was said already"
+    assert holds.denied(VALUE, second, 1) == [Ask(second, VALUE, 2)], "it has handed it on again since it was asked"
+    assert holds.unsettled(second, range(5)) == [2]
+    assert holds.denied(VALUE, second, 2) == [Lost(VALUE, O, False)]
     assert holds.unsettled(second, range(5)) == []
 
 

@@ -131,7 +131,7 @@ def test_a_reference_that_was_lost_is_there_again_when_somebody_who_has_it_hands
     anchor, call = stage.call()
     at_third = stage.hand_on(anchor, stage.maker, stage.third)
     stage.deliver(stage.third, "claim")
-    stage.third.table.told(anchor.identity, stage.maker.identity, None)
+    stage.third.table.told(anchor.identity, stage.maker.identity, 1, None)
     assert isinstance(at_third.error, ReferenceReleasedError)
     stage.world._deliver(call)
     stage.hand_on(anchor, stage.maker, stage.third)
@@ -141,13 +141,27 @@ def test_a_reference_that_was_lost_is_there_again_when_somebody_who_has_it_hands
     assert at_third.error is None
 
 
+def test_a_sponsor_that_did_not_have_a_reference_when_it_was_asked_is_asked_again_if_it_has_handed_it_on_since(stage: Stage) -> None:
+    anchor, call = stage.call()
+    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+    stage.deliver(stage.third, "claim")
+    stage.hand_on(anchor, stage.maker, stage.third)
+    # The answer was written before that, and comes after it.
+    stage.third.table.told(anchor.identity, stage.maker.identity, 1, None)
+    assert at_third.error is None
+    stage.world._deliver(call)
+    stage.deliver(stage.third, "ask")
+    stage.deliver(stage.third, "claim")
+    assert stage.third.table.state(at_third) == "held"
+
+
 def test_a_claim_that_counted_although_its_answer_was_lost_is_taken_back_in_the_end(stage: Stage) -> None:
     anchor, call = stage.call()
     at_third = stage.hand_on(anchor, stage.maker, stage.third)
     claim = stage.deliver(stage.third, "claim")
     stage.world._deliver(call)
     stage.world._ask(claim)
-    stage.third.table.told(anchor.identity, stage.maker.identity, None)
+    stage.third.table.told(anchor.identity, stage.maker.identity, 1, None)
     assert stage.third.table.state(at_third) == "lost"
     del anchor, at_third, call
     stage.world.drain()

@@ -106,13 +106,13 @@ class Post:
             owner, f"release {identity} {version}", lambda there: there.release(identity, self.identity, version), lambda answer: None
         )
 
-    def ask(self, sponsor: Identity, identity: ReferenceId, after: float) -> None:
+    def ask(self, sponsor: Identity, identity: ReferenceId, number: int, after: float) -> None:
         """See `Correspondence.ask`."""
         self._write(
             sponsor,
             f"ask {identity}",
             lambda there: there.where(identity),
-            lambda answer: self.table.told(identity, sponsor, answer),
+            lambda answer: self.table.told(identity, sponsor, number, answer),
         )
 
     def question(self, peer: Identity) -> None:
@@ -463,7 +463,7 @@ class World:
                     self._ask(letter)
                     self._answer(letter)
             self.look()
-            if not self.messages and not self.letters and not any(node.table.has_news or node.jobs for node in self.live):
+            if not self.messages and not self.letters and not any(node.table.tidy() or node.jobs for node in self.live):
                 break
         else:
             raise AssertionError(f"no calm: {[(each.source, each.target, each.text) for each in self.letters]}")
