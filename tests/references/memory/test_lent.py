@@ -101,17 +101,19 @@ def test_a_reader_still_reads_what_it_has_mapped_after_the_owner_was_killed(owne
 
 
 def test_nothing_is_left_of_an_owner_that_was_killed_but_what_others_have_views_of(owner: Owner) -> None:
-    before, files = mapped(), os.listdir("/dev/shm")
+    before = mapped()
     others = MemoryOfOthers()
     view: memoryview | None = others.lend(owner.keep(5000, 7), None)
     assert mapped() == before + 1
+    opened = [os.readlink(entry) for entry in Path(f"/proc/{owner.pid}/fd").iterdir()]
+    assert any("memfd" in name for name in opened)
+    assert not any(name.startswith("/dev/shm") for name in opened), "a file would outlive its owner"
     owner.kill()
     others.forget(owner.pid)
     assert view == b"\7" * 5000
     assert mapped() == before + 1
     view = None
     assert mapped() == before
-    assert os.listdir("/dev/shm") == files
 
 
 def test_a_reader_that_is_killed_disturbs_nobody(owner: Owner) -> None:
