@@ -89,7 +89,8 @@ class Station:
         self.caller = Caller(environment, self.codec, routes, answers, deadlines, numbers, faults)
         self.host = make_host(self)
         self.host.add_system(
-            REFERENCE_SERVICE, ReferenceService(self.references, self.values.own, self.values.overview, self.reference_service)
+            REFERENCE_SERVICE,
+            ReferenceService(self.references, self.values.own, self.values.overview, self.values.correspondence, self.reference_service),
         )
         local = LocalCalls(self.host, self.codec, self.codec.find_class, kept, client)
         self.caller.attach(self.host, local, RemoteResults(self.caller, self.references, self.codec, nursery))

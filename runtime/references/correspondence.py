@@ -1,4 +1,4 @@
-"""What a node has to say to others about references, gathered and said: claims, releases, and questions.
+"""What a node has to say to others about references, gathered and said: claims, releases, questions, and values that are its own now.
 
 One letter to each node is under way at a time; what comes up meanwhile goes with the next. A letter that is not answered is written again
 for as long as its receiver may live. Everything in it may be said twice, so it does no harm that an answer was lost.
@@ -38,7 +38,7 @@ logger = logging.getLogger("understudy.references")
 class _Letter:
     """What is to be said to one node. Times are those before which it need not be said."""
 
-    __slots__ = ("asks", "claims", "not_before", "questions_at", "releases", "told", "under_way")
+    __slots__ = ("asks", "claims", "moves", "not_before", "questions_at", "releases", "told", "under_way")
 
     def __init__(self) -> None:
         self.claims: dict[ReferenceId, tuple[int, float]] = {}
@@ -46,17 +46,19 @@ class _Letter:
         self.told: set[ReferenceId] = set()
         """Claims that were sent, and not answered yet."""
         self.asks: dict[ReferenceId, tuple[int, float]] = {}
+        self.moves: dict[ReferenceId, int] = {}
+        """Values that have come to this node, and the versions in which the receiver held them."""
         self.questions_at = math.inf
         self.not_before = -math.inf
         self.under_way = False
 
     @property
     def is_empty(self) -> bool:
-        return not (self.claims or self.releases or self.asks or self.questions_at < math.inf or self.under_way)
+        return not (self.claims or self.releases or self.asks or self.moves or self.questions_at < math.inf or self.under_way)
 
     def due_at(self) -> float:
         """When there is something to say: at once where that is minus infinity."""
-        first = -math.inf if self.releases else self.questions_at
+        first = -math.inf if self.releases or self.moves else self.questions_at
         for _, at in self.claims.values():
             first = min(first, at)
         for _, at in self.asks.values():
@@ -97,6 +99,13 @@ class Correspondence:
     def ask(self, sponsor: Identity, identity: ReferenceId, number: int, after: float) -> None:
         """Ask `sponsor`, in `after` seconds, where a value is. `number` is not told, and goes with the answer; see `holds.Ask`."""
         self._letter(sponsor).asks[identity] = (number, self._now() + after if after else -math.inf)
+        self._hurry()
+
+    def announce(self, holder: Identity, identity: ReferenceId, version: int) -> None:
+        """Tell `holder`, which held a value in `version` when its owner left, that it is this node's now. If it does not hold it any more,
+        perhaps nobody but the old owner was told.
+        """
+        self._letter(holder).moves[identity] = version
         self._hurry()
 
     def question(self, peer: Identity) -> None:
@@ -150,6 +159,7 @@ class Correspondence:
     async def _write(self, peer: Identity, letter: _Letter) -> None:
         try:
             await self._tell(peer, letter)
+            await self._announce(peer, letter)
             await self._ask(peer, letter)
             await self._question(peer, letter)
         except ActorNotFoundError:
@@ -188,6 +198,13 @@ class Correspondence:
             owner = _identity(answer)
             if owner is not None and owner != peer:
                 self.release(owner, identity, version)
+
+    async def _announce(self, peer: Identity, letter: _Letter) -> None:
+        for identity, version in list(letter.moves.items()):
+            if not await self._service(*peer).moved(list(identity), *self._identity):
+                self.table.release(identity, peer, version)
+            if letter.moves.get(identity) == version:
+                del letter.moves[identity]
 
     async def _ask(self, peer: Identity, letter: _Letter) -> None:
         now = self._now()

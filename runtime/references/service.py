@@ -18,6 +18,7 @@ from runtime.references.owned import OwnValues, Reader
 from runtime.references.values import Failure
 
 if TYPE_CHECKING:
+    from runtime.references.correspondence import Correspondence
     from runtime.references.overview import Overview
     from runtime.references.table import ReferenceTable
 
@@ -32,7 +33,15 @@ logger = logging.getLogger("understudy.references")
 class ReferenceService(Actor):
     """All of it may be asked twice."""
 
-    def __init__(self, table: ReferenceTable, values: OwnValues, overview: Overview, service: Callable[[str, int], Any]) -> None:
+    def __init__(
+        self,
+        table: ReferenceTable,
+        values: OwnValues,
+        overview: Overview,
+        correspondence: Correspondence,
+        service: Callable[[str, int], Any],
+    ) -> None:
+        self._correspondence = correspondence
         self._overview = overview
         self._table = table
         self._values = values
@@ -98,20 +107,26 @@ class ReferenceService(Actor):
         return self._overview.listing(most)
 
     async def _announce(self, identity: ReferenceId, registers: list[Any]) -> None:
-        """Tell the holders of a value that it is this node's. Those that do not answer in time hear of it from its old owner, or ask it."""
+        """Tell the holders of a value that it is this node's. Those that do not answer in time are told for as long as they may live."""
 
         async def tell(holder: Identity, version: int) -> None:
             try:
                 if not await self._service(*holder).moved(list(identity), *self._table.identity):
                     self._table.release(identity, holder, version)
             except CallError as error:
-                logger.info("node %s could not be told that value %s has moved: %s", holder[0], identity, error)
+                logger.info("node %s could not be told yet that value %s has moved: %s", holder[0], identity, error)
+            else:
+                del untold[holder]
 
+        here = self._table.identity
+        untold = {(name, number): version for name, number, version in registers if version > 0 and (name, number) != here}
         with trio.move_on_after(ANNOUNCE_SECONDS):
             async with trio.open_nursery() as nursery:
-                for name, incarnation, version in registers:
-                    if version > 0 and (name, incarnation) != self._table.identity:
-                        nursery.start_soon(tell, (name, incarnation), version)
+                for holder, version in list(untold.items()):
+                    nursery.start_soon(tell, holder, version)
+        for holder, version in untold.items():
+            if not self._table.has_ended(holder):
+                self._correspondence.announce(holder, identity, version)
 
 
 def _reader(word: list[Any]) -> Reader:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -10,6 +13,9 @@ import trio
 from actors import Reference
 from actors.errors import OwnerDiedError, RemoteError
 from runtime import open_node
+from runtime.references.claims import Identity, ReferenceId
+from runtime.references.table import ReferenceTable
+from runtime.references.values import Failure
 from tests.references.conftest import SECRET, Three
 from tests.references.keepers import Keeper, Maker, OutOfStockError
 from tests.references.test_references import until, values
@@ -87,6 +93,50 @@ async def test_a_node_may_lose_its_values_on_leaving_if_asked(three: Three) -> N
         del waiting
     with trio.fail_after(2), pytest.raises(OwnerDiedError, match="fourth"):
         await held.fetch()
+
+
+@contextmanager
+def deaf(times: int) -> Iterator[Callable[[], bool]]:
+    """Nobody can be told that a value has moved, so many times; gives whether that is over."""
+    original, heard = ReferenceTable.moved, 0
+
+    def moved(self: ReferenceTable, identity: ReferenceId, owner: Identity) -> bool:
+        nonlocal heard
+        heard += 1
+        if heard <= times:
+            raise RuntimeError("cannot be told")
+        return original(self, identity, owner)
+
+    with patch.object(ReferenceTable, "moved", moved):
+        yield lambda: heard > times
+
+
+async def test_a_holder_that_cannot_be_told_at_once_is_told_later(three: Three) -> None:
+    keeper = await three.spawn(Keeper, "second")
+    with deaf(3) as is_over:
+        async with three.another("fourth"):
+            reference = await three.put("fourth", "x")
+            await keeper.keep("it", reference)
+        with trio.fail_after(10):
+            await until(is_over)
+    there = await keeper.give("it")
+    with trio.fail_after(10):
+        assert await reference.fetch() == await there.fetch() == await keeper.fetch("it") == "x"
+    await keeper.let_go("it")
+    del reference, there
+    for node in (three.driver, three.first, three.second):
+        await until(lambda node=node: not values(node) and not node.station.references.held)  # type: ignore[misc]
+
+
+async def test_who_let_go_of_a_value_and_was_heard_by_its_old_owner_only_is_asked_by_the_new_one(three: Three) -> None:
+    service = three.driver.station.reference_service(three.first.name, three.first.incarnation)
+    outcome = Failure("remote", {}, "maker", "make", "fourth", 1)
+    with deaf(3) as is_over:
+        await service.adopt(["fourth", 1, 1], outcome, [[three.second.name, three.second.incarnation, 5]], "make", "")
+        assert values(three.first) == 1
+        with trio.fail_after(10):
+            await until(lambda: not values(three.first))
+            assert is_over()
 
 
 async def test_the_last_node_leaves_at_once() -> None:
