@@ -26,6 +26,7 @@ from actors.errors import (
     BadArgumentsError,
     MethodNotFoundError,
     NodeNotFoundError,
+    NotAMemberError,
     Outcome,
     RemoteError,
     SelfCallError,
@@ -38,7 +39,7 @@ KEPT_ATTEMPTS: Final = 32
 SHORTEST_WAIT: Final = 0.001
 """Seconds. A call that waits for its actor gives up when less than this is left before its deadline."""
 
-_POINTLESS: Final = (ActorNotFoundError, BadArgumentsError, MethodNotFoundError, NodeNotFoundError, SelfCallError)
+_POINTLESS: Final = (ActorNotFoundError, BadArgumentsError, MethodNotFoundError, NodeNotFoundError, NotAMemberError, SelfCallError)
 """Refusals that a repeat can only meet again, so soon that waiting helps nobody."""
 
 

@@ -86,6 +86,11 @@ class Peers:
         """This side's name and incarnation."""
         return self.introduction.peer.name, self.introduction.peer.incarnation
 
+    @property
+    def has_left(self) -> bool:
+        """True once this node says goodbye: nobody dials any more."""
+        return self._closing
+
     def link(self, peer: Peer) -> Link:
         """The link to `peer`, dialled from now on if it is new. It may be used at once."""
         link = self._link(peer)

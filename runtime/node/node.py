@@ -13,10 +13,7 @@ from typing import ParamSpec, TypeVar, Unpack, cast, overload
 import attrs
 import trio
 
-from actors.errors import (
-    CallError,
-    StoreError,
-)
+from actors.errors import CallError, NotAMemberError, StoreError
 from actors.handle import Handle
 from actors.method import Address
 from actors.node import Member
@@ -290,6 +287,10 @@ class Node:
         link = links.get((node, incarnation))
         if link is not None and link.ended is None and not link.fenced:
             return link
+        if self._station.peers.has_left:
+            raise NotAMemberError(
+                f"node {self.name} has left the cluster, and handles of it are of no use any more; open a node again", node=node
+            )
         if self._contact is not None and (node, incarnation) == self._contact.peer.identity:
             # Without asking the store, which is asked over this link.
             return self._contact.link()

@@ -44,15 +44,24 @@ class SimulationError(UnderstudyError):
 class Simulation:
     """What a scenario is given: a cluster whose nodes are killed, stopped and cut off while it runs. Its own node is spared.
 
-    `node`: the scenario's own, a member of the cluster like the others. `random`: for whatever the scenario draws, by the seed.
+    `random`: for whatever the scenario draws, by the seed.
     """
 
     def __init__(self, cluster: SimulatedCluster, node: Node, weather: Weather, bad_weather: trio.CancelScope) -> None:
-        self.node = node
+        self._node = node
         self.random = random.Random(f"{cluster.seed} scenario")
         self._cluster = cluster
         self._weather = weather
         self._bad_weather = bad_weather
+
+    @property
+    def node(self) -> Node:
+        """The scenario's own, a member of the cluster like the others. No fault befalls it, but if the store is away for longer than its
+        lease it loses its place like any other, and is opened again: then this is the new one, and what belongs to the old one, handles
+        as well, raises errors.
+        """
+        self._node = self._cluster.live(OWN) or self._node
+        return self._node
 
     @property
     def seed(self) -> int:

@@ -116,6 +116,16 @@ async def test_the_members_are_told_again_after_every_change() -> None:
     ]
 
 
+async def test_a_node_that_has_left_asks_for_nothing_any_more_and_says_so_at_once(pair: Pair) -> None:
+    async with open_node("gone", join=pair.here.address, secret=SECRET) as gone:
+        ledger = await gone.options(on="there").spawn(Ledger)
+        assert await ledger.enter() == 1
+    with trio.fail_after(5):
+        for ask in (ledger.enter, ledger.enter, lambda: gone.options(on="there").spawn(Ledger)):
+            with pytest.raises(NotAMemberError, match="gone has left"):
+                await ask()
+
+
 async def test_a_supervised_actor_moves_when_its_node_leaves_and_that_counts_as_no_failure() -> None:
     leaves: dict[str, trio.Event] = {}
 

@@ -116,6 +116,8 @@ async def call_all(simulation: Simulation, total: Sum) -> None:
         nursery.cancel_scope.cancel()
     await simulation.calm()
     with trio.fail_after(60):
+        # Looked up again: the node that asked so far may have lost its place while the store was away.
+        total = await found(simulation)
         words = await total.read.options(retry=READ)()
     twice = sorted(what for what in asked if words.count(what) > 1)
     assert not twice, f"applied twice: {twice}"
