@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from runtime.references.claims import Claims
 from runtime.references.hand_overs import HandOvers
@@ -30,6 +33,13 @@ def live_through(seed: int, *, crashes: bool, breaks: bool, steps: int = STEPS) 
         raise AssertionError(f"seed {seed}, crashes={crashes}, breaks={breaks}, step {world.steps}: {error!r}") from error
 
 
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), crashes=st.booleans(), breaks=st.booleans(), steps=st.integers(1, 400))
+def test_stories_that_hypothesis_makes_short_if_they_go_wrong(seed: int, crashes: bool, breaks: bool, steps: int) -> None:
+    # Steps are drawn by the world itself: hypothesis prefers small numbers, and most of what goes wrong needs many nodes to take part.
+    live_through(seed, crashes=crashes, breaks=breaks, steps=steps)
+
+
 @pytest.mark.parametrize(("crashes", "breaks"), [(False, False), (False, True), (True, False), (True, True)])
 def test_nothing_is_freed_that_is_held_nothing_lost_without_reason_and_nothing_left(crashes: bool, breaks: bool) -> None:
     for seed in range(45):
@@ -47,7 +57,8 @@ def test_nor_in_a_million_steps() -> None:
 
 def a_sender_does_not_wait() -> Any:
     """What was handed on is let go of at once."""
-    return patch.object(HandOvers, "hand_on", lambda self, thing, peer: 1)
+    numbers = itertools.count()
+    return patch.object(HandOvers, "hand_on", lambda self, thing, peer: next(numbers))
 
 
 def landed_is_taken_for_settled() -> Any:
@@ -63,7 +74,7 @@ def a_release_counts_whatever_its_version() -> Any:
     """A late word of an earlier hold ends a later one."""
 
     def release(self: Claims, holder: Any, version: int) -> None:
-        self._latest[holder] = -abs(self._latest.get(holder, version))
+        self._write(holder, -(abs(self._latest(holder)) or version))
 
     return patch.object(Claims, "release", release)
 
@@ -72,7 +83,7 @@ def a_claim_counts_whatever_its_version() -> Any:
     """A late claim revives a hold that was released."""
 
     def claim(self: Claims, holder: Any, version: int) -> None:
-        self._latest[holder] = version
+        self._write(holder, version)
 
     return patch.object(Claims, "claim", claim)
 
@@ -130,10 +141,7 @@ BUGS: list[Callable[[], Any]] = [
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_model_finds_bugs_that_are_planted(bug: Callable[[], Any]) -> None:
-    with bug():
+    with bug(), pytest.raises(AssertionError) as found:  # noqa: PT012  one of many worlds
         for seed in range(500):
-            try:
-                live_through(seed, crashes=True, breaks=False)
-            except AssertionError:
-                return
-    raise AssertionError(f"{bug.__name__} was not found")
+            live_through(seed, crashes=True, breaks=False)
+    assert isinstance(found.value.__cause__, AssertionError), "the plant itself does not work"
