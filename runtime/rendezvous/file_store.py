@@ -60,6 +60,8 @@ class FileStore(Store):
         self._directory = directory
         self._environment = environment
         self._content = empty()
+        self._machine = self._content.machine()
+        """The same, for reading."""
         self._times = LeaseTimes(LEASES_SECONDS)
         self._moved = trio.Event()
         self._closed = False
@@ -91,11 +93,11 @@ class FileStore(Store):
     async def get(self, key: str) -> Entry | None:
         """See `Store.get`."""
         check_key(key)
-        return (await self._read()).machine().get(key)
+        return (await self._reading()).get(key)
 
     async def range(self, prefix: str) -> RangeResult:
         """See `Store.range`."""
-        return (await self._read()).machine().range(prefix)
+        return (await self._reading()).range(prefix)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """See `Store.put`."""
@@ -142,7 +144,7 @@ class FileStore(Store):
         await self._read()
         while True:
             moved = self._moved
-            batch = self._content.machine().changes(prefix, from_revision)
+            batch = self._machine.changes(prefix, from_revision)
             if batch is not None:
                 return batch
             await moved.wait()
@@ -202,9 +204,13 @@ class FileStore(Store):
             self._use(found)
         return self._content
 
+    async def _reading(self) -> StoreMachine:
+        await self._read()
+        return self._machine
+
     def _use(self, content: Content) -> None:
         if content.number > self._content.number:
-            self._content = content
+            self._content, self._machine = content, content.machine()
             moved, self._moved = self._moved, trio.Event()
             moved.set()
 

@@ -28,7 +28,7 @@ from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Get,
 T = TypeVar("T")
 
 WITHDRAW_SECONDS = 2.0
-BUSY_SECONDS = 0.05
+BUSY_SECONDS = 0.01
 """How long, at most on the first time, to step back when somebody else was faster."""
 
 
@@ -195,7 +195,7 @@ class JobStore:
         return entries[int(self._scope.environment.random() * len(entries))]
 
     async def _step_back(self, attempt: int) -> None:
-        await trio.sleep(self._scope.environment.random() * BUSY_SECONDS * min(attempt + 1, 10))
+        await trio.sleep(self._scope.environment.random() * BUSY_SECONDS * min(attempt + 1, 20))
 
     async def _changed(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace a value by what `change` makes of it, in one step as far as others can see; returns the new one."""
