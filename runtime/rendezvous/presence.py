@@ -30,6 +30,7 @@ class Presence:
         self._view = view
         self._clock: LeaseClock | None = None
         self._registered = trio.Event()
+        self._failing = False
         self.name = ""
         self.lease = 0
         self.job_lease = 0
@@ -85,10 +86,13 @@ class Presence:
                 self._view.tell()
             return False
         except (StoreError, trio.TooSlowError) as error:
-            logger.warning("the lease of agent %s could not be renewed: %s", self.name, str(error) or "no answer came in time")
+            level = logging.DEBUG if self._failing else logging.WARNING
+            logger.log(level, "the lease of agent %s could not be renewed: %s", self.name, str(error) or "no answer came in time")
+            self._failing = True
             if was_held != self.is_held():
                 self._view.tell()
             return False
+        self._failing = False
         if clock is not None:
             clock.renewed(asked)
         return True
