@@ -208,6 +208,7 @@ class StoreHandler:
     async def _reach(self, joining: Joining) -> Finish:
         """Do what `joining` decides until this agent is in a complete round."""
         while True:
+            began = self._environment.now()
             try:
                 name = await self._present()
                 joining.renamed(name)
@@ -232,7 +233,7 @@ class StoreHandler:
                 else:
                     raise self._trouble(decision)
             except StoreError as error:
-                await self._patience(error)
+                await self._patience(error, began)
 
     async def _present(self) -> str:
         """This agent's name, under which it is alive as far as anybody knows."""
@@ -340,11 +341,11 @@ class StoreHandler:
         if self._environment.now() - self._view.away_since > self._settings.lease_seconds:
             raise self._connection(StoreUnavailableError(f"the store has been away for more than {self._settings.lease_seconds:g} s"))
 
-    async def _patience(self, error: StoreError) -> None:
-        """A store that is away may come back; one that is damaged or closed does not."""
+    async def _patience(self, error: StoreError, began: float) -> None:
+        """A store that is away may come back; one that is damaged or closed does not. `began`: when it was asked."""
         if not isinstance(error, StoreUnavailableError | StoreOutcomeUnknownError | LeaseLostError):
             raise self._connection(error) from error
-        self._view.away_since = min(self._view.away_since, self._environment.now())
+        self._view.away_since = min(self._view.away_since, began)
         self._refuse_if_away()
         await trio.sleep(ASK_AGAIN * (0.5 + self._environment.random()))
 
