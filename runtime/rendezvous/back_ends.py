@@ -129,7 +129,7 @@ async def _store_of(client: Client, cluster: str, environment: Environment) -> A
     contact = StoreContact(client.station, peer_of(served_by[0]), where["identity"], environment)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(contact.run, client.station.ended, lambda: logger.error("the store of the rendezvous is lost"))
+            nursery.start_soon(contact.run, client.ended, lambda: logger.error("the store of the rendezvous is lost"))
             yield contact.store
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
