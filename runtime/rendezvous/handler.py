@@ -315,9 +315,10 @@ class StoreHandler:
 
     async def _collect(self, round: int) -> None:
         """The stores of earlier rounds are of no use any more."""
-        own = self._keys.round(round)
         try:
-            old = [entry.key for entry in (await self._store.range(self._keys.rounds)).entries if not entry.key.startswith(own)]
+            entries = (await self._store.range(self._keys.rounds)).entries
+            # Later ones may be there by now.
+            old = [entry.key for entry in entries if self._keys.round_of(entry.key) < round]
             for start in range(0, len(old), BATCH):
                 await self._store.transaction([], [Delete(key) for key in old[start : start + BATCH]])
         except StoreError as error:

@@ -77,7 +77,8 @@ class Presence:
         asked, clock = self._environment.now(), self._clock
         was_held = self.is_held()
         try:
-            with trio.fail_after(self._settings.timeout.heartbeat):
+            # So that a second attempt comes before the lease is in doubt.
+            with trio.fail_after(min(self._settings.timeout.heartbeat, self._settings.keep_alive_interval / 2)):
                 await self._store.keep_alive(lease)
         except LeaseLostError:
             if clock is not None and clock is self._clock:

@@ -75,6 +75,10 @@ class Keys:
         """Under which the store of a round is."""
         return f"{self.rounds}{round}/"
 
+    def round_of(self, key: str) -> int:
+        """The round whose store a key is in."""
+        return int(key.removeprefix(self.rounds).partition("/")[0])
+
     def fence(self, round: int) -> str:
         """There, with the life of the state as its value, from when a round is complete until the next one opens."""
         return self.round(round) + "open"
