@@ -199,6 +199,8 @@ class Joining:
         if state.complete and name in state.participants and (state.life, state.round) != self._left:
             return Finish(state, state.roster.index(name))
         changed = bury(state, alive)
+        if self._is_of_another_kind(changed):
+            return Fail("mismatch", "there is another job of this id: fixed ranks are for all of its agents, or for none")
         if self._wanted is not None and (trouble := self._rank_trouble(changed, self._wanted, now)) is not None:
             return trouble
         if (changed.life, changed.round) == self._left or name not in changed:
@@ -211,6 +213,10 @@ class Joining:
         if changed != state:
             return Write(changed)
         return Wait(min(self._deadline, self._call_ends))
+
+    def _is_of_another_kind(self, state: State) -> bool:
+        others = [name for name in (*state.participants, *state.waiting, *state.spares) if name != self._name]
+        return any((name in state.wanted) != (self._wanted is not None) for name in others)
 
     def _restart_deadline_of_spare(self, is_spare: bool, now: float) -> None:
         """A spare of a full round waits for as long as it takes; its time begins when there is a place for it."""

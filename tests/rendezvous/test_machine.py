@@ -178,6 +178,13 @@ def test_another_number_of_nodes_is_another_job(nodes: tuple[int, int]) -> None:
     assert fail.trouble == "mismatch"
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [(None, 1), (0, None)])
+def test_fixed_ranks_and_others_are_two_jobs(theirs: int | None, ours: int | None) -> None:
+    fail = joining("b", 2, 2, wanted=ours).decide(join(fresh(2, 2), "a", theirs), {"a", "b"}, 0.0)
+    assert isinstance(fail, Fail)
+    assert fail.trouble == "mismatch"
+
+
 def test_fixed_ranks_are_those_that_were_asked_for() -> None:
     state = join(join(fresh(2, 2), "a", 1), "b", 0)
     assert state.roster == ("b", "a")
