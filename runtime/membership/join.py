@@ -6,7 +6,7 @@ It dials the address it was given under a client's identity, and learns from who
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -31,8 +31,12 @@ JOIN_SECONDS = 10.0
 class Client:
     """A process that asks a cluster without being a member. Calls system services, and actors through their addresses."""
 
-    def __init__(self, station: Station, status: dict[str, Any], store: RemoteStore, names: Names) -> None:
+    def __init__(
+        self, station: Station, status: dict[str, Any], store: RemoteStore, names: Names, ended: Callable[[tuple[str, int], str], None]
+    ) -> None:
         self.station = station
+        self.ended = ended
+        """To be told of an incarnation that is proven to have ended: it is dialled no more, and calls to it end."""
         self.names = names
         self.status = status
         """What the node that was dialled says of itself and its cluster."""
@@ -55,6 +59,11 @@ class _ClientDirectory:
         self.station: Station | None = None
         self.members: list[dict[str, Any]] = []
         self.names: Any = None
+
+    def ended(self, identity: tuple[str, int], reason: str) -> None:
+        assert self.station is not None
+        self.members = [member for member in self.members if (member["name"], member["incarnation"]) != identity]
+        self.station.ended(identity, reason)
 
     async def locate(self, name: str) -> Address:
         if self.names is None:
@@ -120,7 +129,7 @@ async def open_client(
             store = RemoteStore(handle)
             directory.names = Names(store, station.codec, 0, me.name, me.incarnation)
             try:
-                yield Client(station, status, store, directory.names)
+                yield Client(station, status, store, directory.names, directory.ended)
             finally:
                 with trio.CancelScope(shield=True), trio.move_on_after(2.0):
                     await station.peers.close(1.0)

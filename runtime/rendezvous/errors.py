@@ -29,5 +29,13 @@ class RendezvousGracefulExitError(RendezvousError):
     """This agent was a spare, and the job ended without it: no failure."""
 
 
+class RendezvousMismatchError(RendezvousStateError, ValueError):
+    """Two different jobs have the same id, or two agents the same rank. Nothing was changed."""
+
+
+class RoundOverError(RendezvousError):
+    """The round is over: its store takes nothing more, and whoever waited in it waits in vain."""
+
+
 class StoreTimeoutError(RendezvousError, TimeoutError):
     """What a job's store was asked to wait for did not come in time."""
