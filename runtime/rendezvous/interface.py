@@ -109,11 +109,16 @@ class RendezvousInfo:
     round: int = 0
     participants: tuple[str, ...] = ()
     """Names of all agents, by rank."""
+    job_store: KeyValueStore | None = None
+    """The store of the whole job, which outlives the round: for what all rounds share. None where there is no such thing."""
 
 
 @attrs.frozen
 class RendezvousChange:
-    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`: how many agents wait for the next."""
+    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`: how many agents wait for the next.
+
+    An agent that finds its own name in `left` was cut off, or is about to be: its place may be given to another any moment now.
+    """
 
     round: int
     left: tuple[str, ...] = ()
