@@ -31,6 +31,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 LEASE_MARGIN = 1.0
 
+_NEEDED = {
+    "--rdzv-backend": "how the agents find each other (understudy, etcd, static or file)",
+    "--rdzv-endpoint": "where they do (HOST:PORT of a node or an etcd, or a directory that all share)",
+    "--rdzv-id": "a name for the job, the same for all its agents and for no other job",
+}
+"""What each of them says."""
+
 
 def _option(name: str, help: str, **settings: Any) -> Callable[[F], F]:
     """An option that can be set by PET_NAME as well, as with torchrun."""
@@ -146,12 +153,9 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
         run_id = run_id if run_id and not options["standalone"] else SystemEnvironment().token(6).hex()
         endpoint = ""
     else:
-        backend = backend or "static"
-        if not run_id and backend != "static":
-            raise ValueError(
-                f"--rdzv-backend {backend} needs --rdzv-id: a name for the job, the same for all its agents and for no other job"
-            )
-        run_id = run_id or "none"
+        for option, given in (("--rdzv-backend", backend), ("--rdzv-endpoint", endpoint), ("--rdzv-id", run_id)):
+            if not given:
+                raise ValueError(f"{option} is missing: {_NEEDED[option]}; a job of one agent needs nothing, or --standalone")
     settings = Settings(
         run_id=run_id,
         command=(script, *arguments),
@@ -174,12 +178,12 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
         event_log=options["event_log"],
         join_timeout=_seconds(conf, "join_timeout", _seconds(conf, "timeout", 600.0)),
     )
-    address = options["master_addr"] or options["local_addr"] or own_address(endpoint.partition(",")[0])
+    given_address = options["master_addr"] or options["local_addr"]
     if alone:
-        return settings, lambda: Alone(run_id), address
+        return settings, lambda: Alone(run_id), given_address or "127.0.0.1"
+    address = given_address or own_address(endpoint)
     if backend == "static":
         conf = {"rank": str(options["node_rank"]), **conf}
-        endpoint = endpoint or f"{options['master_addr'] or '127.0.0.1'}:{options['master_port'] or 29500}"
     return settings, _handlers(backend, endpoint, run_id, (least, most), options["local_addr"] or None, conf), address
 
 

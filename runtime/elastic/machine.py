@@ -339,13 +339,15 @@ class AgentMachine:
                 self._lose(stop)
             case Lost():
                 self._lose(stop)
-                # Whatever they were being stopped for: now it has to be quick.
-                return [StopWorkers(at_once=True)]
+                if not stop.stopped:
+                    # Whatever they were being stopped for: now it has to be quick.
+                    return [StopWorkers(at_once=True)]
             case Signalled(signum):
                 impatient = stop.after == "end"
                 if not impatient:
                     stop.after, stop.last = "end", (Leave(), End(128 + signum))
-                return [StopWorkers(signum, at_once=impatient)]
+                if not stop.stopped:
+                    return [StopWorkers(signum, at_once=impatient)]
             case _:
                 return []
         return self._proceed()

@@ -35,6 +35,8 @@ CUT_OFF_SECONDS = 3.0
 """So long a handler that cannot reach its store is asked again, before this agent counts as cut off: less than a lease."""
 PAUSE_SECONDS = 0.5
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
+_FAR_AWAY = ("192.0.2.1", "9")
+"""An address that nobody has (RFC 5737): the way to it begins like the way to anybody outside."""
 
 
 class JoinError(Exception):
@@ -285,13 +287,15 @@ class Rounds:
 
 
 def own_address(endpoint: str) -> str:
-    """The address of this machine from which `endpoint` (HOST:PORT) is reached; the loopback address where there is none, or it is here.
+    """The address of this machine from which `endpoint` (HOST:PORT, the first of several, with or without a scheme) is reached.
 
-    Nothing is sent. Not a host name: others may know it by another, or not at all.
+    Nothing is sent. Not a host name: others may know it by another, or not at all. For an endpoint that is no address, such as a shared
+    directory, the address that leads out of this machine; the loopback address where none does.
     """
-    host, _, port = endpoint.rpartition(":")
+    first = endpoint.rpartition("://")[2].partition(",")[0].rpartition("@")[2]
+    host, _, port = first.partition("/")[0].rpartition(":")
     if not host or not port.isdecimal():
-        return "127.0.0.1"
+        host, port = _FAR_AWAY
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
