@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 
@@ -29,7 +30,7 @@ async def serve_health(port: int, answer: Answer, *, host: str = "0.0.0.0", task
             pass
 
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(trio.serve_tcp, serve, port, host)
+        listeners = await nursery.start(functools.partial(trio.serve_tcp, serve, port, host=host))
         task_status.started(listeners[0].socket.getsockname()[1])
 
 

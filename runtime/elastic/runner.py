@@ -72,6 +72,7 @@ def _run_script(path: str) -> None:
 
         runpy.run_path(path, run_name="__main__")
         return
+    path = os.path.abspath(path)
     main = sys.modules["__main__"]
     for name in set(vars(main)) - {"__name__", "__builtins__", "__doc__", "__package__", "__spec__"}:
         delattr(main, name)
