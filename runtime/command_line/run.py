@@ -176,6 +176,7 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
         master_port=options["master_port"],
         health_port=options["health_port"],
         event_log=options["event_log"],
+        fence_seconds=math.inf if alone else _fence(conf),
         join_timeout=_seconds(conf, "join_timeout", _seconds(conf, "timeout", 600.0)),
     )
     given_address = options["master_addr"] or options["local_addr"]
@@ -196,6 +197,11 @@ def _rules(options: dict[str, Any], workers: int, conf: dict[str, str], *, elast
         # A job that cannot do with fewer agents has nothing to gain from waiting whether one was lost.
         lease + LEASE_MARGIN if elastic else 0.0,
     )
+
+
+def _fence(conf: dict[str, str]) -> float:
+    """An agent's last renewal may be an interval old when it stops; its workers have to be gone before the rest of the lease is."""
+    return 0.8 * _seconds(conf, "keep_alive_interval", 5.0) * (_seconds(conf, "keep_alive_max_attempt", 3.0) - 1)
 
 
 def _mode(script: str, options: dict[str, Any]) -> Mode:

@@ -93,6 +93,8 @@ class Agent:
                 try:
                     self._nursery.start_soon(self._console.run)
                     self._nursery.start_soon(self._keep_failures)
+                    if self._settings.fence_seconds < math.inf:
+                        self._nursery.start_soon(self._workers.beat)
                     if self._settings.signals:
                         await self._nursery.start(self._receive_signals)
                     if self._settings.health_port is not None:
@@ -130,6 +132,11 @@ class Agent:
                 self._happened = trio.Event()
         self._log.write("agent ended", code=self._end.code, text=self._end.text or None)
         return Outcome(self._end.code, self._end.text, tuple(self._found) if self._end.code == 1 else (), directory)
+
+    @property
+    def guardian_pid(self) -> int:
+        """The process that kills the workers when this one cannot."""
+        return self._workers.guardian_pid
 
     @property
     def _round(self) -> int | None:
@@ -273,6 +280,9 @@ class Agent:
             stopped=worker.stopping or None,
             seconds=seconds,
         )
+        if not worker.stopping and status.signal == signal.SIGKILL and self._workers.was_paused:
+            worker.stopping = True
+            self._emit(machine.Lost("this agent was stopped for so long that its workers had to be ended"))
         if worker.stopping:
             return
         failed = status.code != 0

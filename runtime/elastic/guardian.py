@@ -2,13 +2,18 @@
 
 Started by the agent with a pipe to it. When the pipe breaks, because the agent has ended in whatever way, `kill -9` included, everything
 that carries the agent's mark in its environment is killed: workers, their children, and children that went their own ways in sessions of
-their own. A program by itself; nothing but the standard library is imported, and little of that. The kernel's signal at the death of a
-parent does the same for the workers alone, and sooner.
+their own. The kernel's signal at the death of a parent does the same for the workers alone, and sooner.
+
+Where others may take the workers' places, the agent also says from time to time that it runs. If it does not, because it is stopped, the
+guardian kills the workers before that can happen.
+
+A program by itself; nothing but the standard library is imported, and little of that.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 
@@ -51,14 +56,20 @@ def sweep(mark: str) -> int:
     return len(killed)
 
 
-def main(descriptor: int, mark: str) -> None:
-    """Wait for the agent's end, then sweep."""
+def main(descriptor: int, mark: str, seconds: float) -> None:
+    """Wait for the agent's end, then sweep; and sweep whenever the agent has said nothing for so many seconds, if that is not infinity."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
-    while os.read(descriptor, 1):
-        pass
+    patience = None if seconds == float("inf") else seconds
+    while True:
+        if not select.select([descriptor], [], [], patience)[0]:
+            sweep(mark)
+            # Once is enough, until the agent runs again.
+            select.select([descriptor], [], [])
+        if not os.read(descriptor, 4096):
+            break
     sweep(mark)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

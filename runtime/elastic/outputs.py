@@ -11,10 +11,12 @@ import attrs
 import trio
 
 from runtime.elastic.settings import ERR, OUT, Settings
+from runtime.processes.child import read_available
 from runtime.processes.output import LineSplitter
 
 _CHUNK = 64 * 1024
 _LINES_WAITING = 256
+_DRAIN_CHUNKS = 32
 
 STREAMS = {OUT: "stdout.log", ERR: "stderr.log"}
 
@@ -82,7 +84,12 @@ class Tee:
             self.close()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening. What is in the pipe goes to the file: a console that was too slow costs no log."""
+        for _ in range(_DRAIN_CHUNKS):
+            data = read_available(self._stream)
+            if not data:
+                break
+            self._keep(data)
         self._stream.close()
         self._file.close()
 

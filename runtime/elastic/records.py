@@ -44,7 +44,7 @@ class Records:
 
     async def ask_restart(self, incident: str, agent: str) -> tuple[bool, str]:
         """Ask for one; whether it is granted, and if not, why."""
-        why = "the job's store could not be asked for one within {SECONDS:g} s"
+        why = f"the job's store could not be asked for one within {SECONDS:g} s"
         try:
             with trio.move_on_after(SECONDS):
                 verdict = await self._ask(incident, agent)
@@ -56,7 +56,7 @@ class Records:
                 return False, f"no restart is left: {verdict.recent} of {self._limit} allowed{within} have been used"
         except RendezvousError as error:
             why = str(error)
-        return False, f"no restart: {why.format(SECONDS=SECONDS)}"
+        return False, f"no restart: {why}"
 
     async def add_failure(self, failure: Failure) -> Failure:
         """Keep a failure; with the number that the store gave it, which orders it among those of all agents."""

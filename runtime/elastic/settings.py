@@ -24,7 +24,7 @@ class Settings:
 
     `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console, None for all. `signals`: which end
     the agent. `membership_signal`: sent to workers when they are told of a new membership, 0 for none. `restart_window`: infinity for
-    the whole job.
+    the whole job. `fence_seconds`: if the agent does not run for so long, its workers are killed, since others may soon take their places.
     """
 
     run_id: str
@@ -47,6 +47,7 @@ class Settings:
     health_port: int | None = None
     event_log: Path | None = None
     join_timeout: float = 600.0
+    fence_seconds: float = math.inf
 
     @property
     def local_world_size(self) -> int:

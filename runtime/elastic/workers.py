@@ -30,6 +30,8 @@ logger = logging.getLogger("understudy.elastic")
 _CHUNK = 64 * 1024
 DRAIN_SECONDS = 1.0
 """How long what an ended worker has printed is waited for: somebody who got away may hold the pipe."""
+BEATS = 4
+"""How often the guardian hears of the agent while it waits."""
 KILL_SECONDS = 10.0
 """How long the kernel may take to end what has been killed. A process in uninterruptible sleep takes longer."""
 
@@ -99,12 +101,39 @@ class Workers:
         self.current: dict[int, Worker] = {}
         """By local rank; those that have ended included, until their place is taken."""
         self.membership_file = directory / "membership.json"
-        self._guardian, self._guarded = _start_guardian(self._mark)
+        self._beat_at = environment.now()
+        self._guardian, self._guarded = _start_guardian(self._mark, settings.fence_seconds)
+
+    @property
+    def guardian_pid(self) -> int:
+        """The process id of the guardian; another one after somebody has killed it."""
+        return self._guardian.pid
 
     @property
     def running(self) -> list[Worker]:
         """Those that have not ended."""
         return [worker for worker in self.current.values() if worker.status is None]
+
+    async def beat(self) -> None:
+        """Tell the guardian, until cancelled, that the agent runs; start another one if somebody has killed it."""
+        while True:
+            self._beat_at = self._environment.now()
+            try:
+                os.write(self._guarded, b".")
+            except BlockingIOError:
+                # It is stopped itself, and has enough to read when it goes on.
+                pass
+            except BrokenPipeError:
+                logger.warning("the guardian of this agent was killed; here is another one")
+                os.close(self._guarded)
+                self._guardian.wait()
+                self._guardian, self._guarded = _start_guardian(self._mark, self._settings.fence_seconds)
+            await trio.sleep(self._settings.fence_seconds / BEATS)
+
+    @property
+    def was_paused(self) -> bool:
+        """Whether the agent has just not run for so long that the guardian has killed the workers."""
+        return self._environment.now() - self._beat_at >= self._settings.fence_seconds
 
     def start(self, local_rank: int, placement: Placement, restarts: int) -> Worker:
         """Start a worker. Raises OSError if the system has no process, descriptor or disk for it.
@@ -295,13 +324,13 @@ class Workers:
                 return
 
 
-def _start_guardian(mark: str) -> tuple[subprocess.Popen[bytes], int]:
+def _start_guardian(mark: str, seconds: float) -> tuple[subprocess.Popen[bytes], int]:
     """The process, and our end of the pipe that tells it of our end."""
     reader, writer = os.pipe()
     environment = {name: value for name, value in os.environ.items() if name != guardian.MARK}
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__, str(reader), mark],
+            [sys.executable, "-I", "-S", guardian.__file__, str(reader), mark, str(seconds)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=environment,
@@ -313,4 +342,5 @@ def _start_guardian(mark: str) -> tuple[subprocess.Popen[bytes], int]:
         raise
     finally:
         os.close(reader)
+    os.set_blocking(writer, False)
     return process, writer

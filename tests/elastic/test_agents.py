@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -121,11 +122,14 @@ def lives(pid: int) -> bool:
 @asynccontextmanager
 async def job(place: Path, least: int = 1, most: int = 8, policy: Policy = "group", **rules: Any) -> AsyncIterator[Job]:
     rendezvous = FakeRendezvous(least, most)
+    in_time = False
     async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + 50
         opened = Job(place, nursery, rendezvous, policy=policy, **rules)
-        with trio.fail_after(50):
-            yield opened
+        yield opened
+        in_time = True
         nursery.cancel_scope.cancel()
+    assert in_time, "it took too long"
     assert opened.workers() == [], "workers are left behind"
 
 
@@ -281,6 +285,16 @@ async def test_workers_that_want_to_be_told_of_a_new_membership_are_not_restarte
         said = json.loads(told.read_text())
         assert (said["world_size"], said["ranks"], said["group_world_size"]) == (2, {"0": 0}, 2)
         assert lives(first["pid"])
+
+
+async def test_a_guardian_that_somebody_kills_is_replaced(tmp_path: Path) -> None:
+    async with job(tmp_path) as running:
+        agent = running.start("a", fence_seconds=0.8)
+        (worker,) = await running.until_world(1)
+        first = agent.agent.guardian_pid
+        os.kill(first, signal.SIGKILL)
+        await running.until(lambda _: agent.agent.guardian_pid != first)
+        assert [each["pid"] for each in running.workers()] == [worker["pid"]]
 
 
 async def test_cancelling_an_agent_ends_its_workers_and_all_that_they_started(tmp_path: Path) -> None:

@@ -159,6 +159,21 @@ def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Jo
     assert [agent.wait(LIMIT) for agent in (*agents, spare) if agent is not gone] == [0, 0]
 
 
+def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(job: Job) -> None:
+    agents = [job.start("1:2") for _ in range(2)]
+    before = job.until_world(2)
+    agents[0].send_signal(signal.SIGSTOP)
+    # Two workers of different rounds never live at the same time: the old ones are gone when the first of the new ones is there.
+    old = {each.pid for each in before}
+    found = job.until(lambda found: bool({each.pid for each in found} - old))
+    assert not {each.pid for each in found} & old
+    assert [(each.rank, each.world_size) for each in found] == [(0, 1)]
+    agents[0].send_signal(signal.SIGCONT)
+    assert {each.restarts for each in job.until_world(2)} == {0}, "it comes again, and no restart was counted"
+    job.order("finish")
+    assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from runtime.elastic import record
+from runtime.elastic import guardian, record
 from runtime.elastic.runner import ERROR_FILE
 
 pytestmark = pytest.mark.cluster
@@ -488,3 +489,40 @@ def test_record_writes_what_a_function_raises_and_raises_it(tmp_path: Path, monk
     monkeypatch.setenv(ERROR_FILE, str(tmp_path / "no" / "such" / "place"))
     with pytest.raises(ValueError, match="again"):
         main("again")
+
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+@pytest.mark.parametrize("how", ["the agent ends", "the agent says nothing"])
+def test_the_guardian_kills_all_that_has_the_mark_and_nothing_else(how: str) -> None:
+    reader, writer = os.pipe()
+    seconds = "inf" if how == "the agent ends" else "0.3"
+    watching = subprocess.Popen([sys.executable, "-I", "-S", guardian.__file__, str(reader), "token", seconds], pass_fds=[reader])
+    os.close(reader)
+    # A process has its environment when Popen returns: not before its exec.
+    marked = subprocess.Popen(SLEEPER, env={**os.environ, guardian.MARK: "token/0/0"})
+    other = subprocess.Popen(SLEEPER, env={**os.environ, guardian.MARK: "another-token/0/0"})
+    try:
+        if how == "the agent ends":
+            os.close(writer)
+            assert watching.wait(LIMIT) == 0
+        assert marked.wait(LIMIT) == -signal.SIGKILL
+        assert other.poll() is None
+        if how != "the agent ends":
+            assert watching.poll() is None, "the agent may go on"
+            os.close(writer)
+            assert watching.wait(LIMIT) == 0
+    finally:
+        for process in (watching, marked, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_worker_whose_output_nobody_reads_is_logged_to_the_end(shell: Shell) -> None:
+    script = shell.script("for n in range(3000): print('line', n)\n(HERE / 'began').write_text('\\n')")
+    agent = shell.start("-t", "1", "--log-dir", "logs", "--rdzv-id", "job", script)
+    shell.said("began")
+    assert agent.wait(LIMIT) == 0
+    lines = (shell.place / "logs" / "job" / "attempt_0" / "0" / "stdout.log").read_text().splitlines()
+    assert lines == [f"line {n}" for n in range(3000)]
