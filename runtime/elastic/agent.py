@@ -99,7 +99,6 @@ class Agent:
                         await self._nursery.start(self._receive_signals)
                     if self._settings.health_port is not None:
                         self.health_port = await self._nursery.start(serve_health, self._settings.health_port, self._answer)
-                    await self._rounds.open(self._nursery)
                     outcome = await self._decide(directory)
                 finally:
                     with trio.CancelScope(shield=True), trio.move_on_after(4 * CLOSE_SECONDS):
@@ -208,7 +207,7 @@ class Agent:
         with scope:
             self._join_began = self._environment.now()
             try:
-                placement = await self._rounds.join(order, self.machine.placement)
+                placement = await self._rounds.join(order, self.machine.placement, self._nursery)
             except JoinError as error:
                 if not scope.cancel_called:
                     self._emit(error.event)

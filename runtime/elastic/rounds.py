@@ -11,6 +11,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from actors.errors import HandshakeError
 from runtime.elastic import ranks
 from runtime.elastic.machine import FINISHED, Join, JoinFailed, Lost, MembershipChanged
 from runtime.elastic.ranks import Member, Placement
@@ -34,6 +35,8 @@ MEMBER, PLACES, MASTER = "elastic/members/{}", "elastic/places", "elastic/master
 CUT_OFF_SECONDS = 3.0
 """So long a handler that cannot reach its store is asked again, before this agent counts as cut off: less than a lease."""
 PAUSE_SECONDS = 0.5
+FIRST_SECONDS = 60.0
+"""So long a store that was never there is waited for: it may be started at the same time as the agents."""
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
 _FAR_AWAY = ("192.0.2.1", "9")
 """An address that nobody has (RFC 5737): the way to it begins like the way to anybody outside."""
@@ -108,9 +111,8 @@ class Rounds:
         self.info: RendezvousInfo | None = None
         self.name = ""
 
-    async def open(self, nursery: trio.Nursery) -> None:
+    async def _open(self, nursery: trio.Nursery) -> None:
         """Have a handler, held by a task in `nursery`. Raises what making one raises."""
-        self._nursery = nursery
         self._handler = await nursery.start(self._hold)
 
     async def aclose(self) -> None:
@@ -146,18 +148,20 @@ class Rounds:
         if self._handler is not None:
             await self._handler.set_closed(reason)
 
-    async def join(self, order: Join, before: Placement | None) -> Placement:
-        """Take part in the next round. Raises `JoinError`."""
+    async def join(self, order: Join, before: Placement | None, nursery: trio.Nursery) -> Placement:
+        """Take part in the next round, with a handler that a task in `nursery` holds. Raises `JoinError`, and ValueError for a handler that
+        cannot be made.
+        """
         if order.behind_spares:
             # As somebody new: whoever waited has the place first.
             await self.aclose()
             before = None
         delay = FIRST_DELAY
-        deadline = self._environment.now() + self._settings.join_timeout
+        deadline = self._environment.now() + (self._settings.join_timeout if self.info is not None else FIRST_SECONDS)
         while True:
             try:
                 if self._handler is None:
-                    await self.open(self._nursery)
+                    await self._open(nursery)
                 return await self._join(before)
             except RendezvousGracefulExitError as error:
                 raise JoinError(JoinFailed("spare", str(error))) from error
@@ -167,6 +171,9 @@ class Rounds:
             except RendezvousStateError as error:
                 raise JoinError(JoinFailed("other", str(error))) from error
             except RendezvousConnectionError as error:
+                if isinstance(error.__cause__, HandshakeError):
+                    # Somebody is there, and it is not whom this agent looks for: waiting changes nothing.
+                    raise JoinError(JoinFailed("other", str(error))) from error
                 if not order.patient or self._environment.now() >= deadline:
                     raise JoinError(JoinFailed("lost", str(error))) from error
                 logger.warning("%s; trying again", error)

@@ -10,7 +10,7 @@ from runtime.rendezvous.errors import RendezvousClosedError, RendezvousGracefulE
 from runtime.rendezvous.interface import KeyValueStore, RendezvousChange, RendezvousInfo
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, slots=False)
 class FakeRendezvous:
     """What all handlers share."""
 

@@ -21,7 +21,8 @@ from runtime.elastic.machine import Policy, Rules
 from runtime.elastic.rounds import reserve_port
 from runtime.elastic.settings import Settings
 from runtime.environment import SystemEnvironment
-from tests.elastic.fakes import FakeRendezvous
+from runtime.rendezvous.errors import RendezvousConnectionError
+from tests.elastic.fakes import FakeHandler, FakeRendezvous
 
 pytestmark = pytest.mark.cluster
 
@@ -295,6 +296,34 @@ async def test_a_guardian_that_somebody_kills_is_replaced(tmp_path: Path) -> Non
         os.kill(first, signal.SIGKILL)
         await running.until(lambda _: agent.agent.guardian_pid != first)
         assert [each["pid"] for each in running.workers()] == [worker["pid"]]
+
+
+async def test_a_rendezvous_that_is_not_there_yet_is_waited_for_and_signals_still_count(tmp_path: Path) -> None:
+    async with job(tmp_path) as running:
+        tries: list[int] = []
+        make = running.rendezvous.handler
+
+        def handler() -> FakeHandler:
+            tries.append(1)
+            if len(tries) < 3:
+                raise RendezvousConnectionError("not there yet")
+            return make()
+
+        running.rendezvous.handler = handler  # type: ignore[method-assign]
+        agent = running.start("a", signals=(signal.SIGUSR2,))
+        (worker,) = await running.until_world(1)
+        assert len(tries) == 3
+        running.order(worker, "0")
+        assert (await outcome_of(agent)).code == 0
+        running.rendezvous.handler = _refused  # type: ignore[method-assign]
+        second = running.start("b", signals=(signal.SIGUSR2,))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert (await outcome_of(second)).code == 128 + signal.SIGUSR2
+
+
+def _refused() -> FakeHandler:
+    raise RendezvousConnectionError("never there")
 
 
 async def test_cancelling_an_agent_ends_its_workers_and_all_that_they_started(tmp_path: Path) -> None:

@@ -28,9 +28,16 @@ place = Path(sys.argv[1])
 names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
 (place / f"{os.getpid()}.new").write_text(json.dumps({name: os.environ[name] for name in names} | {"pid": os.getpid()}))
 os.rename(place / f"{os.getpid()}.new", place / f"{os.getpid()}.json")
-while not (order := place / f"order-{os.environ['RANK']}").exists() and not (order := place / "order").exists():
+orders = [place / name for name in (f"order-{os.environ['RANK']}", f"order-{os.getpid()}", "order")]
+while not (given := [order for order in orders if order.exists()]):
     time.sleep(0.02)
-if order.read_text() == "fail":
+word = given[0].read_text()
+if word.startswith("with "):
+    # As collectives do: what takes the other end with it takes this one, too.
+    while Path(f"/proc/{word[5:]}").exists():
+        time.sleep(0.001)
+    raise ConnectionResetError("the other end is gone")
+if word == "fail":
     raise ValueError("on purpose")
 """
 
@@ -108,6 +115,10 @@ def lives(pid: int) -> bool:
         return False
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
     opened = Job(tmp_path)
@@ -131,6 +142,20 @@ def test_a_job_loses_an_agent_goes_on_gains_one_and_finishes(job: Job) -> None:
     assert late.wait(LIMIT) == 0, "there is nothing left to do"
 
 
+def test_workers_that_fail_because_an_agent_was_lost_end_no_job_although_no_restart_is_left(job: Job) -> None:
+    agents = {agent.pid: agent for agent in (job.start("1:2") for _ in range(2))}
+    before = job.until_world(2)
+    job.order(f"with {before[0].pid}", rank=str(before[1].pid))
+    gone = agents.pop(parent_of(before[0].pid))
+    gone.send_signal(signal.SIGKILL)
+    (after,) = job.until_world(1)
+    assert after.pid not in {each.pid for each in before}
+    assert after.restarts == 0
+    job.order("finish")
+    (agent,) = agents.values()
+    assert agent.wait(LIMIT) == 0
+
+
 def test_all_agents_tell_of_one_root_cause_and_restart_together(job: Job) -> None:
     agents = [job.start("2", "--nproc-per-node", "1", "--max-restarts", "1") for _ in range(2)]
     job.until_world(2)
@@ -149,9 +174,8 @@ def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Jo
     agents = [job.start("2", "--restart-policy", "spare") for _ in range(2)]
     before = job.until_world(2)
     spare = job.start("2", "--restart-policy", "spare")
-    # Rank 0 stays what it is, where rank 0 listens too; which agent has rank 1 its worker's parent tells.
-    parent = int(Path(f"/proc/{before[1].pid}/stat").read_text().rpartition(")")[2].split()[1])
-    gone = next(agent for agent in agents if agent.pid == parent)
+    # Not that of rank 0: where it listens would change.
+    gone = next(agent for agent in agents if agent.pid == parent_of(before[1].pid))
     gone.send_signal(signal.SIGKILL)
     after = job.until(lambda found: len(found) == 2 and found[1].pid != before[1].pid)
     assert after[0] == before[0]
