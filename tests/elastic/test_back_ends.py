@@ -1,0 +1,217 @@
+"""`understudy run` over a rendezvous of the registry: agents in processes of their own that come, fail, finish and are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+pytest.importorskip("runtime.rendezvous.registry")
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 45.0
+
+WORKER = """
+import json, os, sys, time
+from pathlib import Path
+place = Path(sys.argv[1])
+names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+(place / f"{os.getpid()}.new").write_text(json.dumps({name: os.environ[name] for name in names} | {"pid": os.getpid()}))
+os.rename(place / f"{os.getpid()}.new", place / f"{os.getpid()}.json")
+orders = [place / name for name in (f"order-{os.environ['RANK']}", f"order-{os.getpid()}", "order")]
+while not (given := [order for order in orders if order.exists()]):
+    time.sleep(0.02)
+word = given[0].read_text()
+if word.startswith("with "):
+    # As collectives do: what takes the other end with it takes this one, too.
+    while Path(f"/proc/{word[5:]}").exists():
+        time.sleep(0.001)
+    raise ConnectionResetError("the other end is gone")
+if word == "fail":
+    raise ValueError("on purpose")
+"""
+
+
+@attrs.frozen
+class Told:
+    """A worker that lives, as it said of itself."""
+
+    rank: int
+    world_size: int
+    restarts: int
+    pid: int
+
+
+class Job:
+    """Agents of one job on this machine."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        (place / "worker.py").write_text(WORKER)
+        (place / "rendezvous").mkdir()
+        self.agents: list[subprocess.Popen[str]] = []
+
+    def start(self, nodes: str, *options: str) -> subprocess.Popen[str]:
+        conf = "last_call_timeout=0.5,keep_alive_interval=0.5,join_timeout=30"
+        rendezvous = ["--rdzv-backend", "file", "--rdzv-endpoint", str(self.place / "rendezvous"), "--rdzv-id", "job", "--rdzv-conf", conf]
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "runtime.command_line",
+                "run",
+                "--nnodes",
+                nodes,
+                *rendezvous,
+                *options,
+                "worker.py",
+                str(self.place),
+            ],
+            cwd=self.place,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.agents.append(process)
+        return process
+
+    def workers(self) -> list[Told]:
+        said = [json.loads(path.read_text()) for path in self.place.glob("*.json")]
+        told = [Told(int(s["RANK"]), int(s["WORLD_SIZE"]), int(s["TORCHELASTIC_RESTART_COUNT"]), s["pid"]) for s in said if lives(s["pid"])]
+        return sorted(told, key=lambda each: each.rank)
+
+    def until(self, holds: Callable[[list[Told]], bool]) -> list[Told]:
+        deadline = time.monotonic() + LIMIT
+        while not holds(found := self.workers()):
+            assert time.monotonic() < deadline, f"there are {found}"
+            time.sleep(0.02)
+        return found
+
+    def until_world(self, size: int) -> list[Told]:
+        return self.until(lambda found: [(each.rank, each.world_size) for each in found] == [(rank, size) for rank in range(size)])
+
+    def order(self, word: str, rank: str = "") -> None:
+        name = f"order-{rank}" if rank else "order"
+        (self.place / f"{name}.new").write_text(word)
+        (self.place / f"{name}.new").rename(self.place / name)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    opened = Job(tmp_path)
+    yield opened
+    for process in opened.agents:
+        process.kill()
+        process.communicate()
+
+
+def test_a_job_loses_an_agent_goes_on_gains_one_and_finishes(job: Job) -> None:
+    agents = [job.start("1:3", "--nproc-per-node", "2") for _ in range(2)]
+    before = job.until_world(4)
+    agents[0].send_signal(signal.SIGKILL)
+    after = job.until_world(2)
+    assert not {each.pid for each in before} & {each.pid for each in after}
+    agents[0] = job.start("1:3", "--nproc-per-node", "2")
+    assert {each.restarts for each in job.until_world(4)} == {0}, "who comes and goes costs no restart"
+    job.order("finish")
+    assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
+    late = job.start("1:3", "--nproc-per-node", "2")
+    assert late.wait(LIMIT) == 0, "there is nothing left to do"
+
+
+def test_workers_that_fail_because_an_agent_was_lost_end_no_job_although_no_restart_is_left(job: Job) -> None:
+    agents = {agent.pid: agent for agent in (job.start("1:2") for _ in range(2))}
+    before = job.until_world(2)
+    job.order(f"with {before[0].pid}", rank=str(before[1].pid))
+    gone = agents.pop(parent_of(before[0].pid))
+    gone.send_signal(signal.SIGKILL)
+    (after,) = job.until_world(1)
+    assert after.pid not in {each.pid for each in before}
+    assert after.restarts == 0
+    job.order("finish")
+    (agent,) = agents.values()
+    assert agent.wait(LIMIT) == 0
+
+
+def test_all_agents_tell_of_one_root_cause_and_restart_together(job: Job) -> None:
+    agents = [job.start("2", "--nproc-per-node", "1", "--max-restarts", "1") for _ in range(2)]
+    job.until_world(2)
+    job.order("fail", rank="1")
+    # The second time is one too many.
+    outputs = [agent.communicate(timeout=LIMIT)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [1, 1]
+    for output in outputs:
+        report = output[output.index("job job failed") :]
+        assert "root cause: rank 1 " in report
+        assert "ValueError: on purpose" in report
+    assert sum(int(json.loads(path.read_text())["TORCHELASTIC_RESTART_COUNT"]) == 1 for path in job.place.glob("*.json")) == 2
+
+
+def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Job) -> None:
+    agents = [job.start("2", "--restart-policy", "spare") for _ in range(2)]
+    before = job.until_world(2)
+    spare = job.start("2", "--restart-policy", "spare")
+    # Not that of rank 0: where it listens would change.
+    gone = next(agent for agent in agents if agent.pid == parent_of(before[1].pid))
+    gone.send_signal(signal.SIGKILL)
+    after = job.until(lambda found: len(found) == 2 and found[1].pid != before[1].pid)
+    assert after[0] == before[0]
+    job.order("finish")
+    assert [agent.wait(LIMIT) for agent in (*agents, spare) if agent is not gone] == [0, 0]
+
+
+def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(job: Job) -> None:
+    agents = [job.start("1:2") for _ in range(2)]
+    before = job.until_world(2)
+    agents[0].send_signal(signal.SIGSTOP)
+    # Two workers of different rounds never live at the same time: the old ones are gone when the first of the new ones is there.
+    old = {each.pid for each in before}
+    found = job.until(lambda found: bool({each.pid for each in found} - old))
+    assert not {each.pid for each in found} & old
+    assert [(each.rank, each.world_size) for each in found] == [(0, 1)]
+    agents[0].send_signal(signal.SIGCONT)
+    assert {each.restarts for each in job.until_world(2)} == {0}, "it comes again, and no restart was counted"
+    job.order("finish")
+    assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rdzv-backend", "fil", "--rdzv-endpoint", "/tmp"], "did you mean 'file'"),
+        (["--rdzv-backend", "file", "--rdzv-endpoint", "/tmp", "--rdzv-conf", "join_timout=5"], "did you mean 'join_timeout'"),
+        (["--rdzv-backend", "static", "--rdzv-endpoint", "/tmp", "--node-rank", "7"], "rank"),
+    ],
+)
+def test_a_rendezvous_that_cannot_be_is_told_in_a_line(tmp_path: Path, options: list[str], said: str) -> None:
+    from click.testing import CliRunner
+
+    from runtime.command_line.main import main
+
+    (tmp_path / "train.py").write_text("")
+    done = CliRunner().invoke(main, ["run", "--nnodes", "2", "--rdzv-id", "job", *options, str(tmp_path / "train.py")])
+    assert done.exit_code == 2
+    assert said in done.output
