@@ -194,7 +194,7 @@ def _rules(options: dict[str, Any], workers: int, conf: dict[str, str], *, elast
         workers,
         cast("Policy", options["restart_policy"]),
         options["on_membership_change"] == "notify",
-        # A job that cannot do with fewer agents has nothing to gain from waiting whether one was lost.
+        # A job that cannot do with fewer agents has nothing to gain from knowing whether one was lost.
         lease + LEASE_MARGIN if elastic else 0.0,
     )
 

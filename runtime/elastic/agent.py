@@ -73,7 +73,7 @@ class Agent:
         self._events: deque[Event] = deque()
         self._happened = trio.Event()
         self._joining = trio.CancelScope()
-        self._doubting = trio.CancelScope()
+        self._roll_call = trio.CancelScope()
         self._end: machine.End | None = None
         self._to_keep, self._failed = trio.open_memory_channel[Failure](math.inf)
         self._unkept = 0
@@ -149,7 +149,6 @@ class Agent:
         match effect:
             case machine.Join():
                 self._joining.cancel()
-                self._doubting.cancel()
                 self._joining = trio.CancelScope()
                 self._nursery.start_soon(self._join, effect, self._joining)
             case machine.CancelJoin():
@@ -158,12 +157,11 @@ class Agent:
                 self._start(local_ranks)
             case machine.StopWorkers(signum, at_once):
                 self._stop(signum or signal.SIGTERM, at_once=at_once)
-            case machine.AskRestart(incident):
-                self._nursery.start_soon(self._ask, incident)
-            case machine.Doubt(seconds):
-                logger.warning("no restart is left; in %g s it is known whether an agent was lost, which would cost none", seconds)
-                self._doubting = trio.CancelScope()
-                self._nursery.start_soon(self._doubt, seconds, self._doubting)
+            case machine.AskRestart(incident, seconds):
+                self._roll_call = trio.CancelScope()
+                self._nursery.start_soon(self._ask, incident, seconds, self._roll_call)
+            case machine.CancelAsk():
+                self._roll_call.cancel()
             case machine.Notify():
                 assert self.machine.placement is not None
                 self._workers.tell(self.machine.placement)
@@ -196,11 +194,15 @@ class Agent:
 
     async def _mark_done(self, *, failed: bool) -> None:
         assert self.machine.placement is not None
+        await self._rounds.answer_in_advance()
         await self._records.mark_done(self._rounds.name, failed=failed)
         everyone = self.machine.placement.participants
         done = await self._records.done(everyone)
         if len(done) == len(everyone):
-            await self._rounds.close("failed: a worker failed, and no restart was left" if any(done.values()) else machine.FINISHED)
+            if any(done.values()):
+                await self._rounds.close("failed: a worker failed, and no restart was left")
+            else:
+                await self._rounds.close(machine.FINISHED, finished=True)
 
     async def _join(self, order: machine.Join, scope: trio.CancelScope) -> None:
         """Come into a round, and tell what happens to it until the next one is wanted."""
@@ -215,10 +217,20 @@ class Agent:
             if scope.cancel_called:
                 return
             self._emit(machine.Joined(placement))
-            async for change in self._rounds.follow():
-                self._emit(change)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._rounds.answer_roll_calls, lambda: not self._workers.was_paused)
+                async for change in self._rounds.follow():
+                    self._emit(change)
+                # Cut off, it is no part of the round any more.
+                nursery.cancel_scope.cancel()
 
-    async def _ask(self, incident: str) -> None:
+    async def _ask(self, incident: str, seconds: float, scope: trio.CancelScope) -> None:
+        if seconds:
+            # With the policies that have one there is one question at a time.
+            with scope, trio.move_on_after(seconds):
+                await self._rounds.roll_call()
+            if scope.cancel_called:
+                return
         granted, text = await self._records.ask_restart(incident, self._rounds.name)
         if granted:
             self.counts.restarts_granted += 1
@@ -227,11 +239,6 @@ class Agent:
             logger.error("%s", text)
         self._log.write("restart", granted=granted, incident=incident, text=text or None, round=self._round)
         self._emit(machine.Answered(incident, granted, text))
-
-    async def _doubt(self, seconds: float, scope: trio.CancelScope) -> None:
-        with scope:
-            await trio.sleep(seconds)
-            self._emit(machine.DoubtOver())
 
     def _start(self, local_ranks: tuple[int, ...]) -> None:
         placement = self.machine.placement
@@ -383,7 +390,7 @@ class Agent:
                 "workers_finished": len(self.machine.succeeded),
                 "workers_given_up": len(self.machine.given_up),
             }
-            return (503 if self.machine.state in ("doubting", "ended") else 200), "application/json", as_json(fields)
+            return (503 if self.machine.failing else 200), "application/json", as_json(fields)
         if path == "/metrics":
             workers = {"running": running, "finished": len(self.machine.succeeded), "given_up": len(self.machine.given_up)}
             labels = {"run_id": self._settings.run_id, "role": self._settings.role}

@@ -193,7 +193,7 @@ class Alone:
         await trio.lowlevel.checkpoint()
         return bool(self._closed)
 
-    async def set_closed(self, reason: str = "") -> None:
+    async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
         """See `RendezvousHandler`."""
         await trio.lowlevel.checkpoint()
         self._closed = self._closed or reason or "no reason was given"

@@ -1,9 +1,9 @@
 """What an agent of an elastic job decides: pure. Events in, effects out, in the order in which they are to be begun.
 
-The agent is in one of five states. *joining*: none of its workers runs, and it waits for a round. *running*: workers run; if the membership
+The agent is in one of four states. *joining*: none of its workers runs, and it waits for a round. *running*: workers run; if the membership
 changed and they may stay, it waits for the next round meanwhile (`rejoining`). *stopping*: workers are being stopped, for a new round, a
-start in the round that has come, or for good. *doubting*: a failure that no restart is left for may turn out to be the loss of another
-agent, which costs none. *ended*: nothing more is decided.
+start in the round that has come, or for good; or they have been, and it is not known yet whether there is a restart for them. *ended*:
+nothing more is decided.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ import attrs
 from runtime.elastic.ranks import Placement
 
 Policy = Literal["group", "worker", "spare"]
-State = Literal["joining", "running", "stopping", "doubting", "ended"]
+State = Literal["joining", "running", "stopping", "ended"]
 
 POLICIES: tuple[Policy, ...] = ("group", "worker", "spare")
 
 FINISHED = "finished"
-"""The reason with which a rendezvous is closed when all workers of its job have ended well."""
+"""What people are told of a rendezvous that was closed when all workers of its job had ended well."""
 
-DOUBT_SECONDS = 6.0
+LOSS_SECONDS = 6.0
 """Longer than the lease of an agent: so long it may take until the loss of one is known."""
 
 
 @attrs.frozen
 class Rules:
-    """The job's wishes. `notify`: workers stay when the membership changes, and are told; otherwise they are restarted, as by torchrun."""
+    """The job's wishes. `notify`: workers stay when the membership changes, and are told; otherwise they are restarted, as by torchrun.
+
+    `loss_seconds`: so long it may take until the loss of an agent is known; 0 where the job cannot go on without one anyway.
+    """
 
     local_world_size: int
     policy: Policy = "group"
     notify: bool = False
-    doubt_seconds: float = DOUBT_SECONDS
+    loss_seconds: float = LOSS_SECONDS
 
 
 @attrs.frozen
@@ -45,9 +48,11 @@ class Joined:
 
 @attrs.frozen
 class JoinFailed:
-    """There is no round. `kind`: it was closed, nobody came in time, the store is lost, this agent was a spare, or something else."""
+    """There is no round. `kind`: the job has failed or finished, nobody came in time, the store is lost, this agent was a spare, or
+    something else.
+    """
 
-    kind: Literal["closed", "timeout", "lost", "spare", "other"]
+    kind: Literal["closed", "finished", "timeout", "lost", "spare", "other"]
     text: str
 
 
@@ -77,11 +82,19 @@ class Answered:
 
 @attrs.frozen
 class MembershipChanged:
-    """`left`: agents of the round that are gone without having finished; `waiting`: how many wait; `closed`: why it was closed."""
+    """`left`: agents of the round that are gone without having finished; `waiting`: how many wait; `closed`: why it was closed, and whether
+    because the job has `finished`.
+    """
 
     left: tuple[str, ...] = ()
     waiting: int = 0
     closed: str = ""
+    finished: bool = False
+
+    @property
+    def failed(self) -> str:
+        """Why the job has failed, if it has."""
+        return "" if self.finished else self.closed
 
 
 @attrs.frozen
@@ -98,12 +111,7 @@ class Signalled:
     signum: int
 
 
-@attrs.frozen
-class DoubtOver:
-    """So much time has passed that the loss of an agent would be known."""
-
-
-Event = Joined | JoinFailed | WorkerExited | Stopped | Answered | MembershipChanged | Lost | Signalled | DoubtOver
+Event = Joined | JoinFailed | WorkerExited | Stopped | Answered | MembershipChanged | Lost | Signalled
 
 
 @attrs.frozen
@@ -142,16 +150,19 @@ class StopWorkers:
 
 @attrs.frozen
 class AskRestart:
-    """Ask for a restart out of the job's budget, then say `Answered`."""
+    """Ask for a restart out of the job's budget, then say `Answered`.
+
+    But first wait until all other agents of the round have said that they are there, for at most `roll_call` seconds: workers that fail
+    because another agent was lost need no restart out of the budget, and that it was lost is heard of later than that they have failed.
+    """
 
     incident: str
+    roll_call: float = 0.0
 
 
 @attrs.frozen
-class Doubt:
-    """Say `DoubtOver` after so many seconds."""
-
-    seconds: float
+class CancelAsk:
+    """Ask for no restart: the failure was another agent's doing, or this agent's own place is lost."""
 
 
 @attrs.frozen
@@ -186,7 +197,7 @@ class End:
     text: str = ""
 
 
-Effect = Join | CancelJoin | StartWorkers | StopWorkers | AskRestart | Doubt | Notify | MarkDone | Leave | Close | End
+Effect = Join | CancelJoin | StartWorkers | StopWorkers | AskRestart | CancelAsk | Notify | MarkDone | Leave | Close | End
 
 
 @attrs.define
@@ -218,6 +229,11 @@ class AgentMachine:
         self._asked: dict[str, int] = {}
         self._stop = _Stop()
 
+    @property
+    def failing(self) -> bool:
+        """Whether it has come to the end of its part, or is about to."""
+        return self.state == "ended" or (self.state == "stopping" and (self._stop.after == "end" or self._stop.granted is False))
+
     def begin(self) -> list[Effect]:
         """The first thing to do."""
         return [Join()]
@@ -230,8 +246,6 @@ class AgentMachine:
             return self._while_running(event)
         if self.state == "stopping":
             return self._while_stopping(event)
-        if self.state == "doubting":
-            return self._while_doubting(event)
         return []
 
     def _while_joining(self, event: Event) -> list[Effect]:
@@ -239,7 +253,7 @@ class AgentMachine:
             case Joined(placement):
                 self.placement = placement
                 return self._start()
-            case JoinFailed("spare", text):
+            case JoinFailed("spare" | "finished", text):
                 return self._end(End(0, text))
             case JoinFailed(_, text):
                 return self._end(Leave(), End(1, text))
@@ -260,6 +274,10 @@ class AgentMachine:
                 return self._joined_again(placement)
             case JoinFailed("lost", _):
                 return self._stop_workers(_Stop(), at_once=True)
+            case JoinFailed("finished", _):
+                # All others are done, and these workers are the last: they run to their end, like those who were not on their way anywhere.
+                self.rejoining = False
+                return []
             case JoinFailed(_, text):
                 return self._stop_for_good(Leave(), End(1, text))
             case Lost():
@@ -285,7 +303,8 @@ class AgentMachine:
             return [AskRestart(incident)]
         spare = self.rules.policy == "spare"
         incident = f"{place}/group-{self.placement.own.group_rank}" if spare else place
-        return [*self._stop_workers(_Stop(incident=incident, granted=None, behind_spares=spare)), AskRestart(incident)]
+        roll_call = self.rules.loss_seconds if self.placement.group_world_size > 1 else 0.0
+        return [*self._stop_workers(_Stop(incident=incident, granted=None, behind_spares=spare)), AskRestart(incident, roll_call)]
 
     def _answered(self, incident: str, *, granted: bool) -> list[Effect]:
         local_rank = self._asked.pop(incident, None)
@@ -298,10 +317,10 @@ class AgentMachine:
         return self._finish_if_done()
 
     def _changed(self, change: MembershipChanged) -> list[Effect]:
+        if change.failed:
+            return self._stop_for_good(Leave(), End(1, f"the rendezvous was closed: {change.failed}"))
         if change.closed:
-            if change.closed == FINISHED:
-                return []
-            return self._stop_for_good(Leave(), End(1, f"the rendezvous was closed: {change.closed}"))
+            return []
         if not change.left and not change.waiting:
             return []
         if self.rules.policy == "group" and not self.rules.notify:
@@ -332,16 +351,15 @@ class AgentMachine:
                     stop.after, stop.last = "end", (Leave(), End(1, stuck))
             case Answered(incident, granted, text) if incident == stop.incident:
                 stop.granted, stop.why_not = granted, text
-            case MembershipChanged(closed=closed) if closed and closed != FINISHED:
+            case MembershipChanged() if event.failed:
                 if stop.after != "end":
-                    stop.after, stop.last = "end", (Leave(), End(1, f"the rendezvous was closed: {closed}"))
+                    stop.after, stop.last = "end", (Leave(), End(1, f"the rendezvous was closed: {event.failed}"))
             case MembershipChanged(left=left) if left:
-                self._lose(stop)
+                return [*self._lose(stop), *self._proceed()]
             case Lost():
-                self._lose(stop)
-                if not stop.stopped:
-                    # Whatever they were being stopped for: now it has to be quick.
-                    return [StopWorkers(at_once=True)]
+                cancelled = self._lose(stop)
+                # Whatever they were being stopped for: now it has to be quick.
+                return [*cancelled, *(self._proceed() if stop.stopped else [StopWorkers(at_once=True)])]
             case Signalled(signum):
                 impatient = stop.after == "end"
                 if not impatient:
@@ -352,11 +370,13 @@ class AgentMachine:
                 return []
         return self._proceed()
 
-    def _lose(self, stop: _Stop) -> None:
+    def _lose(self, stop: _Stop) -> list[Effect]:
+        asking = stop.after == "join" and stop.granted is None and not stop.lost_somebody
         stop.lost_somebody = True
         if stop.after == "start":
             # The round that they were to start in is no more.
             stop.after = "join"
+        return [CancelAsk()] if asking else []
 
     def _proceed(self) -> list[Effect]:
         stop = self._stop
@@ -371,30 +391,6 @@ class AgentMachine:
         if stop.granted or stop.lost_somebody:
             self.state = "joining"
             return [Join(behind_spares=stop.behind_spares and not stop.lost_somebody)]
-        assert self.placement is not None
-        if self.placement.group_world_size > 1 and self.rules.doubt_seconds > 0:
-            self.state = "doubting"
-            return [Doubt(self.rules.doubt_seconds)]
-        return self._give_up()
-
-    def _while_doubting(self, event: Event) -> list[Effect]:
-        match event:
-            case MembershipChanged(closed=closed) if closed and closed != FINISHED:
-                return self._end(Leave(), End(1, f"the rendezvous was closed: {closed}"))
-            case MembershipChanged(left=left) if left:
-                self.state = "joining"
-                return [Join()]
-            case Lost():
-                self.state = "joining"
-                return [Join()]
-            case DoubtOver():
-                return self._give_up()
-            case Signalled(signum):
-                return self._end(Leave(), End(128 + signum))
-            case _:
-                return []
-
-    def _give_up(self) -> list[Effect]:
         return self._end(Close(f"failed: {self._stop.why_not}"), End(1, self._stop.why_not))
 
     def _start(self) -> list[Effect]:

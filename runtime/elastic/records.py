@@ -23,7 +23,6 @@ MAX_FAILURES = 64
 
 RESTARTS = "elastic/restarts"
 FAILURE_COUNT = "elastic/failures/count"
-OUTCOME = "elastic/outcome"
 
 
 class Records:

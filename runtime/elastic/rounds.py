@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Protocol
+from typing import Literal, Protocol
 
 import attrs
 import trio
 
 from actors.errors import HandshakeError
 from runtime.elastic import ranks
-from runtime.elastic.machine import FINISHED, Join, JoinFailed, Lost, MembershipChanged
+from runtime.elastic.machine import Join, JoinFailed, Lost, MembershipChanged
 from runtime.elastic.ranks import Member, Placement
 from runtime.elastic.records import Records
 from runtime.elastic.settings import Settings
@@ -22,9 +23,11 @@ from runtime.rendezvous.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
+    RendezvousFinishedError,
     RendezvousGracefulExitError,
     RendezvousStateError,
     RendezvousTimeoutError,
+    RoundOverError,
     StoreTimeoutError,
 )
 from runtime.rendezvous.interface import RendezvousChange, RendezvousHandler, RendezvousInfo
@@ -32,6 +35,7 @@ from runtime.rendezvous.interface import RendezvousChange, RendezvousHandler, Re
 logger = logging.getLogger("understudy.elastic")
 
 MEMBER, PLACES, MASTER = "elastic/members/{}", "elastic/places", "elastic/master"
+ROLL_CALL, HERE = "elastic/roll-call", "elastic/here/{}"
 CUT_OFF_SECONDS = 3.0
 """So long a handler that cannot reach its store is asked again, before this agent counts as cut off: less than a lease."""
 PAUSE_SECONDS = 0.5
@@ -143,10 +147,10 @@ class Rounds:
         finally:
             released.set()
 
-    async def close(self, reason: str) -> None:
+    async def close(self, reason: str, *, finished: bool = False) -> None:
         """No round is to follow, for anybody."""
         if self._handler is not None:
-            await self._handler.set_closed(reason)
+            await self._handler.set_closed(reason, finished=finished)
 
     async def join(self, order: Join, before: Placement | None, nursery: trio.Nursery) -> Placement:
         """Take part in the next round, with a handler that a task in `nursery` holds. Raises `JoinError`, and ValueError for a handler that
@@ -166,8 +170,8 @@ class Rounds:
             except RendezvousGracefulExitError as error:
                 raise JoinError(JoinFailed("spare", str(error))) from error
             except RendezvousClosedError as error:
-                finished = f": {FINISHED}" in str(error)
-                raise JoinError(JoinFailed("spare" if finished else "closed", str(error))) from error
+                kind: Literal["finished", "closed"] = "finished" if isinstance(error, RendezvousFinishedError) else "closed"
+                raise JoinError(JoinFailed(kind, str(error))) from error
             except RendezvousStateError as error:
                 raise JoinError(JoinFailed("other", str(error))) from error
             except RendezvousConnectionError as error:
@@ -225,7 +229,46 @@ class Rounds:
         left = tuple(name for name in change.left if name not in done)
         # Where somebody has finished the job nears its end, and those that wait were let in by the place that this made free.
         waiting = change.waiting if not done else 0
-        return MembershipChanged(left, waiting, change.closed)
+        return MembershipChanged(left, waiting, change.closed, change.finished)
+
+    async def roll_call(self) -> None:
+        """Wait until all agents of the round have said, after this moment, that they are there, or are done. For ever if one is lost."""
+        assert self.info is not None
+        store, everyone = self.info.store, [HERE.format(rank) for rank in range(self.info.world_size)]
+        while True:
+            try:
+                await store.set(ROLL_CALL, b"")
+                await store.wait(everyone, timeout=math.inf)
+                return
+            except RendezvousError as error:
+                # What has happened to the round or to the store is told by `follow`.
+                logger.debug("a roll call in round %d: %s", self.info.round, error)
+                await trio.sleep(PAUSE_SECONDS)
+
+    async def answer_roll_calls(self, is_well: Callable[[], bool]) -> None:
+        """Say, when that is asked for, that this agent is there; unless what it answers for is not. One roll call a round is enough:
+        each ends in another round, or in the end of the job.
+        """
+        assert self.info is not None
+        store, rank = self.info.store, self.info.rank
+        while True:
+            try:
+                await store.get(ROLL_CALL, timeout=math.inf)
+                if is_well():
+                    await store.set(HERE.format(rank), b"")
+                return
+            except RendezvousError as error:
+                logger.debug("roll calls of round %d: %s", self.info.round, error)
+                await trio.sleep(PAUSE_SECONDS)
+
+    async def answer_in_advance(self) -> None:
+        """Say so before it is asked for: this agent is done, and about to go. Raises `RendezvousError`."""
+        assert self.info is not None
+        try:
+            await self.info.store.set(HERE.format(self.info.rank), b"")
+        except RoundOverError:
+            # Nobody asks any more.
+            pass
 
     async def _join(self, before: Placement | None) -> Placement:
         assert self._handler is not None

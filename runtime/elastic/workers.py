@@ -102,6 +102,7 @@ class Workers:
         """By local rank; those that have ended included, until their place is taken."""
         self.membership_file = directory / "membership.json"
         self._beat_at = environment.now()
+        self._was_paused = False
         self._guardian, self._guarded = _start_guardian(self._mark, settings.fence_seconds)
 
     @property
@@ -117,6 +118,8 @@ class Workers:
     async def beat(self) -> None:
         """Tell the guardian, until cancelled, that the agent runs; start another one if somebody has killed it."""
         while True:
+            # Whoever sees a worker end in the same moment must still hear of the pause.
+            self._was_paused = self.was_paused
             self._beat_at = self._environment.now()
             try:
                 os.write(self._guarded, b".")
@@ -132,8 +135,8 @@ class Workers:
 
     @property
     def was_paused(self) -> bool:
-        """Whether the agent has just not run for so long that the guardian has killed the workers."""
-        return self._environment.now() - self._beat_at >= self._settings.fence_seconds
+        """Whether the agent has not run for so long that the guardian has killed the workers, and none was started since."""
+        return self._was_paused or self._environment.now() - self._beat_at >= self._settings.fence_seconds
 
     def start(self, local_rank: int, placement: Placement, restarts: int) -> Worker:
         """Start a worker. Raises OSError if the system has no process, descriptor or disk for it.
@@ -141,6 +144,7 @@ class Workers:
         From the main thread on purpose, although it takes a millisecond: the kernel's parent-death signal follows the thread that
         created the process.
         """
+        self._was_paused = False
         attempt = self._attempts[local_rank] = self._attempts.get(local_rank, -1) + 1
         directory = self._directory / f"attempt_{attempt}" / str(local_rank)
         directory.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,10 @@ class RendezvousClosedError(RendezvousError):
     """The rendezvous is closed: no round will follow."""
 
 
+class RendezvousFinishedError(RendezvousClosedError):
+    """It was closed because the job has finished: there is nothing left to do."""
+
+
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
     """Not enough agents came in time. Trying again is safe."""
 

@@ -18,6 +18,7 @@ from runtime.rendezvous.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
+    RendezvousFinishedError,
     RendezvousGracefulExitError,
     RendezvousMismatchError,
     RendezvousStateError,
@@ -132,9 +133,9 @@ class StoreHandler:
         state = await self._state_now()
         return state is not None and bool(state.closed)
 
-    async def set_closed(self, reason: str = "") -> None:
+    async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
         """See `RendezvousHandler.set_closed`. Raises `RendezvousTimeoutError` if that cannot be made known within the `close` timeout."""
-        await self._change(lambda state: machine.close(state, reason), "closed")
+        await self._change(lambda state: machine.close(state, reason, finished=finished), "closed")
 
     async def reopen(self) -> None:
         """Let rounds follow again after `set_closed`: an operator's decision. Raises like `set_closed`."""
@@ -360,6 +361,8 @@ class StoreHandler:
         text = f"{fail.text} (job {self.get_run_id()!r})"
         if fail.trouble == "closed":
             return RendezvousClosedError(text)
+        if fail.trouble == "finished":
+            return RendezvousFinishedError(text)
         if fail.trouble == "not needed":
             return RendezvousGracefulExitError(text)
         if fail.trouble == "timeout":

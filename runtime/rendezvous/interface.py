@@ -126,6 +126,8 @@ class RendezvousChange:
     waiting: int = 0
     closed: str = ""
     """Why the rendezvous was closed, if it was."""
+    finished: bool = False
+    """Whether it was closed because the job has finished."""
 
 
 class RendezvousHandler(Protocol):
@@ -147,7 +149,7 @@ class RendezvousHandler(Protocol):
     async def next_rendezvous(self) -> RendezvousInfo:
         """Leave the round that this agent is in, if any, and take part in the next; returns when that is complete.
 
-        Raises `RendezvousClosedError`, `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousStateError`, and
+        Raises `RendezvousClosedError` (`RendezvousFinishedError` if the job has finished), `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousStateError`, and
         `RendezvousGracefulExitError` for a spare that is not needed any more.
         """
         ...
@@ -156,8 +158,8 @@ class RendezvousHandler(Protocol):
         """Whether no round will ever follow."""
         ...
 
-    async def set_closed(self, reason: str = "") -> None:
-        """No round is to follow: the job is over."""
+    async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
+        """No round is to follow: the job is over, and has come to a good end if it is `finished`."""
         ...
 
     async def num_nodes_waiting(self) -> int:

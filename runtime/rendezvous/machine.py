@@ -20,7 +20,7 @@ from runtime.rendezvous.interface import RendezvousChange
 from runtime.rendezvous.parameters import RendezvousTimeout
 from runtime.rendezvous.state import State
 
-Trouble = Literal["closed", "not needed", "timeout", "mismatch", "rank taken"]
+Trouble = Literal["closed", "finished", "not needed", "timeout", "mismatch", "rank taken"]
 
 
 @attrs.frozen
@@ -95,14 +95,14 @@ def complete(state: State) -> State:
     return attrs.evolve(state, complete=True, call=0, roster=roster, participants=roster)
 
 
-def close(state: State, reason: str) -> State:
+def close(state: State, reason: str, *, finished: bool = False) -> State:
     """No round follows. The first reason stays."""
-    return attrs.evolve(state, closed=state.closed or reason or "no reason was given")
+    return state if state.closed else attrs.evolve(state, closed=reason or "no reason was given", finished=finished)
 
 
 def reopen(state: State) -> State:
     """Rounds may follow again; those who waited in vain have to come again."""
-    return _settled(attrs.evolve(state, closed="")) if state.closed else state
+    return _settled(attrs.evolve(state, closed="", finished=False)) if state.closed else state
 
 
 def _settled(state: State) -> State:
@@ -195,7 +195,7 @@ class Joining:
         if state.closed:
             if name in state.spares:
                 return Fail("not needed", f"the job has ended without this spare: {state.closed}")
-            return Fail("closed", f"the rendezvous is closed: {state.closed}")
+            return Fail("finished" if state.finished else "closed", f"the rendezvous is closed: {state.closed}")
         if state.complete and name in state.participants and (state.life, state.round) != self._left:
             return Finish(state, state.roster.index(name))
         changed = bury(state, alive)
@@ -285,4 +285,4 @@ class RoundWatch:
         if not left and not joined and not closed:
             return None
         self._closed |= bool(closed)
-        return RendezvousChange(self.round, left, joined, len(waiting), closed)
+        return RendezvousChange(self.round, left, joined, len(waiting), closed, bool(closed) and state is not None and state.finished)

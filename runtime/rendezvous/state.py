@@ -25,7 +25,7 @@ class State:
     `life`: drawn when the record is made, so that a record that was lost and made again is told from the first. `lease`: what the job
     leaves behind is tied to it. `participants`: of the round that is open, or those who are still in the one that is complete. `roster`:
     names by rank, of the latest round that was complete. `call`: the number of the last call that is running, 0 if none is; `calls` counts
-    them. `wanted`: ranks that agents have asked for. `closed`: why, once it is.
+    them. `wanted`: ranks that agents have asked for. `closed`: why, once it is; `finished`: because the job has come to its end.
     """
 
     min_nodes: int
@@ -42,6 +42,7 @@ class State:
     calls: int = 0
     wanted: dict[str, int] = attrs.field(factory=dict)
     closed: str = ""
+    finished: bool = False
 
     def __contains__(self, name: str) -> bool:
         return name in self.participants or name in self.waiting or name in self.spares
@@ -135,7 +136,7 @@ def _check(found: dict[str, Any]) -> None:
     for name in ("min_nodes", "max_nodes", "lease", "round", "call", "calls"):
         if type(found[name]) is not int or found[name] < 0:
             raise ValueError(f"{name} is no count")
-    for name, kind in (("complete", bool), ("life", str), ("closed", str)):
+    for name, kind in (("complete", bool), ("life", str), ("closed", str), ("finished", bool)):
         if type(found[name]) is not kind:
             raise ValueError(f"{name} is no {kind.__name__}")
     for name in LISTS:
@@ -146,6 +147,8 @@ def _check(found: dict[str, Any]) -> None:
         raise ValueError("an agent is in it twice")
     if not all(type(rank) is int for rank in _mapping(found["wanted"]).values()):
         raise ValueError("wanted are no ranks")
+    if found["finished"] and not found["closed"]:
+        raise ValueError("it has finished and is not closed")
     if not 1 <= found["min_nodes"] <= found["max_nodes"]:
         raise ValueError(f"from {found['min_nodes']} to {found['max_nodes']} nodes is no range")
     if found["complete"] and not set(found["participants"]) <= set(found["roster"]):

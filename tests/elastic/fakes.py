@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from runtime.elastic.alone import MemoryStore
-from runtime.rendezvous.errors import RendezvousClosedError, RendezvousGracefulExitError
+from runtime.rendezvous.errors import RendezvousClosedError, RendezvousFinishedError, RendezvousGracefulExitError
 from runtime.rendezvous.interface import KeyValueStore, RendezvousChange, RendezvousInfo
 
 
@@ -22,6 +22,7 @@ class FakeRendezvous:
     present: set[str] = attrs.field(factory=set)
     waiting: list[str] = attrs.field(factory=list)
     closed: str = ""
+    finished: bool = False
     made: int = 0
     changed: trio.Event = attrs.field(factory=trio.Event)
     rounds: list[tuple[str, ...]] = attrs.field(factory=list)
@@ -91,7 +92,8 @@ class FakeHandler:
         try:
             while not (self.name in shared.present and shared.round > before):
                 if shared.closed:
-                    kind = RendezvousGracefulExitError if self.name in shared.waiting else RendezvousClosedError
+                    spare = self.name in shared.waiting
+                    kind = RendezvousGracefulExitError if spare else RendezvousFinishedError if shared.finished else RendezvousClosedError
                     raise kind(f"the rendezvous is closed: {shared.closed} (job 'job')")
                 await shared.changed.wait()
         except BaseException:
@@ -110,8 +112,9 @@ class FakeHandler:
     async def is_closed(self) -> bool:
         return bool(self._shared.closed)
 
-    async def set_closed(self, reason: str = "") -> None:
-        self._shared.closed = self._shared.closed or reason
+    async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
+        if not self._shared.closed:
+            self._shared.closed, self._shared.finished = reason, finished
         self._shared.touch()
 
     async def num_nodes_waiting(self) -> int:
@@ -130,7 +133,8 @@ class FakeHandler:
                 self._told |= set(left)
                 self._told_waiting |= new
                 self._told_closed |= bool(closed)
-                return RendezvousChange(after, left, tuple(new), len(joined) if room else 0, closed)
+                finished = bool(closed) and shared.finished
+                return RendezvousChange(after, left, tuple(new), len(joined) if room else 0, closed, finished)
             await shared.changed.wait()
 
     async def shutdown(self) -> bool:

@@ -74,7 +74,7 @@ class Job:
         made = Settings(
             run_id="job",
             command=(str(self.place / "worker.py"), str(self.place), name),
-            rules=Rules(workers, **{"doubt_seconds": 0.0, **self._rules}),
+            rules=Rules(workers, **{"loss_seconds": 0.0, **self._rules}),
             log_dir=self.place / "logs",
             **{"shutdown_timeout": 5.0, **settings},
         )

@@ -13,10 +13,9 @@ from runtime.elastic.machine import (
     AgentMachine,
     Answered,
     AskRestart,
+    CancelAsk,
     CancelJoin,
     Close,
-    Doubt,
-    DoubtOver,
     Effect,
     End,
     Event,
@@ -49,11 +48,10 @@ def placement(round_: int, agents: int = 2, own: int = 0, workers: int = 2, port
 class Agent:
     """A shell that does what the machine says, and holds it to what may never happen."""
 
-    def __init__(self, policy: Policy = "group", *, notify: bool = False, workers: int = 2, doubt: float = 6.0) -> None:
-        self.machine = AgentMachine(Rules(workers, policy, notify, doubt))
+    def __init__(self, policy: Policy = "group", *, notify: bool = False, workers: int = 2, loss: float = 6.0) -> None:
+        self.machine = AgentMachine(Rules(workers, policy, notify, loss))
         self.workers: set[int] = set()
         self.joining = False
-        self.doubting = False
         self.stopping = False
         self.asked: list[str] = []
         self.ended: End | None = None
@@ -76,8 +74,6 @@ class Agent:
             case Joined() | JoinFailed():
                 assert self.joining
                 self.joining = False
-            case DoubtOver():
-                self.doubting = False
             case _:
                 pass
         effects = self.machine.handle(event)
@@ -108,8 +104,9 @@ class Agent:
                     self.joining = False
                 case AskRestart(incident):
                     self.asked.append(incident)
-                case Doubt():
-                    self.doubting = True
+                case CancelAsk():
+                    assert self.asked or self.machine.state == "stopping", "nothing was asked"
+                    self.asked.clear()
                 case MarkDone() | Leave() | Close():
                     assert not self.workers, "the place in the round is given up before the workers have ended"
                 case End():
@@ -125,17 +122,16 @@ class Agent:
         if self.joining:
             found += [Joined(placement(self.round + 1)), Joined(placement(self.round + 1, agents=3)), JoinFailed("timeout", "nobody came")]
             found += [JoinFailed("lost", "no store"), JoinFailed("closed", "closed: failed"), JoinFailed("spare", "not needed")]
+            found += [JoinFailed("finished", "closed: finished")]
         elif self.machine.placement is not None:
             found += [MembershipChanged(left=("agent-1",)), MembershipChanged(waiting=1), MembershipChanged(closed="failed: x")]
-            found += [MembershipChanged(closed=FINISHED), MembershipChanged(), Lost("no lease")]
+            found += [MembershipChanged(closed=FINISHED, finished=True), MembershipChanged(), Lost("no lease")]
         if self.stopping:
             found += [Stopped(), Stopped("it hangs")]
         for local_rank in sorted(self.workers):
             found += [WorkerExited(local_rank, failed=False), WorkerExited(local_rank, failed=True)]
         for incident in self.asked:
             found += [Answered(incident, granted=True), Answered(incident, granted=False, text="none left")]
-        if self.doubting:
-            found.append(DoubtOver())
         return found
 
     def wind_up(self) -> End:
@@ -149,8 +145,6 @@ class Agent:
                 self(Answered(self.asked[0], granted=False))
             elif self.joining:
                 self.join()
-            elif self.doubting:
-                self(DoubtOver())
             elif self.workers:
                 self(WorkerExited(min(self.workers), failed=False))
             else:
@@ -205,16 +199,16 @@ def test_after_any_long_story_nothing_is_left_running_and_it_can_come_to_an_end(
 
 @pytest.mark.parametrize(("policy", "notify"), RULES)
 def test_events_that_crossed_with_a_decision_change_nothing(policy: Policy, notify: bool) -> None:
-    stale: list[Event] = [DoubtOver(), Answered("0/7/7", granted=True), WorkerExited(7, failed=True)]
+    stale: list[Event] = [Answered("0/7/7", granted=True), WorkerExited(7, failed=True)]
     stale += [Joined(placement(9)), JoinFailed("timeout", "")]
-    for event in stale[:3]:
+    for event in stale[:2]:
         agent = Agent(policy, notify=notify)
         agent.join()
         assert agent.machine.handle(event) == []
         assert agent.machine.state == "running"
     agent = Agent(policy, notify=notify)
     agent.join()
-    assert agent.machine.handle(stale[3]) == [], "nobody had asked for a round"
+    assert agent.machine.handle(stale[2]) == [], "nobody had asked for a round"
     agent.wind_up()
     for event in [*stale, Signalled(TERM), Lost(""), Stopped(), MembershipChanged(closed="failed")]:
         assert agent.machine.handle(event) == []
@@ -223,7 +217,7 @@ def test_events_that_crossed_with_a_decision_change_nothing(policy: Policy, noti
 def test_a_group_is_restarted_as_a_whole_when_one_of_it_fails() -> None:
     agent = Agent("group")
     assert agent.join() == [StartWorkers((0, 1))]
-    assert agent(WorkerExited(1, failed=True)) == [StopWorkers(), AskRestart("1")]
+    assert agent(WorkerExited(1, failed=True)) == [StopWorkers(), AskRestart("1", 6.0)]
     assert agent(Stopped()) == []
     assert agent(Answered("1", granted=True)) == [Join()]
     assert agent.join() == [StartWorkers((0, 1))]
@@ -296,7 +290,7 @@ def test_workers_whose_ranks_a_spare_has_not_changed_run_on(policy: Policy, port
 def test_an_agent_whose_worker_failed_lets_a_spare_have_its_place() -> None:
     agent = Agent("spare")
     agent.join()
-    assert agent(WorkerExited(0, failed=True)) == [StopWorkers(), AskRestart("1/group-0")]
+    assert agent(WorkerExited(0, failed=True)) == [StopWorkers(), AskRestart("1/group-0", 6.0)]
     agent(Stopped())
     assert agent(Answered("1/group-0", granted=True)) == [Join(behind_spares=True)]
 
@@ -320,17 +314,19 @@ def test_being_cut_off_hurries_a_stop_that_has_begun_and_asks_for_no_answer() ->
     agent = Agent("group")
     agent.join()
     agent(WorkerExited(0, failed=True))
-    assert agent(Lost("no lease")) == [StopWorkers(at_once=True)]
+    assert agent(Lost("no lease")) == [CancelAsk(), StopWorkers(at_once=True)]
     assert agent(Stopped()) == [Join()], "the store that should grant a restart is away"
 
 
-def test_a_failure_without_a_restart_left_that_turns_out_as_the_loss_of_an_agent_ends_nothing() -> None:
-    agent = Agent("group")
+@pytest.mark.parametrize("policy", ["group", "spare"])
+@pytest.mark.parametrize("stopped_first", [True, False])
+def test_a_failure_that_turns_out_as_the_loss_of_an_agent_costs_no_restart(policy: Policy, stopped_first: bool) -> None:
+    agent = Agent(policy)
     agent.join()
     agent(WorkerExited(0, failed=True))
-    agent(Answered("1", granted=False, text="none left"))
-    assert agent(Stopped()) == [Doubt(6.0)]
-    assert agent(MembershipChanged(left=("agent-1",))) == [Join()]
+    events: list[Event] = [Stopped(), MembershipChanged(left=("agent-1",))]
+    effects = [effect for event in (events if stopped_first else reversed(events)) for effect in agent(event)]
+    assert effects == [CancelAsk(), Join()]
 
 
 def test_a_failure_without_a_restart_left_ends_the_job_for_all() -> None:
@@ -338,16 +334,23 @@ def test_a_failure_without_a_restart_left_ends_the_job_for_all() -> None:
     agent.join()
     agent(WorkerExited(0, failed=True))
     agent(Answered("1", granted=False, text="none left"))
-    agent(Stopped())
-    assert agent(DoubtOver()) == [Close("failed: none left"), End(1, "none left")]
+    assert agent(Stopped()) == [Close("failed: none left"), End(1, "none left")]
 
 
-def test_where_nobody_can_have_been_lost_a_failure_ends_the_job_at_once() -> None:
-    for agent, agents in ((Agent("group"), 1), (Agent("group", doubt=0.0), 2)):
-        agent.join(agents=agents)
-        agent(WorkerExited(0, failed=True))
-        agent(Answered("1", granted=False, text="none left"))
-        assert agent(Stopped()) == [Close("failed: none left"), End(1, "none left")]
+@pytest.mark.parametrize(("policy", "agents", "loss"), [("group", 1, 6.0), ("group", 2, 0.0), ("spare", 1, 6.0), ("worker", 2, 6.0)])
+def test_where_no_other_agent_can_have_been_the_cause_there_is_no_roll_call(policy: Policy, agents: int, loss: float) -> None:
+    agent = Agent(policy, loss=loss)
+    agent.join(agents=agents)
+    assert [effect.roll_call for effect in agent(WorkerExited(0, failed=True)) if isinstance(effect, AskRestart)] == [0.0]
+
+
+def test_workers_run_on_when_the_job_has_finished_without_the_round_that_their_agent_wanted() -> None:
+    agent = Agent("worker")
+    agent.join()
+    agent(MembershipChanged(waiting=1))
+    assert agent(JoinFailed("finished", "closed: finished")) == []
+    agent(WorkerExited(0, failed=False))
+    assert agent(WorkerExited(1, failed=False)) == [MarkDone(failed=False), End(0)]
 
 
 def test_a_signal_goes_to_the_workers_and_a_second_one_ends_them_at_once() -> None:
@@ -361,7 +364,7 @@ def test_a_signal_goes_to_the_workers_and_a_second_one_ends_them_at_once() -> No
 def test_a_rendezvous_that_was_closed_in_failure_stops_the_workers_and_one_that_finished_does_not() -> None:
     agent = Agent("group")
     agent.join()
-    assert agent(MembershipChanged(closed=FINISHED)) == []
+    assert agent(MembershipChanged(closed="for people", finished=True)) == []
     agent(MembershipChanged(closed="failed: none left"))
     assert agent(Stopped())[-1] == End(1, "the rendezvous was closed: failed: none left")
 
@@ -385,7 +388,7 @@ def test_every_pair_of_kinds_of_events_is_met() -> None:
             agent(story[-1])
         met.update((type(first), type(second)) for first, second in itertools.pairwise(story))
     kinds = {kind for pair in met for kind in pair}
-    assert len(kinds) == 9
+    assert len(kinds) == 8
     missing = set(itertools.product(kinds, kinds)) - met
     # Some cannot follow each other: an answer is there once, and a doubt begins only after a stop.
     assert len(missing) < 35, missing
