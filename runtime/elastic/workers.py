@@ -103,6 +103,7 @@ class Workers:
         self.membership_file = directory / "membership.json"
         self._beat_at = environment.now()
         self._was_paused = False
+        self._beating = trio.CancelScope()
         self._guardian, self._guarded = _start_guardian(self._mark, settings.fence_seconds)
 
     @property
@@ -116,22 +117,23 @@ class Workers:
         return [worker for worker in self.current.values() if worker.status is None]
 
     async def beat(self) -> None:
-        """Tell the guardian, until cancelled, that the agent runs; start another one if somebody has killed it."""
-        while True:
-            # Whoever sees a worker end in the same moment must still hear of the pause.
-            self._was_paused = self.was_paused
-            self._beat_at = self._environment.now()
-            try:
-                os.write(self._guarded, b".")
-            except BlockingIOError:
-                # It is stopped itself, and has enough to read when it goes on.
-                pass
-            except BrokenPipeError:
-                logger.warning("the guardian of this agent was killed; here is another one")
-                os.close(self._guarded)
-                self._guardian.wait()
-                self._guardian, self._guarded = _start_guardian(self._mark, self._settings.fence_seconds)
-            await trio.sleep(self._settings.fence_seconds / BEATS)
+        """Tell the guardian, until `aclose` or cancelled, that the agent runs; start another one if somebody has killed it."""
+        with self._beating:
+            while True:
+                # Whoever sees a worker end in the same moment must still hear of the pause.
+                self._was_paused = self.was_paused
+                self._beat_at = self._environment.now()
+                try:
+                    os.write(self._guarded, b".")
+                except BlockingIOError:
+                    # It is stopped itself, and has enough to read when it goes on.
+                    pass
+                except BrokenPipeError:
+                    logger.warning("the guardian of this agent was killed; here is another one")
+                    os.close(self._guarded)
+                    self._guardian.wait()
+                    self._guardian, self._guarded = _start_guardian(self._mark, self._settings.fence_seconds)
+                await trio.sleep(self._settings.fence_seconds / BEATS)
 
     @property
     def was_paused(self) -> bool:
@@ -265,6 +267,8 @@ class Workers:
             await self._all_ended()
         for worker in self.current.values():
             worker.following.cancel()
+        # Before the pipe is closed: its number may be another file's a moment later.
+        self._beating.cancel()
         os.close(self._guarded)
         with trio.move_on_after(KILL_SECONDS) as waiting:
             await trio.to_thread.run_sync(self._guardian.wait, abandon_on_cancel=True)

@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from runtime.elastic import workers
 from runtime.elastic.agent import Agent, Outcome
 from runtime.elastic.failures import Failure
 from runtime.elastic.machine import Policy, Rules
@@ -209,6 +210,40 @@ async def test_survivors_of_a_lost_agent_go_on_without_a_restart_being_counted(t
         assert (await outcome_of(first)).code == 0
 
 
+async def test_a_failure_without_a_restart_left_ends_an_elastic_job_as_soon_as_all_agents_have_said_that_they_are_there(
+    tmp_path: Path,
+) -> None:
+    async with job(tmp_path, least=1, loss_seconds=1000.0) as running:
+        # An agent whose workers have finished is not lost either, though it is not there any more.
+        agents = [running.start("a")]
+        await running.until_world(1)
+        agents += [running.start("b"), running.start("c")]
+        found = await running.until_world(3)
+        running.order(found[2], "0")
+        await running.until(lambda now: len(now) == 2)
+        running.order(found[1], "3")
+        ended = [(await outcome_of(agent)).code for agent in agents]
+        assert sorted(ended) == [0, 1, 1]
+
+
+async def test_a_failure_that_a_lost_agent_has_caused_costs_no_restart_although_there_is_one(tmp_path: Path) -> None:
+    async with job(tmp_path, loss_seconds=1000.0) as running:
+        agents = {"a": running.start("a", max_restarts=1)}
+        await running.until_world(1)
+        agents["b"] = running.start("b", max_restarts=1)
+        before = await running.until_world(2)
+        name = running.rendezvous.roster[int(before[1]["GROUP_RANK"])]
+        # It is gone, and nobody knows yet: it says nothing any more.
+        gone = agents[before[1]["agent"]]
+        running.rendezvous.unheard.add(name)
+        running.order(before[0], "3")
+        await running.until(lambda now: before[0]["pid"] not in {each["pid"] for each in now})
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        gone.scope.cancel()
+        after = await running.until_world(1)
+        assert (after[0]["agent"], after[0]["TORCHELASTIC_RESTART_COUNT"]) == (before[0]["agent"], "0")
+
+
 async def test_only_the_failed_worker_is_restarted_where_workers_are_independent(tmp_path: Path) -> None:
     async with job(tmp_path, least=2, policy="worker") as running:
         for name in "ab":
@@ -296,6 +331,16 @@ async def test_a_guardian_that_somebody_kills_is_replaced(tmp_path: Path) -> Non
         os.kill(first, signal.SIGKILL)
         await running.until(lambda _: agent.agent.guardian_pid != first)
         assert [each["pid"] for each in running.workers()] == [worker["pid"]]
+
+
+async def test_a_guardian_hears_nothing_any_more_when_its_pipe_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So often that it would happen while the agent waits for the guardian's end.
+    monkeypatch.setattr(workers, "BEATS", 100_000)
+    async with job(tmp_path) as running:
+        agent = running.start("a", fence_seconds=30.0)
+        (worker,) = await running.until_world(1)
+        running.order(worker, "0")
+        assert (await outcome_of(agent)).code == 0
 
 
 async def test_a_rendezvous_that_is_not_there_yet_is_waited_for_and_signals_still_count(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -59,31 +59,20 @@ class Job:
         self.place = place
         (place / "worker.py").write_text(WORKER)
         (place / "rendezvous").mkdir()
-        self.agents: list[subprocess.Popen[str]] = []
+        self.agents: list[subprocess.Popen[bytes]] = []
 
-    def start(self, nodes: str, *options: str) -> subprocess.Popen[str]:
+    def start(self, nodes: str, *options: str) -> subprocess.Popen[bytes]:
         conf = "last_call_timeout=0.5,keep_alive_interval=0.5,join_timeout=30"
         rendezvous = ["--rdzv-backend", "file", "--rdzv-endpoint", str(self.place / "rendezvous"), "--rdzv-id", "job", "--rdzv-conf", conf]
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "runtime.command_line",
-                "run",
-                "--nnodes",
-                nodes,
-                *rendezvous,
-                *options,
-                "worker.py",
-                str(self.place),
-            ],
-            cwd=self.place,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        command = [sys.executable, "-P", "-m", "runtime.command_line", "run", "--nnodes", nodes, *rendezvous, *options]
+        with (self.place / f"agent-{len(self.agents)}").open("wb") as output:
+            process = subprocess.Popen(
+                [*command, "worker.py", str(self.place)],
+                cwd=self.place,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.DEVNULL,
+                stderr=output,
+            )
         self.agents.append(process)
         return process
 
@@ -108,6 +97,11 @@ class Job:
         (self.place / f"{name}.new").rename(self.place / name)
 
 
+def codes(agents: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """How they end."""
+    return [agent.wait(LIMIT) for agent in agents]
+
+
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -125,7 +119,10 @@ def job(tmp_path: Path) -> Iterator[Job]:
     yield opened
     for process in opened.agents:
         process.kill()
-        process.communicate()
+        process.wait()
+    for path in sorted(tmp_path.glob("agent-*")):
+        # For whoever reads why a test failed.
+        sys.stderr.write(f"{path.name}:\n{path.read_text()}")
 
 
 def test_a_job_loses_an_agent_goes_on_gains_one_and_finishes(job: Job) -> None:
@@ -137,7 +134,7 @@ def test_a_job_loses_an_agent_goes_on_gains_one_and_finishes(job: Job) -> None:
     agents[0] = job.start("1:3", "--nproc-per-node", "2")
     assert {each.restarts for each in job.until_world(4)} == {0}, "who comes and goes costs no restart"
     job.order("finish")
-    assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
+    assert codes(agents) == [0, 0]
     late = job.start("1:3", "--nproc-per-node", "2")
     assert late.wait(LIMIT) == 0, "there is nothing left to do"
 
@@ -161,13 +158,14 @@ def test_all_agents_tell_of_one_root_cause_and_restart_together(job: Job) -> Non
     job.until_world(2)
     job.order("fail", rank="1")
     # The second time is one too many.
-    outputs = [agent.communicate(timeout=LIMIT)[1] for agent in agents]
-    assert [agent.returncode for agent in agents] == [1, 1]
-    for output in outputs:
+    assert codes(agents) == [1, 1]
+    for number in range(2):
+        output = (job.place / f"agent-{number}").read_text()
         report = output[output.index("job job failed") :]
         assert "root cause: rank 1 " in report
         assert "ValueError: on purpose" in report
-    assert sum(int(json.loads(path.read_text())["TORCHELASTIC_RESTART_COUNT"]) == 1 for path in job.place.glob("*.json")) == 2
+    lives = [json.loads(path.read_text()) for path in job.place.glob("*.json")]
+    assert {int(life["TORCHELASTIC_RESTART_COUNT"]) for life in lives if life["RANK"] == "1"} == {0, 1}
 
 
 def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Job) -> None:
@@ -180,7 +178,7 @@ def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Jo
     after = job.until(lambda found: len(found) == 2 and found[1].pid != before[1].pid)
     assert after[0] == before[0]
     job.order("finish")
-    assert [agent.wait(LIMIT) for agent in (*agents, spare) if agent is not gone] == [0, 0]
+    assert codes([agent for agent in (*agents, spare) if agent is not gone]) == [0, 0]
 
 
 def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(job: Job) -> None:
@@ -195,7 +193,7 @@ def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_
     agents[0].send_signal(signal.SIGCONT)
     assert {each.restarts for each in job.until_world(2)} == {0}, "it comes again, and no restart was counted"
     job.order("finish")
-    assert [agent.wait(LIMIT) for agent in agents] == [0, 0]
+    assert codes(agents) == [0, 0]
 
 
 @pytest.mark.parametrize(
