@@ -39,8 +39,6 @@ ROLL_CALL, HERE = "elastic/roll-call", "elastic/here/{}"
 CUT_OFF_SECONDS = 3.0
 """So long a handler that cannot reach its store is asked again, before this agent counts as cut off: less than a lease."""
 PAUSE_SECONDS = 0.5
-FIRST_SECONDS = 60.0
-"""So long a store that was never there is waited for: it may be started at the same time as the agents."""
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
 _FAR_AWAY = ("192.0.2.1", "9")
 """An address that nobody has (RFC 5737): the way to it begins like the way to anybody outside."""
@@ -161,7 +159,7 @@ class Rounds:
             await self.aclose()
             before = None
         delay = FIRST_DELAY
-        deadline = self._environment.now() + (self._settings.join_timeout if self.info is not None else FIRST_SECONDS)
+        deadline = self._environment.now() + self._settings.join_timeout
         while True:
             try:
                 if self._handler is None:
@@ -175,8 +173,8 @@ class Rounds:
             except RendezvousStateError as error:
                 raise JoinError(JoinFailed("other", str(error))) from error
             except RendezvousConnectionError as error:
-                if isinstance(error.__cause__, HandshakeError):
-                    # Somebody is there, and it is not whom this agent looks for: waiting changes nothing.
+                if self._handler is None and (self.info is None or isinstance(error.__cause__, HandshakeError)):
+                    # It was never there, and has been waited for; or it is somebody else: waiting changes nothing.
                     raise JoinError(JoinFailed("other", str(error))) from error
                 if not order.patient or self._environment.now() >= deadline:
                     raise JoinError(JoinFailed("lost", str(error))) from error

@@ -135,7 +135,8 @@ async def open_client(
                     await station.peers.close(1.0)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise unwrap(group) from None
+        error = unwrap(group)
+        raise error from error.__cause__
 
 
 async def _contact(station: Station, address: str) -> Link:
@@ -145,16 +146,23 @@ async def _contact(station: Station, address: str) -> Link:
     except HandshakeError as error:
         raise type(error)(f"{address}: {error}") from None
     except ProtocolError as error:
-        raise JoinError(f"what answers at {address} does not speak as a node does ({error}); check the address") from None
+        raise JoinError(f"what answers at {address} does not speak as a node does ({error}); check the address") from error
     except trio.TooSlowError:
         raise JoinError(
             f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?"
         ) from None
     except OSError as error:
-        reason = error.strerror or (str(error.__cause__) if error.__cause__ else str(error))
+        reason = error.strerror or _reason(error)
         raise JoinError(f"no node answers at {address} ({reason}); start one with `understudy node`, or check the address") from None
     except ValueError as error:
-        raise JoinError(str(error)) from None
+        raise JoinError(str(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Why no connection came about, as the system says it of the first address that was tried."""
+    while (inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__) is not None:
+        error = inner
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
 def _no_host(station: Station, nursery: trio.Nursery, environment: Environment) -> Host:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 import trio
 
-from actors.errors import HandshakeError, JoinError
+from actors.errors import HandshakeError, JoinError, ProtocolError
 from runtime.environment import Environment
 from runtime.exception_groups import unwrap
 from runtime.links.transports import SocketNetwork, is_loopback, split_address
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from runtime.store.etcd.address import EtcdAddress
 
 CLUSTER_OPTIONS = ("cluster", "secret_file")
+
+CONNECT_SECONDS = 2.5
+"""How long a member of an etcd may take to accept a connection and answer."""
+FIRST_SERVER_ERROR = 500
 
 logger = logging.getLogger("understudy.rendezvous")
 
@@ -94,6 +99,7 @@ def _cluster(parameters: RendezvousParameters, environment: Environment) -> Open
 async def _open_cluster(addresses: list[str], cluster: str, secret: bytes, environment: Environment) -> AsyncIterator[Store]:
     """The store of a cluster, by the first of its nodes that answers. Raises `JoinError` or a `HandshakeError`."""
     failures: list[str] = []
+    cause: Exception | None = None
     async with AsyncExitStack() as stack:
         for address in addresses:
             try:
@@ -104,10 +110,12 @@ async def _open_cluster(addresses: list[str], cluster: str, secret: bytes, envir
                 if len(addresses) == 1:
                     raise
                 failures.append(str(error))
+                # One that is not there yet tells more of what may come than one that is somebody else.
+                cause = error if cause is None or isinstance(cause, HandshakeError) else cause
                 continue
             yield await stack.enter_async_context(_store_of(client, cluster, environment))
             return
-        raise JoinError("; ".join(failures))
+        raise JoinError("; ".join(failures)) from cause
 
 
 @asynccontextmanager
@@ -141,7 +149,52 @@ def _etcd(parameters: RendezvousParameters, environment: Environment) -> OpenSto
 
     endpoint = parameters.endpoint
     address = EtcdAddress.parse(endpoint if "://" in endpoint else f"etcd://{endpoint}")
-    return partial(_open_etcd, address, str(parameters.get("cluster", "understudy")), environment)
+    return partial(_reach_etcd, address, str(parameters.get("cluster", "understudy")), environment)
+
+
+@asynccontextmanager
+async def _reach_etcd(address: EtcdAddress, cluster: str, environment: Environment) -> AsyncIterator[Store]:
+    """The store, if a member of the etcd answers. Raises `JoinError` at once if none does, because of a `ProtocolError` if others do."""
+    from runtime.store.etcd.connection import LostError, NotSentError
+
+    failures: list[str] = []
+    foreign: ProtocolError | None = None
+    for host, port in address.endpoints:
+        try:
+            with trio.fail_after(CONNECT_SECONDS):
+                await _greet_etcd(host, port, address)
+            break
+        except ProtocolError as error:
+            foreign = error
+            failures.append(str(error))
+        except (NotSentError, LostError, trio.TooSlowError) as error:
+            failures.append(str(error) or f"{host}:{port}: no answer within {CONNECT_SECONDS:g} s")
+    else:
+        text = f"no member of the etcd at {address} answers: {'; '.join(failures)}; is it running, and is this its address?"
+        raise JoinError(text) from (foreign if len(failures) == 1 else None)
+    async with _open_etcd(address, cluster, environment) as store:
+        yield store
+
+
+async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
+    """See whether an etcd answers, in whatever words. Raises `ProtocolError`, `NotSentError` or `LostError`."""
+    from runtime.store.etcd.connection import Connection, ForeignError, trust_of
+
+    connection = await Connection.opened(host, port, trust_of(address))
+    try:
+        await connection.send("/v3/maintenance/status", b"{}", "")
+        status, body = await connection.status(), await connection.body()
+    except ForeignError as error:
+        raise ProtocolError(str(error)) from error
+    finally:
+        connection.close()
+    try:
+        is_etcd = isinstance(json.loads(body), dict)
+    except ValueError:
+        is_etcd = False
+    # What stands before an etcd that is not up yet answers for it, with an error of a server's.
+    if not is_etcd and status < FIRST_SERVER_ERROR:
+        raise ProtocolError(f"{host}:{port}: {body[:60]!r} is no answer of etcd's")
 
 
 @asynccontextmanager

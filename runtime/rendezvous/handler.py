@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
 
 import trio
 
-from actors.errors import LeaseLostError, StoreDataError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError, UnderstudyError
+from actors.errors import (
+    HandshakeError,
+    HandshakeTimeoutError,
+    JoinError,
+    LeaseLostError,
+    ProtocolError,
+    StoreDataError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+    UnderstudyError,
+)
 from runtime.environment import Environment
 from runtime.exception_groups import unwrap
 from runtime.rendezvous import machine
@@ -36,6 +47,8 @@ from runtime.store.interface import Compare, Delete, Operation, Put, Store
 OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 
 BATCH = 100
+FIRST_DELAY, LONGEST_DELAY = 0.2, 2.0
+"""Seconds between two attempts to reach a store that was not there yet."""
 
 logger = logging.getLogger("understudy.rendezvous")
 
@@ -44,7 +57,8 @@ class StoreHandler:
     """See `runtime.rendezvous.interface.RendezvousHandler`. Open it first: `async with handler:`; leaving the block leaves the rendezvous,
     which is not closed by that.
 
-    Entering raises `RendezvousConnectionError` if the store is not to be reached.
+    Entering raises `RendezvousConnectionError` if the store is not to be reached: at once if somebody else is there, after the
+    `connect_timeout` if nobody answers, after the `join` timeout if the endpoint's own store is away. What is waited for is logged.
     """
 
     def __init__(self, settings: AgentSettings, environment: Environment, open_store: OpenStore) -> None:
@@ -181,12 +195,7 @@ class StoreHandler:
     async def _opened(self) -> AsyncIterator[None]:
         try:
             async with AsyncExitStack() as stack:
-                try:
-                    store = await stack.enter_async_context(self._open_store())
-                    view = View(store, self._keys, self._environment)
-                    await view.refresh()
-                except (UnderstudyError, OSError) as error:
-                    raise self._connection(error) from error
+                store, view = await self._reach_store(stack)
                 async with trio.open_nursery() as nursery:
                     self._store, self._view, self._nursery = store, view, nursery
                     self._presence = Presence(store, self._keys, self._settings, self._environment, view)
@@ -201,6 +210,39 @@ class StoreHandler:
                         nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise unwrap(group) from None
+
+    async def _reach_store(self, stack: AsyncExitStack) -> tuple[Store, View]:
+        """Open the store, for as long as `stack`, and look at what is there; with patience for one that comes up at the same time."""
+        began, delay, said = self._environment.now(), FIRST_DELAY, ""
+        while True:
+            try:
+                async with AsyncExitStack() as attempt:
+                    store = await attempt.enter_async_context(self._open_store())
+                    view = View(store, self._keys, self._environment)
+                    await view.refresh()
+                    await stack.enter_async_context(attempt.pop_all())
+                return store, view
+            except (UnderstudyError, OSError) as error:
+                left = began + self._patience_with(error) - self._environment.now()
+                if left <= 0:
+                    raise self._connection(error) from error
+                if str(error) != said:
+                    logger.warning("%s; trying again for %.0f s", self._connection(error), left)
+                    said = str(error)
+            await trio.sleep(min(left, delay * (0.5 + self._environment.random())))
+            delay = min(2 * delay, LONGEST_DELAY)
+
+    def _patience_with(self, error: Exception) -> float:
+        """For how many seconds it is worth trying."""
+        causes = list(_causes(error))
+        somebody_else = any(
+            isinstance(cause, HandshakeError | ProtocolError | ValueError) and not isinstance(cause, HandshakeTimeoutError) for cause in causes
+        )
+        if isinstance(error, JoinError | HandshakeError) and not somebody_else:
+            return min(self._settings.connect_timeout, self._settings.timeout.join)
+        if isinstance(error, StoreUnavailableError) and not any(isinstance(cause, OSError) for cause in causes):
+            return self._settings.timeout.join
+        return 0.0
 
     def _check_open(self) -> None:
         if self._stack is None:
@@ -368,3 +410,10 @@ class StoreHandler:
         if fail.trouble == "timeout":
             return RendezvousTimeoutError(text)
         return RendezvousMismatchError(text)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """It, what it came of, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__

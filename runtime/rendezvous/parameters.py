@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import attrs
 
 TIMEOUT_OPTIONS = ("join_timeout", "timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout")
-AGENT_OPTIONS = (*TIMEOUT_OPTIONS, "keep_alive_interval", "keep_alive_max_attempt", "retention", "store_timeout")
+AGENT_OPTIONS = (*TIMEOUT_OPTIONS, "keep_alive_interval", "keep_alive_max_attempt", "connect_timeout", "retention", "store_timeout")
 """Those that every back-end of ours takes; see `AgentSettings`."""
 
 TRUE = ("1", "true", "t", "yes", "y")
@@ -141,6 +141,8 @@ class AgentSettings:
     """Seconds between two renewals of the agent's lease."""
     lease_seconds: float = 15.0
     """Without a renewal for so long an agent counts as dead: `keep_alive_interval` times `keep_alive_max_attempt`."""
+    connect_timeout: float = 30.0
+    """Seconds for which an endpoint at which nobody answers is asked again; 0: once."""
     retention: float = 7200.0
     """Seconds that what a job has written stays after its last agent has gone."""
     store_timeout: float = 300.0
@@ -153,14 +155,18 @@ class AgentSettings:
         parameters.check_options((*AGENT_OPTIONS, *more_options))
         interval = parameters.get_as_seconds("keep_alive_interval", 5.0)
         attempts = parameters.get_as_int("keep_alive_max_attempt", 3) or 0
+        connect_timeout = parameters.get_as_seconds("connect_timeout", 30.0)
         retention = parameters.get_as_seconds("retention", 7200.0)
         store_timeout = parameters.get_as_seconds("store_timeout", 300.0)
         if interval <= 0:
             raise ValueError(f"The keep_alive_interval ({interval:g} s) must be positive.")
         if attempts < 2:
             raise ValueError(f"keep_alive_max_attempt is at least 2, so that one lost renewal ends nothing; not {attempts}")
+        if connect_timeout < 0:
+            raise ValueError(f"The connect_timeout ({connect_timeout:g} s) must not be negative.")
         if retention <= interval * attempts:
             raise ValueError(f"retention ({retention:g} s) is longer than the lease of an agent ({interval * attempts:g} s)")
         if store_timeout <= 0:
             raise ValueError(f"The store_timeout ({store_timeout:g} s) must be positive.")
-        return cls(parameters, RendezvousTimeout.of(parameters), interval, interval * attempts, retention, store_timeout, wanted)
+        timeout = RendezvousTimeout.of(parameters)
+        return cls(parameters, timeout, interval, interval * attempts, connect_timeout, retention, store_timeout, wanted)

@@ -232,10 +232,9 @@ async def test_a_failure_that_a_lost_agent_has_caused_costs_no_restart_although_
         await running.until_world(1)
         agents["b"] = running.start("b", max_restarts=1)
         before = await running.until_world(2)
-        name = running.rendezvous.roster[int(before[1]["GROUP_RANK"])]
-        # It is gone, and nobody knows yet: it says nothing any more.
         gone = agents[before[1]["agent"]]
-        running.rendezvous.unheard.add(name)
+        # What it answers for is gone, and nobody knows yet.
+        gone.agent._workers._was_paused = True
         running.order(before[0], "3")
         await running.until(lambda now: before[0]["pid"] not in {each["pid"] for each in now})
         await trio.testing.wait_all_tasks_blocked(0.1)
@@ -343,32 +342,52 @@ async def test_a_guardian_hears_nothing_any_more_when_its_pipe_is_closed(tmp_pat
         assert (await outcome_of(agent)).code == 0
 
 
-async def test_a_rendezvous_that_is_not_there_yet_is_waited_for_and_signals_still_count(tmp_path: Path) -> None:
+class SlowHandler(FakeHandler):
+    """One whose rendezvous is not there yet."""
+
+    async def __aenter__(self) -> FakeHandler:
+        await trio.sleep_forever()
+
+
+async def test_an_agent_that_waits_for_its_rendezvous_to_be_there_listens_to_signals(tmp_path: Path) -> None:
     async with job(tmp_path) as running:
-        tries: list[int] = []
-        make = running.rendezvous.handler
+        running.rendezvous.handler = lambda: SlowHandler(running.rendezvous, "a")  # type: ignore[method-assign]
+        agent = running.start("a", signals=(signal.SIGUSR2,))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert (await outcome_of(agent)).code == 128 + signal.SIGUSR2
+
+
+class AbsentHandler(FakeHandler):
+    """One whose rendezvous was not there for as long as it was to be waited for."""
+
+    async def __aenter__(self) -> FakeHandler:
+        raise RendezvousConnectionError("nobody answers at nowhere:7400")
+
+
+async def test_a_rendezvous_that_was_never_there_ends_the_agent_with_what_was_wrong(tmp_path: Path) -> None:
+    async with job(tmp_path) as running:
+        running.rendezvous.handler = lambda: AbsentHandler(running.rendezvous, "a")  # type: ignore[method-assign]
+        outcome = await outcome_of(running.start("a"))
+        assert (outcome.code, outcome.text) == (1, "nobody answers at nowhere:7400")
+
+
+async def test_a_rendezvous_that_was_there_once_is_tried_again_by_who_comes_back(tmp_path: Path) -> None:
+    async with job(tmp_path, policy="spare") as running:
+        make, tries = running.rendezvous.handler, list[int]()
 
         def handler() -> FakeHandler:
             tries.append(1)
-            if len(tries) < 3:
-                raise RendezvousConnectionError("not there yet")
-            return make()
+            return AbsentHandler(running.rendezvous, "a") if len(tries) in (2, 3) else make()
 
         running.rendezvous.handler = handler  # type: ignore[method-assign]
-        agent = running.start("a", signals=(signal.SIGUSR2,))
-        (worker,) = await running.until_world(1)
-        assert len(tries) == 3
-        running.order(worker, "0")
+        agent = running.start("a", max_restarts=1)
+        (before,) = await running.until_world(1)
+        running.order(before, "3")
+        (after,) = await running.until(lambda found: len(found) == 1 and found[0]["pid"] != before["pid"])
+        assert len(tries) == 4
+        running.order(after, "0")
         assert (await outcome_of(agent)).code == 0
-        running.rendezvous.handler = _refused  # type: ignore[method-assign]
-        second = running.start("b", signals=(signal.SIGUSR2,))
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        os.kill(os.getpid(), signal.SIGUSR2)
-        assert (await outcome_of(second)).code == 128 + signal.SIGUSR2
-
-
-def _refused() -> FakeHandler:
-    raise RendezvousConnectionError("never there")
 
 
 async def test_cancelling_an_agent_ends_its_workers_and_all_that_they_started(tmp_path: Path) -> None:

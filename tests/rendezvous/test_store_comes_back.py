@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
+import pytest
 import trio
 
 from runtime import open_node
@@ -97,3 +99,54 @@ async def test_agents_of_a_cluster_over_etcd_need_none_of_its_nodes_once_they_ar
             await trio.sleep(0.5)
             await info.store.set("key", b"1")
             assert (await handler.next_rendezvous()).round == info.round + 1
+
+
+async def waited_for(log: pytest.LogCaptureFixture, text: str) -> None:
+    """Until it has been said that somebody is waited for."""
+    with trio.fail_after(20):
+        while text not in log.text:  # noqa: ASYNC110 - a log sets no event
+            await trio.sleep(0.01)
+
+
+async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    async with trio.open_nursery() as nursery:
+        opened = trio.Event()
+
+        async def come() -> None:
+            async with make("understudy", address) as handler:
+                assert (await handler.next_rendezvous()).world_size == 1
+            opened.set()
+
+        nursery.start_soon(come)
+        await waited_for(caplog, "Connection refused")
+        assert "trying again for 30 s" in caplog.text
+        async with open_node(listen=address):
+            with trio.fail_after(20):
+                await opened.wait()
+    assert caplog.text.count("trying again") == 1, "once is enough"
+
+
+@needs_etcd
+async def test_an_etcd_that_is_away_is_waited_for_by_who_comes(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_etcd(1) as server, trio.open_nursery() as nursery, open_node(store=server.address) as node:
+        opened: list[str] = []
+        done = trio.Event()
+
+        async def come(backend: str, endpoint: str) -> None:
+            # Without patience for an endpoint at which nobody answers: the node does.
+            patience = 0 if backend == "understudy" else 30
+            async with create_handler(RendezvousParameters(backend, endpoint, backend, 1, 2, connect_timeout=patience)):
+                opened.append(backend)
+                if len(opened) == 2:
+                    done.set()
+
+        server.kill(0)
+        nursery.start_soon(come, "etcd", server.address)
+        nursery.start_soon(come, "understudy", node.address)
+        await waited_for(caplog, "the rendezvous of 'etcd' at")
+        await waited_for(caplog, "the rendezvous of 'understudy' at")
+        await server.start(0)
+        with trio.fail_after(30):
+            await done.wait()

@@ -20,7 +20,7 @@ from runtime.rendezvous.state import Keys
 from runtime.store import service
 from runtime.store.etcd import gateway
 
-QUICK = {"keep_alive_interval": 0.3, "keep_alive_max_attempt": 3, "last_call_timeout": 0, "close_timeout": 1}
+QUICK = {"keep_alive_interval": 0.3, "keep_alive_max_attempt": 3, "last_call_timeout": 0, "close_timeout": 1, "connect_timeout": 0, "join_timeout": 20}
 
 
 def make(backend: str, endpoint: str | Path, **options: object) -> OpenableHandler:
@@ -57,8 +57,10 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno", b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00" * 64])
 async def test_who_speaks_another_protocol_is_no_endpoint(backend: str, answer: bytes) -> None:
     async with answering(answer) as address:
+        # At once, however long an endpoint is waited for at which nobody answers; but a line that HTTP might begin with is no answer yet.
+        patience = 0 if backend == "etcd" and answer.startswith(b"SSH") else 1000
         with trio.fail_after(40), pytest.raises(RendezvousConnectionError, match=f"'job' at '{address}' cannot be reached"):
-            async with make(backend, address):
+            async with make(backend, address, connect_timeout=patience, join_timeout=1000):
                 pass
 
 
