@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import math
 import socket
@@ -30,11 +31,11 @@ from runtime.rendezvous.errors import (
     RoundOverError,
     StoreTimeoutError,
 )
-from runtime.rendezvous.interface import RendezvousChange, RendezvousHandler, RendezvousInfo
+from runtime.rendezvous.interface import RendezvousChange, RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 logger = logging.getLogger("understudy.elastic")
 
-MEMBER, PLACES, MASTER = "elastic/members/{}", "elastic/places", "elastic/master"
+MEMBER, PLACES = "elastic/members/{}", "elastic/places"
 ROLL_CALL, HERE = "elastic/roll-call", "elastic/here/{}"
 CUT_OFF_SECONDS = 3.0
 """So long a handler that cannot reach its store is asked again, before this agent counts as cut off: less than a lease."""
@@ -321,9 +322,10 @@ class Rounds:
             self._reservation.close()
             self._reservation = None
         if placement.own.group_rank == 0:
-            await info.store.set(MASTER, f"{self._master_address} {self._reserve()}".encode())
-        address, _, port = (await info.store.get(MASTER, timeout=timeout)).decode().rpartition(" ")
-        return placement.at(address, int(port))
+            where = await RendezvousStoreInfo.build(0, info.store, self._master_address, self._reserve())
+        else:
+            where = await RendezvousStoreInfo.build(placement.own.group_rank, info.store, timeout=timeout)
+        return placement.at(where.master_addr, where.master_port)
 
     def _reserve(self) -> int:
         """The port of rank 0: bound here before anybody hears of it, and kept for as long as this agent has rank 0."""
@@ -337,18 +339,26 @@ class Rounds:
 def own_address(endpoint: str) -> str:
     """The address of this machine from which `endpoint` (HOST:PORT, the first of several, with or without a scheme) is reached.
 
-    Nothing is sent. Not a host name: others may know it by another, or not at all. For an endpoint that is no address, such as a shared
-    directory, the address that leads out of this machine; the loopback address where none does.
+    Nothing is sent. Not a host name: others may know it by another, or not at all. For an endpoint that is on this machine, or is no
+    address, such as a shared directory, the address that leads out of this machine, for agents elsewhere could not reach it by its
+    loopback address; that one where there is no other.
     """
     first = endpoint.rpartition("://")[2].partition(",")[0].rpartition("@")[2]
     host, _, port = first.partition("/")[0].rpartition(":")
-    if not host or not port.isdecimal():
-        host, port = _FAR_AWAY
+    found = _source_for(host.strip("[]"), port) if host and port.isdecimal() else ""
+    if not found or ipaddress.ip_address(found).is_loopback:
+        found = _source_for(*_FAR_AWAY) or found
+    return found or "127.0.0.1"
+
+
+def _source_for(host: str, port: str) -> str:
+    """The address from which this machine would send there; "" if there is no way."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
-            found: str = probe.getsockname()[0]
+            # An address of the link alone has the name of its interface behind it, which means nothing elsewhere.
+            found: str = probe.getsockname()[0].partition("%")[0]
             return found
     except OSError:
-        return "127.0.0.1"
+        return ""

@@ -135,8 +135,8 @@ async def open_client(
                     await station.peers.close(1.0)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        error = unwrap(group)
-        raise error from error.__cause__
+        found = unwrap(group)
+        raise found from found.__cause__
 
 
 async def _contact(station: Station, address: str) -> Link:

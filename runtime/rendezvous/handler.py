@@ -151,9 +151,12 @@ class StoreHandler:
         """See `RendezvousHandler.set_closed`. Raises `RendezvousTimeoutError` if that cannot be made known within the `close` timeout."""
         await self._change(lambda state: machine.close(state, reason, finished=finished), "closed")
 
-    async def reopen(self) -> None:
-        """Let rounds follow again after `set_closed`: an operator's decision. Raises like `set_closed`."""
+    async def reopen(self) -> bool:
+        """Let rounds follow again after `set_closed`: an operator's decision. False if it is not closed. Raises like `set_closed`."""
+        if not await self.is_closed():
+            return False
         await self._change(machine.reopen, "opened again")
+        return True
 
     async def num_nodes_waiting(self) -> int:
         """See `RendezvousHandler.num_nodes_waiting`."""
@@ -236,7 +239,8 @@ class StoreHandler:
         """For how many seconds it is worth trying."""
         causes = list(_causes(error))
         somebody_else = any(
-            isinstance(cause, HandshakeError | ProtocolError | ValueError) and not isinstance(cause, HandshakeTimeoutError) for cause in causes
+            isinstance(cause, HandshakeError | ProtocolError | ValueError) and not isinstance(cause, HandshakeTimeoutError)
+            for cause in causes
         )
         if isinstance(error, JoinError | HandshakeError) and not somebody_else:
             return min(self._settings.connect_timeout, self._settings.timeout.join)

@@ -6,7 +6,7 @@ After torchelastic's `RendezvousHandler` and c10d's `Store`, for trio: what wait
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import attrs
 
@@ -97,6 +97,26 @@ class RendezvousStoreInfo:
     master_addr: str
     master_port: int
 
+    MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
+    MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
+
+    @classmethod
+    async def build(
+        cls, rank: int, store: KeyValueStore, local_addr: str = "", server_port: int = 0, *, timeout: float | None = None
+    ) -> RendezvousStoreInfo:
+        """Agree on it in the store of a round. Rank 0 says its address and a port that it has bound; the others wait for that.
+
+        Raises ValueError for rank 0 without an address or a port: nothing is guessed. `timeout` is that of the store's calls; what waits
+        in vain raises `StoreTimeoutError`.
+        """
+        if rank == 0:
+            if not local_addr or not 0 < server_port < 65536:
+                raise ValueError(f"rank 0 says where it listens: an address and a port, not {local_addr!r} and {server_port}")
+            await store.multi_set({cls.MASTER_ADDR_KEY: local_addr.encode(), cls.MASTER_PORT_KEY: b"%d" % server_port})
+            return cls(local_addr, server_port)
+        address, port = await store.multi_get([cls.MASTER_ADDR_KEY, cls.MASTER_PORT_KEY], timeout=timeout)
+        return cls(address.decode(), int(port))
+
 
 @attrs.frozen
 class RendezvousInfo:
@@ -149,8 +169,8 @@ class RendezvousHandler(Protocol):
     async def next_rendezvous(self) -> RendezvousInfo:
         """Leave the round that this agent is in, if any, and take part in the next; returns when that is complete.
 
-        Raises `RendezvousClosedError` (`RendezvousFinishedError` if the job has finished), `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousStateError`, and
-        `RendezvousGracefulExitError` for a spare that is not needed any more.
+        Raises `RendezvousClosedError`, which is `RendezvousFinishedError` if the job has finished, `RendezvousTimeoutError`,
+        `RendezvousConnectionError`, `RendezvousStateError`, and `RendezvousGracefulExitError` for a spare that is not needed any more.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,12 +15,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-pytest.importorskip("runtime.rendezvous.registry")
+from tests.etcd import shared_etcd
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 45.0
+CONF = "last_call_timeout=0.5,keep_alive_interval=0.5,join_timeout=30"
 
 WORKER = """
 import json, os, sys, time
@@ -52,25 +54,36 @@ class Told:
     pid: int
 
 
+def until(holds: Callable[[], object]) -> None:
+    """Other processes set no event."""
+    deadline = time.monotonic() + LIMIT
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
 class Job:
     """Agents of one job on this machine."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self.backend, self.endpoint = "file", str(place / "rendezvous")
         (place / "worker.py").write_text(WORKER)
         (place / "rendezvous").mkdir()
         self.agents: list[subprocess.Popen[bytes]] = []
 
     def start(self, nodes: str, *options: str) -> subprocess.Popen[bytes]:
-        conf = "last_call_timeout=0.5,keep_alive_interval=0.5,join_timeout=30"
-        rendezvous = ["--rdzv-backend", "file", "--rdzv-endpoint", str(self.place / "rendezvous"), "--rdzv-id", "job", "--rdzv-conf", conf]
-        command = [sys.executable, "-P", "-m", "runtime.command_line", "run", "--nnodes", nodes, *rendezvous, *options]
+        rendezvous = ["--rdzv-backend", self.backend, "--rdzv-endpoint", self.endpoint, "--rdzv-id", "job", "--rdzv-conf", CONF]
+        return self.command("run", "--nnodes", nodes, *rendezvous, *options, "worker.py", str(self.place))
+
+    def command(self, *words: str) -> subprocess.Popen[bytes]:
+        """Any command; what it prints is in the file `agent-N`, for the N-th of them."""
         with (self.place / f"agent-{len(self.agents)}").open("wb") as output:
             process = subprocess.Popen(
-                [*command, "worker.py", str(self.place)],
+                [sys.executable, "-P", "-m", "runtime.command_line", *words],
                 cwd=self.place,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=subprocess.DEVNULL,
+                stdout=output,
                 stderr=output,
             )
         self.agents.append(process)
@@ -82,10 +95,13 @@ class Job:
         return sorted(told, key=lambda each: each.rank)
 
     def until(self, holds: Callable[[list[Told]], bool]) -> list[Told]:
-        deadline = time.monotonic() + LIMIT
-        while not holds(found := self.workers()):
-            assert time.monotonic() < deadline, f"there are {found}"
-            time.sleep(0.02)
+        found: list[Told] = []
+
+        def look() -> bool:
+            found[:] = self.workers()
+            return holds(found)
+
+        until(look)
         return found
 
     def until_world(self, size: int) -> list[Told]:
@@ -137,6 +153,80 @@ def test_a_job_loses_an_agent_goes_on_gains_one_and_finishes(job: Job) -> None:
     assert codes(agents) == [0, 0]
     late = job.start("1:3", "--nproc-per-node", "2")
     assert late.wait(LIMIT) == 0, "there is nothing left to do"
+
+
+@pytest.fixture(scope="module")
+def etcd_server() -> Iterator[str]:
+    """The address of an etcd with one member, without its scheme."""
+    with shared_etcd(1) as server:
+        yield server.address.rpartition("://")[2]
+
+
+@pytest.mark.parametrize("backend", ["understudy", pytest.param("etcd", marks=pytest.mark.long)])
+def test_a_job_over_a_store_of_its_own_loses_an_agent_and_finishes(job: Job, backend: str, request: pytest.FixtureRequest) -> None:
+    job.backend = backend
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        job.endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+    if backend == "etcd":
+        job.endpoint = request.getfixturevalue("etcd_server")
+    agents = [job.start("1:2") for _ in range(2)]
+    if backend == "understudy":
+        # After those who wait for it.
+        until(lambda: "Connection refused" in (job.place / "agent-0").read_text())
+        job.command("node", "--name", "founder", "--listen", job.endpoint)
+    before = job.until_world(2)
+    agents.pop(0).send_signal(signal.SIGKILL)
+    (after,) = job.until_world(1)
+    assert after.pid not in {each.pid for each in before}
+    job.order("finish")
+    assert codes(agents) == [0]
+
+
+@pytest.mark.long
+def test_a_job_of_fixed_ranks_waits_for_the_agent_of_a_rank_that_was_lost(job: Job) -> None:
+    job.backend = "static"
+    agents = [job.start("2", "--nproc-per-node", "1", "--node-rank", str(rank)) for rank in (1, 0)]
+    before = job.until_world(2)
+    assert [parent_of(each.pid) for each in before] == [agents[1].pid, agents[0].pid]
+    agents.pop(0).send_signal(signal.SIGKILL)
+    job.until(lambda found: found == [])
+    agents.append(job.start("2", "--nproc-per-node", "1", "--node-rank", "1"))
+    assert [parent_of(each.pid) for each in job.until_world(2)] == [agent.pid for agent in agents]
+    job.order("finish")
+    assert codes(agents) == [0, 0]
+
+
+def test_fixed_ranks_are_those_of_the_agents_and_a_rank_given_twice_is_an_error(job: Job) -> None:
+    job.backend = "static"
+    agents = [job.start("2", "--node-rank", str(rank)) for rank in (1, 0)]
+    assert [parent_of(each.pid) for each in job.until_world(2)] == [agents[1].pid, agents[0].pid]
+    assert job.start("2", "--node-rank", "1").wait(LIMIT) == 1
+    assert "rank 1 has been given to two agents" in (job.place / "agent-2").read_text()
+    job.order("finish")
+    assert codes(agents) == [0, 0]
+
+
+def test_an_endpoint_at_which_nobody_answers_is_an_error_after_the_time_that_it_says(job: Job) -> None:
+    job.backend, job.endpoint = "understudy", "127.0.0.1:1"
+    agent = job.start("2", "--rdzv-conf", f"{CONF},connect_timeout=0.5")
+    assert agent.wait(LIMIT) == 1
+    said = (job.place / "agent-0").read_text()
+    assert "no node answers at 127.0.0.1:1" in said
+    assert "Traceback" not in said
+    assert said.count("trying again for 0 s") == 1
+
+
+def test_a_job_that_was_closed_is_opened_again_by_its_operator(job: Job) -> None:
+    agent = job.start("1")
+    job.until_world(1)
+    job.order("finish")
+    assert codes([agent]) == [0]
+    where = ["--rdzv-backend", "file", "--rdzv-endpoint", job.endpoint]
+    assert codes([job.command("reopen", *where, "--rdzv-id", name) for name in ("job", "another")]) == [0, 0]
+    assert (job.place / "agent-1").read_text() == "the rendezvous of 'job' is open again\n"
+    assert (job.place / "agent-2").read_text() == "the rendezvous of 'another' was not closed, or is not there\n"
+    assert codes([job.start("1")]) == [0]
+    assert len(list(job.place.glob("*.json"))) == 2, "its worker ran again"
 
 
 def test_workers_that_fail_because_an_agent_was_lost_end_no_job_although_no_restart_is_left(job: Job) -> None:

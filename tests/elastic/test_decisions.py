@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import json
 import math
@@ -12,6 +13,7 @@ import pytest
 from runtime.elastic.budget import MAX_KEPT, History, ask, decode_history, encode_history, recent
 from runtime.elastic.failures import Failure, decode_failure, encode_failure, read_error_file, report
 from runtime.elastic.ranks import Member, assign, decode_member, decode_places, encode_member, encode_places
+from runtime.elastic.rounds import own_address
 from runtime.elastic.settings import parse_masks, parse_nodes, parse_pairs, parse_processes, parse_ranks
 from runtime.elastic.watchdog import Deadlines, Expired, Request, decode_request, encode_request
 from runtime.rendezvous.errors import RendezvousStateError
@@ -229,3 +231,13 @@ def test_a_failure_survives_the_store_and_garbage_there_is_left_out() -> None:
     one = failure(1, 2, signal=None, why="stuck")
     assert decode_failure(encode_failure(one)) == one
     assert [decode_failure(garbage) for garbage in (b"", b"7", b"{}", b"[]")] == [None] * 4
+
+
+def test_the_address_of_rank_0_is_one_that_other_machines_reach() -> None:
+    outward = own_address("/a/directory")
+    for endpoint in ("127.0.0.1:7400", "localhost:7400", "[::1]:7400", "etcd://user:word@127.0.0.1:2379/prefix", "nonsense", ""):
+        assert own_address(endpoint) == outward
+    assert own_address(f"{outward}:7400") == outward
+    if outward == "127.0.0.1":
+        pytest.skip("this machine has no other address than its loopback's")
+    assert not ipaddress.ip_address(outward).is_loopback

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from runtime.rendezvous.errors import StoreTimeoutError
-from runtime.rendezvous.interface import KeyValueStore
+from runtime.rendezvous.interface import KeyValueStore, RendezvousStoreInfo
 from tests.rendezvous.conftest import Make
 
 
@@ -176,3 +176,19 @@ async def test_queues_whose_names_are_alike_are_different_ones(store: KeyValueSt
     await store.queue_push("a%2F0000000000000001", b"y")
     assert (await store.queue_len("a"), await store.queue_len("a/0000000000000001")) == (0, 1)
     assert await store.num_keys() == 0
+
+
+async def test_rank_0_says_where_it_listens_and_the_others_wait_for_that(store: KeyValueStore) -> None:
+    found: list[RendezvousStoreInfo] = []
+
+    async def ask(rank: int) -> None:
+        found.append(await RendezvousStoreInfo.build(rank, store, timeout=20))
+
+    async with trio.open_nursery() as nursery:
+        for rank in (1, 2):
+            nursery.start_soon(ask, rank)
+        await RendezvousStoreInfo.build(0, store, "10.0.0.5", 41873)
+    assert found == [RendezvousStoreInfo("10.0.0.5", 41873)] * 2
+    for address, port in (("", 1), ("host", 0), ("host", 70_000)):
+        with pytest.raises(ValueError, match="rank 0 says where it listens"):
+            await RendezvousStoreInfo.build(0, store, address, port)

@@ -130,7 +130,7 @@ async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_s
 
 @needs_etcd
 async def test_an_etcd_that_is_away_is_waited_for_by_who_comes(caplog: pytest.LogCaptureFixture) -> None:
-    async with open_etcd(1) as server, trio.open_nursery() as nursery, open_node(store=server.address) as node:
+    async with open_etcd(1) as server, open_node(store=server.address) as node, trio.open_nursery() as nursery:
         opened: list[str] = []
         done = trio.Event()
 

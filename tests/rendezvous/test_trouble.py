@@ -20,7 +20,14 @@ from runtime.rendezvous.state import Keys
 from runtime.store import service
 from runtime.store.etcd import gateway
 
-QUICK = {"keep_alive_interval": 0.3, "keep_alive_max_attempt": 3, "last_call_timeout": 0, "close_timeout": 1, "connect_timeout": 0, "join_timeout": 20}
+QUICK = {
+    "keep_alive_interval": 0.3,
+    "keep_alive_max_attempt": 3,
+    "last_call_timeout": 0,
+    "close_timeout": 1,
+    "connect_timeout": 0,
+    "join_timeout": 20,
+}
 
 
 def make(backend: str, endpoint: str | Path, **options: object) -> OpenableHandler:

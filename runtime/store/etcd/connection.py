@@ -155,7 +155,7 @@ class Connection:
         data = b"?"
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
-                data = await self._stream.receive_some(CHUNK)
+                data = bytes(await self._stream.receive_some(CHUNK))
                 self._http.receive_data(data)
         except h11.RemoteProtocolError as error:
             if not data:
