@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 import trio
@@ -26,7 +27,7 @@ def reopen(rdzv_backend: str, rdzv_endpoint: str, rdzv_id: str, rdzv_conf: str, 
     is not there.
     """
     try:
-        options: dict[str, object] = dict(parse_pairs("--rdzv-conf", rdzv_conf))
+        options: dict[str, Any] = dict(parse_pairs("--rdzv-conf", rdzv_conf))
         if rdzv_backend == "static":
             # Whose rank it is does not matter to somebody who does not take part.
             options = {"rank": "0", **options}

@@ -22,7 +22,19 @@ from runtime.elastic.alone import Alone
 from runtime.elastic.failures import report
 from runtime.elastic.machine import POLICIES, Policy, Rules
 from runtime.elastic.rounds import own_address
-from runtime.elastic.settings import Mode, Settings, nearest, parse_masks, parse_nodes, parse_pairs, parse_processes, parse_ranks
+from runtime.elastic.settings import (
+    ERR,
+    OUT,
+    Mode,
+    Settings,
+    nearest,
+    parse_filters,
+    parse_masks,
+    parse_nodes,
+    parse_pairs,
+    parse_processes,
+    parse_ranks,
+)
 from runtime.environment import SystemEnvironment
 from runtime.rendezvous.interface import RendezvousHandler
 
@@ -81,6 +93,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option("-t/--tee", "Output into files and to the console, likewise.", default="0"),
     _option("--log-line-prefix-template", "Before lines that are teed; ${role_name}, ${rank}, ${local_rank}, ${hostname}.", default=""),
     _option("--local-ranks-filter", "Show only these workers on the console.", default="", metavar="0,1,..."),
+    _option(
+        "--duplicate-stdout-filters",
+        "Lines of stdout with one of these texts, of all workers, into filtered_stdout.log as well.",
+        default="",
+        metavar="TEXT,...",
+    ),
+    _option("--duplicate-stderr-filters", "Likewise lines of stderr.", default="", metavar="TEXT,..."),
     _option("--signals-to-handle", "Those that end the job on this machine.", default=SIGNALS, show_default=True),
     _option("--shutdown-timeout", "Seconds from SIGTERM to SIGKILL.", type=click.FloatRange(min=0), default=30.0, show_default=True),
     _option("--node-rank", "With the static rendezvous: which agent this is.", type=click.IntRange(min=0), default=0, show_default=True),
@@ -168,6 +187,7 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
         tee=parse_masks("--tee", options["tee"], workers),
         local_ranks=parse_ranks("--local-ranks-filter", options["local_ranks_filter"], workers),
         prefix_template=options["log_line_prefix_template"],
+        filters={OUT: parse_filters(options["duplicate_stdout_filters"]), ERR: parse_filters(options["duplicate_stderr_filters"])},
         log_dir=options["log_dir"],
         signals=tuple(_signal("--signals-to-handle", name) for name in options["signals_to_handle"].split(",")),
         shutdown_timeout=options["shutdown_timeout"],

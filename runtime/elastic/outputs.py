@@ -19,6 +19,8 @@ _LINES_WAITING = 256
 _DRAIN_CHUNKS = 32
 
 STREAMS = {OUT: "stdout.log", ERR: "stderr.log"}
+FILTERED = {OUT: "filtered_stdout.log", ERR: "filtered_stderr.log"}
+"""Of all workers of a start together."""
 
 
 class Console:
@@ -59,12 +61,44 @@ class Console:
             self._broken.add(stream)
 
 
-class Tee:
-    """A stream of one worker, to a file as it comes and to the console in whole lines with a prefix."""
+@attrs.frozen
+class Filtered:
+    """Where the lines of a stream go that contain one of `texts`, with a prefix: a file that is added to by whole lines."""
 
-    def __init__(self, descriptor: int, file: IO[bytes], console: Console | None, stream: int, prefix: str) -> None:
+    texts: tuple[str, ...]
+    file: IO[bytes]
+
+    def keep(self, lines: list[str], prefix: str) -> None:
+        """Add those that do."""
+        found = "".join(f"{prefix}{line}\n" for line in lines if any(text in line for text in self.texts))
+        try:
+            if found:
+                self.file.write(found.encode())
+        except OSError:
+            # A full disk costs the log, not the worker.
+            pass
+
+
+class Tee:
+    """A stream of one worker: to a file as it comes, to the console in whole lines with a prefix (without if it is `plain`), and to a file
+    of what is `filtered`.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        file: IO[bytes] | None,
+        console: Console | None,
+        stream: int,
+        prefix: str,
+        filtered: Filtered | None = None,
+        *,
+        plain: bool = False,
+    ) -> None:
         self._stream = trio.lowlevel.FdStream(descriptor)
         self._file = file
+        self._filtered = filtered
+        self._shown_prefix = "" if plain else prefix
         self._console = console
         self._number = stream
         self._prefix = prefix
@@ -74,9 +108,9 @@ class Tee:
         """Until all that hold the other end have closed it."""
         try:
             while data := await self._stream.receive_some(_CHUNK):
-                self._keep(data)
-                await self._show(self._splitter.feed(data))
-            await self._show(self._splitter.flush())
+                lines = self._keep(data)
+                await self._show(lines)
+            await self._show(self._split(self._splitter.flush()))
         except trio.ClosedResourceError:
             # Closed by `close`: somebody who got away still holds the other end.
             pass
@@ -90,19 +124,30 @@ class Tee:
             if not data:
                 break
             self._keep(data)
+        self._split(self._splitter.flush())
         self._stream.close()
-        self._file.close()
+        for file in (self._file, self._filtered.file if self._filtered is not None else None):
+            if file is not None:
+                file.close()
 
-    def _keep(self, data: bytes) -> None:
+    def _keep(self, data: bytes) -> list[str]:
+        """Write it to the files; the whole lines that it ends."""
         try:
-            self._file.write(data)
+            if self._file is not None:
+                self._file.write(data)
         except OSError:
             # A full disk costs the log, not the worker.
             pass
+        return self._split(self._splitter.feed(data))
+
+    def _split(self, lines: list[str]) -> list[str]:
+        if self._filtered is not None and lines:
+            self._filtered.keep(lines, self._prefix)
+        return lines
 
     async def _show(self, lines: list[str]) -> None:
         if self._console is not None and lines:
-            await self._console.write(self._number, "".join(f"{self._prefix}{line}\n" for line in lines))
+            await self._console.write(self._number, "".join(f"{self._shown_prefix}{line}\n" for line in lines))
 
 
 @attrs.define
@@ -137,13 +182,17 @@ def open_streams(settings: Settings, local_rank: int, directory: Path, console: 
     try:
         for number, file_name in STREAMS.items():
             target: int | IO[bytes] | None = None if shown else subprocess.DEVNULL
-            if settings.tee.get(local_rank, 0) & number:
-                reader, writer = os.pipe()
-                streams.to_close.append(writer)
-                file = open(directory / file_name, "ab", buffering=0)  # noqa: SIM115 - the tee closes it
-                streams.tees.append(Tee(reader, file, console if shown else None, number, prefix))
-                target = writer
-            elif settings.redirects.get(local_rank, 0) & number:
+            teed, texts = settings.tee.get(local_rank, 0) & number, settings.filters.get(number, ())
+            redirected = settings.redirects.get(local_rank, 0) & number
+            if teed or texts:
+                reader, target = os.pipe()
+                streams.to_close.append(target)
+                # The tee closes them.
+                file = open(directory / file_name, "ab", buffering=0) if teed or redirected else None  # noqa: SIM115
+                filtered = Filtered(texts, open(directory.parent / FILTERED[number], "ab", buffering=0)) if texts else None  # noqa: SIM115
+                to_console = console if shown and (teed or not redirected) else None
+                streams.tees.append(Tee(reader, file, to_console, number, prefix, filtered, plain=not teed))
+            elif redirected:
                 target = open(directory / file_name, "ab", buffering=0)  # noqa: SIM115 - closed once the process has it
                 streams.to_close.append(target)
             if number == OUT:

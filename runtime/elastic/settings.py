@@ -22,9 +22,10 @@ Mode = Literal["script", "module", "command"]
 class Settings:
     """A job on this machine. Times in seconds.
 
-    `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console, None for all. `signals`: which end
-    the agent. `membership_signal`: sent to workers when they are told of a new membership, 0 for none. `restart_window`: infinity for
-    the whole job. `fence_seconds`: if the agent does not run for so long, its workers are killed, since others may soon take their places.
+    `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console, None for all. `filters`: by stream, texts
+    whose lines are written to a file of all workers as well. `signals`: which end the agent. `membership_signal`: sent to workers when they
+    are told of a new membership, 0 for none. `restart_window`: infinity for the whole job. `fence_seconds`: if the agent does not run for so
+    long, its workers are killed, since others may soon take their places.
     """
 
     run_id: str
@@ -38,6 +39,7 @@ class Settings:
     tee: Mapping[int, int] = attrs.field(factory=dict)
     local_ranks: frozenset[int] | None = None
     prefix_template: str = ""
+    filters: Mapping[int, tuple[str, ...]] = attrs.field(factory=dict)
     log_dir: Path | None = None
     signals: tuple[int, ...] = ()
     shutdown_timeout: float = 30.0
@@ -115,6 +117,12 @@ def parse_ranks(option: str, text: str, local_world_size: int) -> frozenset[int]
         if not rank.isdecimal() or int(rank) >= local_world_size:
             raise ValueError(f"{option} {text}: {rank!r} is no local rank; they go from 0 to {local_world_size - 1}")
     return frozenset(int(rank) for rank in ranks)
+
+
+def parse_filters(text: str) -> tuple[str, ...]:
+    """`--duplicate-stdout-filters`: texts with commas between; a comma that is doubled is part of a text."""
+    parts = text.replace(",,", "\0").split(",")
+    return tuple(part.replace("\0", ",") for part in parts if part)
 
 
 def parse_pairs(option: str, text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from runtime.elastic.budget import MAX_KEPT, History, ask, decode_history, encod
 from runtime.elastic.failures import Failure, decode_failure, encode_failure, read_error_file, report
 from runtime.elastic.ranks import Member, assign, decode_member, decode_places, encode_member, encode_places
 from runtime.elastic.rounds import own_address
-from runtime.elastic.settings import parse_masks, parse_nodes, parse_pairs, parse_processes, parse_ranks
+from runtime.elastic.settings import parse_filters, parse_masks, parse_nodes, parse_pairs, parse_processes, parse_ranks
 from runtime.elastic.watchdog import Deadlines, Expired, Request, decode_request, encode_request
 from runtime.rendezvous.errors import RendezvousStateError
 
@@ -189,6 +189,8 @@ def test_other_options_are_understood_and_refused() -> None:
     assert parse_processes("auto", 6) == parse_processes("cpu", 6) == parse_processes("6", 1) == 6
     assert parse_ranks("--local-ranks-filter", "", 2) is None
     assert parse_ranks("--local-ranks-filter", "0, 1", 2) == frozenset({0, 1})
+    assert parse_filters("a,b c,,d,, e,") == ("a", "b c,d, e")
+    assert parse_filters("") == ()
     assert parse_pairs("--rdzv-conf", "a=1, b=x=y") == {"a": "1", "b": "x=y"}
     for bad in ("a", "a=", "=1", "a=1,a=2"):
         with pytest.raises(ValueError, match="--rdzv-conf"):

@@ -329,6 +329,22 @@ def test_only_chosen_workers_are_shown_and_with_the_prefix_that_is_wanted(shell:
     assert (shell.place / "logs" / "j" / "attempt_0" / "0" / "stdout.log").read_text() == "hello from 0\n", "what is not shown is kept"
 
 
+def test_lines_with_certain_texts_of_all_workers_are_in_one_file_as_well(shell: Shell) -> None:
+    script = shell.script("print('loss, 1\\nother'); print('loss 2'); print('error', file=sys.stderr); print('last loss, 3', end='')")
+    filters = ("--duplicate-stdout-filters", "loss,, ,nothing", "--duplicate-stderr-filters", "rr")
+    done = shell.run("--nproc-per-node", "2", "--log-dir", "logs", "--rdzv-id", "j", "-t", "0:1", "-r", "1:3", *filters, script)
+    assert done.returncode == 0, done.stderr
+    logs = shell.place / "logs" / "j" / "attempt_0"
+    for name, lines in (("stdout", ["loss, 1", "last loss, 3"]), ("stderr", ["error"])):
+        found = (logs / f"filtered_{name}.log").read_text().splitlines()
+        assert sorted(found) == sorted(f"[default{rank}]: {line}" for rank in "01" for line in lines)
+    # The rest is as without.
+    assert done.stdout.splitlines() == [f"[default0]: {line}" for line in ("loss, 1", "other", "loss 2", "last loss, 3")]
+    assert done.stderr == "error\n"
+    assert (logs / "1" / "stdout.log").read_text() == "loss, 1\nother\nloss 2\nlast loss, 3"
+    assert (logs / "1" / "stderr.log").read_text() == "error\n"
+
+
 def test_two_runs_with_one_log_directory_and_id_do_not_write_into_each_others_files(shell: Shell) -> None:
     for _ in range(2):
         assert shell.run("--log-dir", "logs", "--rdzv-id", "job", "-r", "3", shell.script("print(1)")).returncode == 0
