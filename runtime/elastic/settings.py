@@ -22,10 +22,10 @@ Mode = Literal["script", "module", "command"]
 class Settings:
     """A job on this machine. Times in seconds.
 
-    `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console, None for all. `filters`: by stream, texts
-    whose lines are written to a file of all workers as well. `signals`: which end the agent. `membership_signal`: sent to workers when they
-    are told of a new membership, 0 for none. `restart_window`: infinity for the whole job. `fence_seconds`: if the agent does not run for so
-    long, its workers are killed, since others may soon take their places.
+    `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console, None for all. `filters`: by stream,
+    texts whose lines are written to a file of all workers as well. `signals`: which end the agent. `membership_signal`: sent to workers
+    when they are told of a new membership, 0 for none. `restart_window`: infinity for the whole job. `fence_seconds`: if the agent does
+    not run for so long, its workers are killed, since others may soon take their places.
     """
 
     run_id: str
