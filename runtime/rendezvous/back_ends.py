@@ -21,6 +21,7 @@ from runtime.liveness import host_identity
 from runtime.membership.contact import StoreContact
 from runtime.membership.join import Client, open_client, peer_of
 from runtime.membership.secrets import find_secret, read_secret_file
+from runtime.rendezvous.file_leftovers import remove_leftovers
 from runtime.rendezvous.file_store import FileStore
 from runtime.rendezvous.handler import OpenStore, StoreHandler
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
@@ -216,13 +217,18 @@ async def _open_etcd(address: EtcdAddress, cluster: str, environment: Environmen
 def _directory(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
     if not parameters.endpoint:
         raise ValueError(f"the endpoint of the rendezvous back-end {parameters.backend!r} is a shared directory; none was given")
-    return partial(_open_directory, Path(parameters.endpoint).expanduser() / quote(parameters.run_id, safe=""), environment)
+    return partial(_open_directory, Path(parameters.endpoint).expanduser() / quote(parameters.run_id, safe=""), parameters, environment)
 
 
 @asynccontextmanager
-async def _open_directory(directory: Path, environment: Environment) -> AsyncIterator[Store]:
+async def _open_directory(directory: Path, parameters: RendezvousParameters, environment: Environment) -> AsyncIterator[Store]:
     store = FileStore(directory, environment)
     await store.open()
+    removed = await environment.in_thread(
+        partial(remove_leftovers, directory, AgentSettings.of(parameters, "rank", *CLUSTER_OPTIONS).retention, environment.token(8).hex())
+    )
+    if removed:
+        logger.info("what jobs of long ago have left beside %s is removed: %s", directory, ", ".join(removed))
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)

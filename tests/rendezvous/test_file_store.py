@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from runtime.environment import SystemEnvironment
 from runtime.rendezvous import file_store as file_store_module
 from runtime.rendezvous.file_format import Content, decode, empty, encode
 from runtime.rendezvous.file_leases import LeaseTimes
+from runtime.rendezvous.file_leftovers import DAY, remove_leftovers
 from runtime.rendezvous.file_store import KEPT_FILES, FileStore
 from runtime.store.interface import Compare, Put
 
@@ -195,3 +197,23 @@ def test_every_bit_of_a_file_counts() -> None:
             decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], "the-file")
         with pytest.raises(StoreDataError):
             decode(data[:place], "the-file")
+
+
+def test_what_jobs_of_long_ago_have_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("old", "young", "renewed", "strange", "foreign", "empty", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.000000000001").write_bytes(encode(Content(1, empty().snapshot)))
+    (tmp_path / "renewed" / "lease.1").write_bytes(b"beat")
+    (tmp_path / "strange" / "notes").write_text("mine")
+    (tmp_path / "foreign" / "state.000000000001").write_bytes(b"not ours")
+    (tmp_path / "empty" / "state.000000000001").unlink()
+    (tmp_path / "file").write_text("")
+    long_ago = (tmp_path / "file").stat().st_mtime - 2 * DAY
+    for path in list(tmp_path.rglob("*")):
+        if "young" not in str(path) and path.name != "lease.1":
+            os.utime(path, (long_ago, long_ago))
+    before = set(files(tmp_path))
+    assert remove_leftovers(tmp_path / "mine", 3 * DAY, "token") == []
+    assert remove_leftovers(tmp_path / "mine", 7200, "token") == ["old"]
+    assert set(files(tmp_path)) == before - {tmp_path / "old"}
+    assert len(files(tmp_path / "mine")) == 1, "nothing is left by looking"

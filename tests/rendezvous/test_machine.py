@@ -100,6 +100,30 @@ def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason_until_it_is
     assert close(fresh(), "").closed
 
 
+def test_in_a_closed_rendezvous_nothing_follows_from_who_leaves() -> None:
+    state = close(of(fresh(), "a", "b", "c", "d"), "done")
+    assert leave(state, ["a"]).spares == ("d",), "who was not needed is not called now"
+    gone = leave(state, ["a", "b", "c"])
+    assert (gone.round, gone.complete, gone.roster) == (0, True, ("a", "b", "c"))
+    assert reopen(gone).round == 1
+
+
+def test_why_it_is_closed_is_told_as_what_it_was() -> None:
+    done = close(of(fresh(), "a", "b", "c"), "for people", finished=True)
+    assert close(done, "failed").finished
+    assert not close(close(fresh(), "failed"), "for people", finished=True).finished
+    assert not reopen(done).finished
+    fail = joining("new").decide(done, {"a", "b", "c", "new"}, 0.0)
+    assert isinstance(fail, Fail)
+    assert fail.trouble == "finished"
+    watch = RoundWatch("a", of(fresh(), "a", "b", "c"))
+    assert watch.look(done, {"a", "b", "c"}, cut_off=False) == RendezvousChange(0, closed="for people", finished=True)
+    failed = RoundWatch("a", done).look(close(of(fresh(), "a", "b", "c"), "failed"), {"a", "b", "c"}, cut_off=False)
+    assert failed == RendezvousChange(0, closed="failed")
+    with pytest.raises(RendezvousStateError):
+        decode_state(encode_state(done).replace(b'"closed":"for people"', b'"closed":""'), "key")
+
+
 def test_without_a_last_call_enough_are_complete_in_the_same_step() -> None:
     agent = Joining("b", 2, 3, RendezvousTimeout(last_call=0), 0.0)
     decision = agent.decide(of(fresh(), "a"), {"a", "b"}, 0.0)
