@@ -14,7 +14,13 @@ from pathlib import Path
 
 import attrs
 import pytest
+import trio
+from click.testing import CliRunner, Result
 
+from runtime.command_line.main import main
+from runtime.rendezvous.errors import RendezvousFinishedError
+from runtime.rendezvous.parameters import RendezvousParameters
+from runtime.rendezvous.registry import create_handler
 from tests.etcd import shared_etcd
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -196,6 +202,7 @@ def test_a_job_of_fixed_ranks_waits_for_the_agent_of_a_rank_that_was_lost(job: J
     assert codes(agents) == [0, 0]
 
 
+@pytest.mark.long
 def test_fixed_ranks_are_those_of_the_agents_and_a_rank_given_twice_is_an_error(job: Job) -> None:
     job.backend = "static"
     agents = [job.start("2", "--node-rank", str(rank)) for rank in (1, 0)]
@@ -216,19 +223,27 @@ def test_an_endpoint_at_which_nobody_answers_is_an_error_after_the_time_that_it_
     assert said.count("trying again for 0 s") == 1
 
 
-def test_a_job_that_was_closed_is_opened_again_by_its_operator(job: Job) -> None:
-    agent = job.start("1")
-    job.until_world(1)
-    job.order("finish")
-    assert codes([agent]) == [0]
-    where = ["--rdzv-backend", "file", "--rdzv-endpoint", job.endpoint]
-    assert codes([job.command("reopen", *where, "--rdzv-id", name) for name in ("job", "another")]) == [0, 0]
-    assert (job.place / "agent-1").read_text() == "the rendezvous of 'job' is open again\n"
-    assert (job.place / "agent-2").read_text() == "the rendezvous of 'another' was not closed, or is not there\n"
-    assert codes([job.start("1")]) == [0]
-    assert len(list(job.place.glob("*.json"))) == 2, "its worker ran again"
+async def test_a_job_that_was_closed_is_opened_again_by_its_operator(tmp_path: Path) -> None:
+    def command(job: str, *more: str) -> Result:
+        words = ["reopen", "--rdzv-backend", "file", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", job, *more]
+        return CliRunner().invoke(main, words)
+
+    async with create_handler(RendezvousParameters("file", str(tmp_path), "job", 1, 2, last_call_timeout=0)) as handler:
+        await handler.set_closed("finished", finished=True)
+        with pytest.raises(RendezvousFinishedError):
+            await handler.next_rendezvous()
+        done = await trio.to_thread.run_sync(command, "job")
+        assert (done.exit_code, done.output) == (0, "the rendezvous of 'job' is open again\n")
+        assert (await handler.next_rendezvous()).world_size == 1
+    for job in ("job", "another"):
+        done = await trio.to_thread.run_sync(command, job)
+        assert (done.exit_code, done.output) == (0, f"the rendezvous of '{job}' was not closed, or is not there\n")
+    assert json.loads((await trio.to_thread.run_sync(command, "job", "--json")).output) == {"run_id": "job", "was_closed": False}
+    done = await trio.to_thread.run_sync(command, "job", "--rdzv-conf", "clutser=x")
+    assert (done.exit_code, "has no option 'clutser'" in done.output) == (2, True)
 
 
+@pytest.mark.long
 def test_workers_that_fail_because_an_agent_was_lost_end_no_job_although_no_restart_is_left(job: Job) -> None:
     agents = {agent.pid: agent for agent in (job.start("1:2") for _ in range(2))}
     before = job.until_world(2)
@@ -243,6 +258,7 @@ def test_workers_that_fail_because_an_agent_was_lost_end_no_job_although_no_rest
     assert agent.wait(LIMIT) == 0
 
 
+@pytest.mark.long
 def test_all_agents_tell_of_one_root_cause_and_restart_together(job: Job) -> None:
     agents = [job.start("2", "--nproc-per-node", "1", "--max-restarts", "1") for _ in range(2)]
     job.until_world(2)
@@ -258,6 +274,7 @@ def test_all_agents_tell_of_one_root_cause_and_restart_together(job: Job) -> Non
     assert {int(life["TORCHELASTIC_RESTART_COUNT"]) for life in lives if life["RANK"] == "1"} == {0, 1}
 
 
+@pytest.mark.long
 def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Job) -> None:
     agents = [job.start("2", "--restart-policy", "spare") for _ in range(2)]
     before = job.until_world(2)
@@ -271,6 +288,7 @@ def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Jo
     assert codes([agent for agent in (*agents, spare) if agent is not gone]) == [0, 0]
 
 
+@pytest.mark.long
 def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(job: Job) -> None:
     agents = [job.start("1:2") for _ in range(2)]
     before = job.until_world(2)
@@ -295,10 +313,6 @@ def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_
     ],
 )
 def test_a_rendezvous_that_cannot_be_is_told_in_a_line(tmp_path: Path, options: list[str], said: str) -> None:
-    from click.testing import CliRunner
-
-    from runtime.command_line.main import main
-
     (tmp_path / "train.py").write_text("")
     done = CliRunner().invoke(main, ["run", "--nnodes", "2", "--rdzv-id", "job", *options, str(tmp_path / "train.py")])
     assert done.exit_code == 2

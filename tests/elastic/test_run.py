@@ -199,9 +199,9 @@ time.sleep(600)
     ("text", "said"),
     [
         ("os.abort()", "killed by SIGABRT"),
-        ("sys.exit(7)", "exit code 7"),
+        pytest.param("sys.exit(7)", "exit code 7", marks=pytest.mark.long),
         ("sys.exit('went wrong')", "went wrong"),
-        ("os._exit(3)", "exit code 3"),
+        pytest.param("os._exit(3)", "exit code 3", marks=pytest.mark.long),
         ("+", "SyntaxError"),
     ],
 )
@@ -239,7 +239,14 @@ children = [start(), start(start_new_session=True)]
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "signum",
+    [
+        signal.SIGKILL,
+        signal.SIGTERM,
+        *(pytest.param(signum, marks=pytest.mark.long) for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGSEGV)),
+    ],
+)
 def test_nothing_is_left_behind_whatever_ends_the_agent(shell: Shell, signum: int) -> None:
     script = shell.script(FAMILY + "time.sleep(600)")
     agent = shell.start("--nproc-per-node", "2", "--shutdown-timeout", "5", script)
@@ -317,6 +324,7 @@ def test_output_goes_where_the_masks_say(shell: Shell) -> None:
     assert sorted(done.stderr.splitlines()) == ["[default1]: err", "[default2]: err"]
 
 
+@pytest.mark.long
 def test_only_chosen_workers_are_shown_and_with_the_prefix_that_is_wanted(shell: Shell) -> None:
     script = shell.script("print('hello from', os.environ['RANK'])")
     words = ("--nproc-per-node", "2", "--local-ranks-filter", "1")
@@ -345,6 +353,7 @@ def test_lines_with_certain_texts_of_all_workers_are_in_one_file_as_well(shell: 
     assert (logs / "1" / "stderr.log").read_text() == "error\n"
 
 
+@pytest.mark.long
 def test_two_runs_with_one_log_directory_and_id_do_not_write_into_each_others_files(shell: Shell) -> None:
     for _ in range(2):
         assert shell.run("--log-dir", "logs", "--rdzv-id", "job", "-r", "3", shell.script("print(1)")).returncode == 0
@@ -478,6 +487,7 @@ def test_a_monitor_interval_is_accepted_and_told_to_mean_nothing(shell: Shell) -
     assert (done.returncode, "no meaning" in done.stderr) == (0, True)
 
 
+@pytest.mark.long
 def test_a_health_port_that_is_taken_is_an_error_in_one_line(shell: Shell) -> None:
     with socket.create_server(("0.0.0.0", 0)) as taken:
         done = shell.run("--health-port", str(taken.getsockname()[1]), shell.script(""))
@@ -537,6 +547,7 @@ def test_the_guardian_kills_all_that_has_the_mark_and_nothing_else(how: str) -> 
             process.wait()
 
 
+@pytest.mark.long
 def test_a_worker_whose_output_nobody_reads_is_logged_to_the_end(shell: Shell) -> None:
     script = shell.script("for n in range(3000): print('line', n)\n(HERE / 'began').write_text('\\n')")
     agent = shell.start("-t", "1", "--log-dir", "logs", "--rdzv-id", "job", script)

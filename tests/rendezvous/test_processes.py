@@ -15,7 +15,7 @@ import attrs
 import pytest
 import trio
 
-from tests.rendezvous.conftest import QUICK
+from tests.rendezvous.conftest import BACK_ENDS, QUICK
 
 LIMIT = 30.0
 MIN, MAX = 2, 4
@@ -148,8 +148,12 @@ async def paused(fleet: Fleet, agent: AgentProcess) -> None:
     agent.paused = False
 
 
+IN_SHORT = [pytest.param(kind, marks=[] if kind == "understudy" else [pytest.mark.long]) for kind in BACK_ENDS]
+
+
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.parametrize("kind", IN_SHORT, indirect=True)
 async def test_rounds_of_processes_that_are_killed_and_stopped_have_one_map_each(kind: str, endpoint: str) -> None:
     await rounds_of(kind.split()[0], endpoint, 5, 1)
 
