@@ -9,6 +9,7 @@ import trio
 
 from runtime.rendezvous.errors import StoreTimeoutError
 from runtime.rendezvous.interface import KeyValueStore, RendezvousStoreInfo
+from runtime.rendezvous.job_store import JobStore
 from tests.rendezvous.conftest import Make
 
 
@@ -192,3 +193,19 @@ async def test_rank_0_says_where_it_listens_and_the_others_wait_for_that(store: 
     for address, port in (("", 1), ("host", 0), ("host", 70_000)):
         with pytest.raises(ValueError, match="rank 0 says where it listens"):
             await RendezvousStoreInfo.build(0, store, address, port)
+
+
+async def test_who_gives_up_at_a_barrier_when_all_have_come_takes_nobody_out_of_the_next(store: KeyValueStore) -> None:
+    assert isinstance(store, JobStore)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(store.barrier, "step", 2)
+    key = f"{store._scope.root}b/step"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.barrier, "step", 2)
+        while (entry := await store._entry(key)) is None or entry.value != b"[1, 1]":  # noqa: ASYNC110 - as of another process
+            await trio.sleep(0.01)
+        # As of one whose patience ended in the moment in which the first barrier was over.
+        await store._withdraw(key, 0)
+        with trio.fail_after(20):
+            await store.barrier("step", 2)

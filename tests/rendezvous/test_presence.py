@@ -16,8 +16,10 @@ from runtime.environment import Process, SystemEnvironment
 from runtime.rendezvous.handler import StoreHandler
 from runtime.rendezvous.interface import RendezvousInfo
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
+from runtime.rendezvous.state import Keys, State, encode_state
+from runtime.rendezvous.view import View
 from runtime.store.embedded import EmbeddedStore
-from runtime.store.interface import Store
+from runtime.store.interface import RangeResult, Store, WatchBatch
 from tests.rendezvous.world import FarStore
 
 T = TypeVar("T")
@@ -202,3 +204,64 @@ async def test_what_earlier_rounds_have_left_is_removed_and_nothing_of_the_round
             kept = {entry.key.split("/")[3] for entry in (await world.store.range("rendezvous/job/rounds/")).entries}
             assert kept == {str(number)}
             assert await info.store.get("key") == b"%d" % number
+
+
+@on_a_virtual_clock
+async def test_who_leaves_leaves_no_record_of_itself(world: World) -> None:
+    first, _ = world.agent(1)
+    async with first:
+        await first.next_rendezvous()
+        assert (await world.store.range("rendezvous/job/control/agents/")).entries
+    assert not (await world.store.range("rendezvous/job/control/agents/")).entries
+
+
+@on_a_virtual_clock
+async def test_an_agent_that_is_told_that_its_lease_has_ended_does_not_wait_for_its_own_clock(world: World) -> None:
+    first, _ = world.agent(1)
+    async with first:
+        info = await first.next_rendezvous()
+        # Just after a renewal, so that the clock has most of its time.
+        await trio.sleep(5.1)
+        await world.store.revoke(first._presence.lease)
+        first._view._agents.clear()
+        assert first._presence.is_held()
+        with trio.fail_after(5.5):
+            while first._presence.is_held():  # noqa: ASYNC110 - on a virtual clock
+                await trio.sleep(0.1)
+        assert (await first.wait_change(info.round)).left == info.participants
+
+
+class OldStore(LateStore):
+    """Answers what it was told to, once: as a store does whose answer was long on its way."""
+
+    range_result: RangeResult | None = None
+    batch: WatchBatch | None = None
+
+    async def range(self, prefix: str) -> RangeResult:
+        result, self.range_result = self.range_result, None
+        return result if result is not None else await super().range(prefix)
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        batch, self.batch = self.batch, None
+        return batch if batch is not None else await super().poll(prefix, from_revision)
+
+
+@on_a_virtual_clock
+async def test_what_an_agent_knows_never_goes_back(world: World) -> None:
+    keys, store = Keys("job"), OldStore(world.store)
+    first, second = (encode_state(State(1, 2, life, 1)) for life in ("first", "second"))
+    await world.store.put(keys.state, first)
+    old = await world.store.range(keys.control)
+    events = await world.store.poll(keys.control, 1)
+    await world.store.put(keys.state, second)
+    view = View(store, keys, SystemEnvironment())
+    await view.refresh()
+    store.range_result, store.batch = old, events
+    await view.refresh()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(view.run)
+        await trio.sleep(1.0)
+        state = view.state()
+        assert state is not None
+        assert state.life == "second"
+        nursery.cancel_scope.cancel()
