@@ -15,6 +15,8 @@ from runtime.command_line.demo import demo
 from runtime.command_line.doctor import doctor
 from runtime.command_line.node import node
 from runtime.command_line.refs import refs
+from runtime.command_line.reopen import reopen
+from runtime.command_line.run import run
 from runtime.command_line.simulate import simulate
 from runtime.command_line.status import status
 from runtime.command_line.stop import stop
@@ -72,5 +74,5 @@ def main(debug: bool, verbose: bool) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
 
 
-for command in (node, demo, status, tree, refs, call, stop, doctor, simulate):
+for command in (node, run, reopen, demo, status, tree, refs, call, stop, doctor, simulate):
     main.add_command(command)

@@ -6,7 +6,7 @@ It dials the address it was given under a client's identity, and learns from who
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -31,8 +31,12 @@ JOIN_SECONDS = 10.0
 class Client:
     """A process that asks a cluster without being a member. Calls system services, and actors through their addresses."""
 
-    def __init__(self, station: Station, status: dict[str, Any], store: RemoteStore, names: Names) -> None:
+    def __init__(
+        self, station: Station, status: dict[str, Any], store: RemoteStore, names: Names, ended: Callable[[tuple[str, int], str], None]
+    ) -> None:
         self.station = station
+        self.ended = ended
+        """To be told of an incarnation that is proven to have ended: it is dialled no more, and calls to it end."""
         self.names = names
         self.status = status
         """What the node that was dialled says of itself and its cluster."""
@@ -55,6 +59,11 @@ class _ClientDirectory:
         self.station: Station | None = None
         self.members: list[dict[str, Any]] = []
         self.names: Any = None
+
+    def ended(self, identity: tuple[str, int], reason: str) -> None:
+        assert self.station is not None
+        self.members = [member for member in self.members if (member["name"], member["incarnation"]) != identity]
+        self.station.ended(identity, reason)
 
     async def locate(self, name: str) -> Address:
         if self.names is None:
@@ -120,13 +129,14 @@ async def open_client(
             store = RemoteStore(handle)
             directory.names = Names(store, station.codec, 0, me.name, me.incarnation)
             try:
-                yield Client(station, status, store, directory.names)
+                yield Client(station, status, store, directory.names, directory.ended)
             finally:
                 with trio.CancelScope(shield=True), trio.move_on_after(2.0):
                     await station.peers.close(1.0)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise unwrap(group) from None
+        found = unwrap(group)
+        raise found from found.__cause__
 
 
 async def _contact(station: Station, address: str) -> Link:
@@ -136,16 +146,23 @@ async def _contact(station: Station, address: str) -> Link:
     except HandshakeError as error:
         raise type(error)(f"{address}: {error}") from None
     except ProtocolError as error:
-        raise JoinError(f"what answers at {address} does not speak as a node does ({error}); check the address") from None
+        raise JoinError(f"what answers at {address} does not speak as a node does ({error}); check the address") from error
     except trio.TooSlowError:
         raise JoinError(
             f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?"
         ) from None
     except OSError as error:
-        reason = error.strerror or (str(error.__cause__) if error.__cause__ else str(error))
+        reason = error.strerror or _reason(error)
         raise JoinError(f"no node answers at {address} ({reason}); start one with `understudy node`, or check the address") from None
     except ValueError as error:
-        raise JoinError(str(error)) from None
+        raise JoinError(str(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Why no connection came about, as the system says it of the first address that was tried."""
+    while (inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__) is not None:
+        error = inner
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
 def _no_host(station: Station, nursery: trio.Nursery, environment: Environment) -> Host:

@@ -13,6 +13,10 @@ class RendezvousClosedError(RendezvousError):
     """The rendezvous is closed: no round will follow."""
 
 
+class RendezvousFinishedError(RendezvousClosedError):
+    """It was closed because the job has finished: there is nothing left to do."""
+
+
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
     """Not enough agents came in time. Trying again is safe."""
 
@@ -27,6 +31,14 @@ class RendezvousStateError(RendezvousError):
 
 class RendezvousGracefulExitError(RendezvousError):
     """This agent was a spare, and the job ended without it: no failure."""
+
+
+class RendezvousMismatchError(RendezvousStateError, ValueError):
+    """Two different jobs have the same id, or two agents the same rank. Nothing was changed."""
+
+
+class RoundOverError(RendezvousError):
+    """The round is over: its store takes nothing more, and whoever waited in it waits in vain."""
 
 
 class StoreTimeoutError(RendezvousError, TimeoutError):

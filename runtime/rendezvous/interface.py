@@ -6,7 +6,7 @@ After torchelastic's `RendezvousHandler` and c10d's `Store`, for trio: what wait
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import attrs
 
@@ -97,6 +97,26 @@ class RendezvousStoreInfo:
     master_addr: str
     master_port: int
 
+    MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
+    MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"
+
+    @classmethod
+    async def build(
+        cls, rank: int, store: KeyValueStore, local_addr: str = "", server_port: int = 0, *, timeout: float | None = None
+    ) -> RendezvousStoreInfo:
+        """Agree on it in the store of a round. Rank 0 says its address and a port that it has bound; the others wait for that.
+
+        Raises ValueError for rank 0 without an address or a port: nothing is guessed. `timeout` is that of the store's calls; what waits
+        in vain raises `StoreTimeoutError`.
+        """
+        if rank == 0:
+            if not local_addr or not 0 < server_port < 65536:
+                raise ValueError(f"rank 0 says where it listens: an address and a port, not {local_addr!r} and {server_port}")
+            await store.multi_set({cls.MASTER_ADDR_KEY: local_addr.encode(), cls.MASTER_PORT_KEY: b"%d" % server_port})
+            return cls(local_addr, server_port)
+        address, port = await store.multi_get([cls.MASTER_ADDR_KEY, cls.MASTER_PORT_KEY], timeout=timeout)
+        return cls(address.decode(), int(port))
+
 
 @attrs.frozen
 class RendezvousInfo:
@@ -109,11 +129,16 @@ class RendezvousInfo:
     round: int = 0
     participants: tuple[str, ...] = ()
     """Names of all agents, by rank."""
+    job_store: KeyValueStore | None = None
+    """The store of the whole job, which outlives the round: for what all rounds share. None where there is no such thing."""
 
 
 @attrs.frozen
 class RendezvousChange:
-    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`: how many agents wait for the next."""
+    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`: how many agents wait for the next.
+
+    An agent that finds its own name in `left` was cut off, or is about to be: its place may be given to another any moment now.
+    """
 
     round: int
     left: tuple[str, ...] = ()
@@ -121,6 +146,8 @@ class RendezvousChange:
     waiting: int = 0
     closed: str = ""
     """Why the rendezvous was closed, if it was."""
+    finished: bool = False
+    """Whether it was closed because the job has finished."""
 
 
 class RendezvousHandler(Protocol):
@@ -142,8 +169,8 @@ class RendezvousHandler(Protocol):
     async def next_rendezvous(self) -> RendezvousInfo:
         """Leave the round that this agent is in, if any, and take part in the next; returns when that is complete.
 
-        Raises `RendezvousClosedError`, `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousStateError`, and
-        `RendezvousGracefulExitError` for a spare that is not needed any more.
+        Raises `RendezvousClosedError`, which is `RendezvousFinishedError` if the job has finished, `RendezvousTimeoutError`,
+        `RendezvousConnectionError`, `RendezvousStateError`, and `RendezvousGracefulExitError` for a spare that is not needed any more.
         """
         ...
 
@@ -151,8 +178,8 @@ class RendezvousHandler(Protocol):
         """Whether no round will ever follow."""
         ...
 
-    async def set_closed(self, reason: str = "") -> None:
-        """No round is to follow: the job is over."""
+    async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
+        """No round is to follow: the job is over, and has come to a good end if it is `finished`."""
         ...
 
     async def num_nodes_waiting(self) -> int:

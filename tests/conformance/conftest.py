@@ -14,13 +14,14 @@ from runtime import open_node
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import SocketNetwork
 from runtime.membership.join import open_client
+from runtime.rendezvous.file_store import FileStore
 from runtime.store.embedded import EmbeddedStore
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.store import EtcdStore
 from runtime.store.interface import Store
 from tests.etcd import shared_etcd
 
-STORES = ("memory", "disk", "remote", "etcd", "etcd of 3")
+STORES = ("memory", "disk", "remote", "directory", "etcd", "etcd of 3")
 
 SECRET = b"of the conformance suite"
 NUMBERS = itertools.count()
@@ -62,6 +63,13 @@ async def store(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> As
             await nursery.start(embedded.run)
             yield embedded
             embedded.close()
+    elif kind == "directory":
+        shared = FileStore(tmp_path / "shared", SystemEnvironment())
+        await shared.open()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(shared.run)
+            yield shared
+            shared.close()
     elif kind.startswith("etcd"):
         server = request.getfixturevalue("etcd_of_three" if kind.endswith("3") else "etcd_of_one")
         address = EtcdAddress.parse(server)

@@ -32,6 +32,10 @@ class LostError(Exception):
     """The request was sent, in part at least, and its answer did not come."""
 
 
+class ForeignError(LostError):
+    """Something answered that is no HTTP."""
+
+
 def protocol() -> Any:
     """h11, which only those need who use etcd. Raises `StoreError` if it is not installed."""
     try:
@@ -148,11 +152,15 @@ class Connection:
 
     async def _next(self) -> Any:
         h11 = self._h11
+        data = b"?"
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(await self._stream.receive_some(CHUNK))
+                data = bytes(await self._stream.receive_some(CHUNK))
+                self._http.receive_data(data)
         except h11.RemoteProtocolError as error:
-            raise LostError(f"{self._host} does not speak HTTP as etcd does ({error})") from error
+            if not data:
+                raise LostError(f"{self._host}: the connection was closed before the answer came") from error
+            raise ForeignError(f"{self._host} does not speak HTTP as etcd does ({error})") from error
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
             raise LostError(f"{self._host}: the connection broke before the answer came") from error
         return event

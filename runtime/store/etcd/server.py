@@ -90,24 +90,30 @@ class EtcdServer:
             )
 
     async def ready(self) -> None:
-        """Wait until it answers, with a leader. Raises `StoreError` with the end of its log if it does not come to that."""
-        gateway = Gateway(EtcdAddress.parse(self.address))
-        try:
-            with trio.fail_after(START_SECONDS):
-                while True:
-                    for member in self.members:
-                        if member.process is not None and member.process.poll() is not None:
-                            raise StoreError(f"etcd ended with status {member.process.returncode}: {_end_of(member.log)}")
-                    try:
-                        await gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.5)
-                    except StoreError:
-                        await trio.sleep(0.05)
-                        continue
-                    return
-        except trio.TooSlowError:
-            raise StoreError(f"etcd was not ready within {START_SECONDS:g} s: {_end_of(self.members[0].log)}") from None
-        finally:
-            gateway.close()
+        """Wait until each member answers, with a leader: the next may be killed then. Raises `StoreError` with the end of a member's log
+        if it does not come to that.
+        """
+        for member in self.members:
+            gateway = Gateway(EtcdAddress.parse(f"etcd://127.0.0.1:{member.client_port}"))
+            try:
+                with trio.fail_after(START_SECONDS):
+                    await self._answers(gateway)
+            except trio.TooSlowError:
+                raise StoreError(f"etcd was not ready within {START_SECONDS:g} s: {_end_of(member.log)}") from None
+            finally:
+                gateway.close()
+
+    async def _answers(self, gateway: Gateway) -> None:
+        while True:
+            for member in self.members:
+                if member.process is not None and member.process.poll() is not None:
+                    raise StoreError(f"etcd ended with status {member.process.returncode}: {_end_of(member.log)}")
+            try:
+                await gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.5)
+            except StoreError:
+                await trio.sleep(0.05)
+                continue
+            return
 
     async def stop(self) -> None:
         """End all members. Their files go as well, so nothing is gained by asking them first."""

@@ -1,0 +1,415 @@
+"""The agent of an elastic job on one machine: it carries out what the machine decides."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections import deque
+from pathlib import Path
+
+import attrs
+import trio
+
+from runtime.elastic import machine
+from runtime.elastic.events import Counts, EventLog, prometheus_text
+from runtime.elastic.failures import Failure, read_error_file
+from runtime.elastic.health import as_json, serve_health
+from runtime.elastic.machine import AgentMachine, Effect, Event
+from runtime.elastic.outputs import Console
+from runtime.elastic.records import SECONDS, Records
+from runtime.elastic.rounds import JoinError, OpenHandler, Rounds
+from runtime.elastic.settings import Settings
+from runtime.elastic.workers import Worker, Workers
+from runtime.environment import Environment
+from runtime.rendezvous.errors import RendezvousError
+
+logger = logging.getLogger("understudy.elastic")
+
+CUT_OFF_GRACE = 1.0
+"""Seconds that workers have between SIGTERM and SIGKILL when others may take their places soon."""
+CLOSE_SECONDS = 10.0
+
+
+@attrs.frozen
+class Outcome:
+    """How a job ended on this machine: an exit code, why, what failed (the root cause first), and where the logs are."""
+
+    code: int
+    text: str
+    failures: tuple[Failure, ...]
+    log_dir: Path
+
+
+async def run_agent(settings: Settings, open_handler: OpenHandler, environment: Environment, master_address: str) -> Outcome:
+    """Run this machine's part of a job until it has ended. Nothing that it started is left then, whatever way it ends.
+
+    Raises what making a rendezvous handler raises, and OSError if a log, a port or a process cannot be had.
+    """
+    return await Agent(settings, open_handler, environment, master_address).run()
+
+
+class Agent:
+    """One agent; see `run_agent`."""
+
+    def __init__(self, settings: Settings, open_handler: OpenHandler, environment: Environment, master_address: str) -> None:
+        self.machine = AgentMachine(settings.rules)
+        self.counts = Counts()
+        self.health_port = 0
+        self._settings = settings
+        self._environment = environment
+        self._host = socket.gethostname()
+        self._records = Records(environment, settings.max_restarts, settings.restart_window)
+        self._rounds = Rounds(open_handler, settings, self._records, environment, master_address)
+        self._console = Console()
+        self._log = EventLog(
+            settings.event_log, environment, run_id=settings.run_id, role=settings.role, host=self._host, agent_pid=os.getpid()
+        )
+        # Not bounded, but by itself: each event comes of one process, one round or one signal, and is dealt with at once.
+        self._events: deque[Event] = deque()
+        self._happened = trio.Event()
+        self._joining = trio.CancelScope()
+        self._roll_call = trio.CancelScope()
+        self._end: machine.End | None = None
+        self._to_keep, self._failed = trio.open_memory_channel[Failure](math.inf)
+        self._unkept = 0
+        self._found: list[Failure] = []
+        self._all_kept = trio.Event()
+        self._worker_restarts: dict[int, int] = {}
+        self._join_began = 0.0
+
+    async def run(self) -> Outcome:
+        """Until the end."""
+        directory, temporary = make_run_directory(self._settings.log_dir, self._settings.run_id)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._workers = Workers(
+                    self._settings, self._environment, self._console, directory, self._host, self._nursery, self._worker_ended
+                )
+                try:
+                    self._nursery.start_soon(self._console.run)
+                    self._nursery.start_soon(self._keep_failures)
+                    if self._settings.fence_seconds < math.inf:
+                        self._nursery.start_soon(self._workers.beat)
+                    if self._settings.signals:
+                        await self._nursery.start(self._receive_signals)
+                    if self._settings.health_port is not None:
+                        self.health_port = await self._nursery.start(serve_health, self._settings.health_port, self._answer)
+                    outcome = await self._decide(directory)
+                finally:
+                    with trio.CancelScope(shield=True), trio.move_on_after(4 * CLOSE_SECONDS):
+                        await self._workers.aclose()
+                        await self._rounds.aclose()
+                        await self._console.drain(1.0)
+                    self._nursery.cancel_scope.cancel()
+        finally:
+            self._log.close()
+            if temporary and not (self._end is not None and self._end.code):
+                shutil.rmtree(directory, ignore_errors=True)
+        return outcome
+
+    async def _decide(self, directory: Path) -> Outcome:
+        """Feed the machine until it has ended."""
+        self._log.write("agent started", local_world_size=self._settings.local_world_size, policy=self._settings.rules.policy)
+        for effect in self.machine.begin():
+            await self._carry_out(effect)
+        while self._end is None:
+            while self._events and self._end is None:
+                event = self._events.popleft()
+                self._observe(event)
+                before = self.machine.state
+                for effect in self.machine.handle(event):
+                    await self._carry_out(effect)
+                if self.machine.state != before:
+                    self._log.write("agent state", state=self.machine.state, before=before, round=self._round)
+            if self._end is None:
+                await self._happened.wait()
+                self._happened = trio.Event()
+        self._log.write("agent ended", code=self._end.code, text=self._end.text or None)
+        return Outcome(self._end.code, self._end.text, tuple(self._found) if self._end.code == 1 else (), directory)
+
+    @property
+    def guardian_pid(self) -> int:
+        """The process that kills the workers when this one cannot."""
+        return self._workers.guardian_pid
+
+    @property
+    def _round(self) -> int | None:
+        return self.machine.placement.round if self.machine.placement is not None else None
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+        self._happened.set()
+
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case machine.Join():
+                self._joining.cancel()
+                self._joining = trio.CancelScope()
+                self._nursery.start_soon(self._join, effect, self._joining)
+            case machine.CancelJoin():
+                self._joining.cancel()
+            case machine.StartWorkers(local_ranks):
+                self._start(local_ranks)
+            case machine.StopWorkers(signum, at_once):
+                self._stop(signum or signal.SIGTERM, at_once=at_once)
+            case machine.AskRestart(incident, seconds):
+                self._roll_call = trio.CancelScope()
+                self._nursery.start_soon(self._ask, incident, seconds, self._roll_call)
+            case machine.CancelAsk():
+                self._roll_call.cancel()
+            case machine.Notify():
+                assert self.machine.placement is not None
+                self._workers.tell(self.machine.placement)
+                self._log.write("workers notified", round=self._round)
+            case machine.End():
+                self._end = effect
+            case machine.MarkDone() | machine.Leave() | machine.Close():
+                await self._part(effect)
+
+    async def _part(self, effect: machine.MarkDone | machine.Leave | machine.Close) -> None:
+        """Say goodbye, within bounded time: a store that is away does not keep an agent from ending."""
+        self._joining.cancel()
+        try:
+            with trio.move_on_after(CLOSE_SECONDS):
+                await self._gather_failures()
+                if isinstance(effect, machine.MarkDone):
+                    await self._mark_done(failed=effect.failed)
+                elif isinstance(effect, machine.Close):
+                    await self._rounds.close(effect.reason)
+                await self._rounds.aclose()
+        except RendezvousError as error:
+            logger.warning("other agents could not be told that this one ends: %s", error)
+
+    async def _gather_failures(self) -> None:
+        """For the report, while the store can still be asked: those of all agents in the latest round."""
+        with trio.move_on_after(SECONDS):
+            while self._unkept:
+                await self._all_kept.wait()
+        self._found = await self._records.failures(self._round if self._round is not None else 0)
+
+    async def _mark_done(self, *, failed: bool) -> None:
+        assert self.machine.placement is not None
+        await self._rounds.answer_in_advance()
+        await self._records.mark_done(self._rounds.name, failed=failed)
+        everyone = self.machine.placement.participants
+        done = await self._records.done(everyone)
+        if len(done) == len(everyone):
+            if any(done.values()):
+                await self._rounds.close("failed: a worker failed, and no restart was left")
+            else:
+                await self._rounds.close(machine.FINISHED, finished=True)
+
+    async def _join(self, order: machine.Join, scope: trio.CancelScope) -> None:
+        """Come into a round, and tell what happens to it until the next one is wanted."""
+        with scope:
+            self._join_began = self._environment.now()
+            try:
+                placement = await self._rounds.join(order, self.machine.placement, self._nursery)
+            except JoinError as error:
+                if not scope.cancel_called:
+                    self._emit(error.event)
+                return
+            if scope.cancel_called:
+                return
+            self._emit(machine.Joined(placement))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._rounds.answer_roll_calls, lambda: not self._workers.was_paused)
+                async for change in self._rounds.follow():
+                    self._emit(change)
+                # Cut off, it is no part of the round any more.
+                nursery.cancel_scope.cancel()
+
+    async def _ask(self, incident: str, seconds: float, scope: trio.CancelScope) -> None:
+        if seconds:
+            # With the policies that have one there is one question at a time.
+            with scope, trio.move_on_after(seconds):
+                await self._rounds.roll_call()
+            if scope.cancel_called:
+                return
+        granted, text = await self._records.ask_restart(incident, self._rounds.name)
+        if granted:
+            self.counts.restarts_granted += 1
+        else:
+            self.counts.restarts_refused += 1
+            logger.error("%s", text)
+        self._log.write("restart", granted=granted, incident=incident, text=text or None, round=self._round)
+        self._emit(machine.Answered(incident, granted, text))
+
+    def _start(self, local_ranks: tuple[int, ...]) -> None:
+        placement = self.machine.placement
+        assert placement is not None
+        self._workers.tell(placement)
+        for local_rank in local_ranks:
+            alone = self._settings.rules.policy == "worker"
+            restarts = self._worker_restarts.get(local_rank, 0) if alone else placement.restarts
+            self._worker_restarts[local_rank] = self._worker_restarts.get(local_rank, 0) + 1
+            worker = self._workers.start(local_rank, placement, restarts)
+            self.counts.worker_starts += 1
+            self._log.write(
+                "worker started", round=placement.round, rank=worker.rank, local_rank=local_rank, pid=worker.pid, attempt=worker.attempt
+            )
+
+    def _stop(self, signum: int, *, at_once: bool) -> None:
+        seconds = min(CUT_OFF_GRACE, self._settings.shutdown_timeout) if at_once else self._settings.shutdown_timeout
+        if self._workers.is_stopping:
+            # The end of that is told once.
+            self._workers.hurry(signum, seconds)
+        else:
+            self._nursery.start_soon(self._stop_all, signum, seconds)
+
+    async def _stop_all(self, signum: int, seconds: float) -> None:
+        began = self._environment.now()
+        stuck = await self._workers.stop(signum, seconds)
+        self._log.write("workers stopped", round=self._round, seconds=round(self._environment.now() - began, 3), stuck=len(stuck) or None)
+        pids = ", ".join(str(worker.pid) for worker in stuck)
+        self._emit(
+            machine.Stopped(f"workers hang in the kernel and cannot be ended (pid {pids}): this machine is not fit" if stuck else "")
+        )
+
+    def _worker_ended(self, worker: Worker) -> None:
+        status = worker.status
+        assert status is not None
+        seconds = round(self._environment.now() - worker.started_at, 3)
+        self._log.write(
+            "worker ended",
+            round=worker.round,
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            pid=worker.pid,
+            exit_code=status.code,
+            signal=status.signal,
+            stopped=worker.stopping or None,
+            seconds=seconds,
+        )
+        if not worker.stopping and status.signal == signal.SIGKILL and self._workers.was_paused:
+            worker.stopping = True
+            self._emit(machine.Lost("this agent was stopped for so long that its workers had to be ended"))
+        if worker.stopping:
+            return
+        failed = status.code != 0
+        if failed:
+            self.counts.worker_failures += 1
+            self._unkept += 1
+            self._all_kept = trio.Event()
+            self._to_keep.send_nowait(self._failure_of(worker))
+        self._emit(machine.WorkerExited(worker.local_rank, failed))
+
+    def _failure_of(self, worker: Worker) -> Failure:
+        status = worker.status
+        assert status is not None
+        why = ""
+        if worker.expired is not None:
+            self.counts.workers_stuck += 1
+            why = f"stuck: in {worker.expired.scope!r} for longer than {worker.expired.after:g} s, so the agent killed it"
+        message, traceback, error_file = "", "", ""
+        try:
+            message, traceback = read_error_file(worker.error_file.read_text(encoding="utf-8", errors="replace"))
+            error_file = str(worker.error_file)
+        except OSError:
+            # It had none to write.
+            pass
+        failure = Failure(
+            number=0,
+            round=worker.round,
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            role=self._settings.role,
+            agent=self._rounds.name,
+            host=self._host,
+            pid=worker.pid,
+            code=status.code,
+            signal=status.signal,
+            why=why,
+            message=message,
+            traceback=traceback,
+            error_file=error_file,
+        )
+        logger.warning("%s%s", failure.headline(), f": {message.splitlines()[0]}" if message else "")
+        return failure
+
+    async def _keep_failures(self) -> None:
+        """One after the other, as they were observed: the job's store numbers them."""
+        async for failure in self._failed:
+            await self._records.add_failure(failure)
+            self._unkept -= 1
+            if not self._unkept:
+                self._all_kept.set()
+
+    def _observe(self, event: Event) -> None:
+        """Count, and write down, what has happened."""
+        match event:
+            case machine.Joined(placement):
+                seconds = self._environment.now() - self._join_began
+                self.counts.rounds += 1
+                self.counts.rendezvous_seconds += seconds
+                self._log.write(
+                    "round began",
+                    round=placement.round,
+                    group_rank=placement.own.group_rank,
+                    group_world_size=placement.group_world_size,
+                    world_size=placement.world_size,
+                    agents=list(placement.participants),
+                    restarts=placement.restarts,
+                    seconds=round(seconds, 3),
+                )
+            case machine.MembershipChanged(left, waiting, closed):
+                self.counts.membership_changes += 1
+                self._log.write("membership changed", round=self._round, left=list(left), waiting=waiting, closed=closed or None)
+            case machine.Lost(text):
+                self.counts.cut_off += 1
+                logger.warning("this agent is cut off, and stops its workers: %s", text)
+                self._log.write("cut off", round=self._round, text=text)
+            case machine.JoinFailed(kind, text):
+                self._log.write("no round", kind=kind, text=text)
+            case machine.Signalled(signum):
+                self._log.write("signalled", signal=signum)
+            case _:
+                pass
+
+    async def _receive_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(*(signal.Signals(number) for number in self._settings.signals)) as signals:
+            task_status.started()
+            async for signum in signals:
+                self._emit(machine.Signalled(signum))
+
+    def _answer(self, path: str) -> tuple[int, str, str] | None:
+        """For the health port."""
+        running = len(self._workers.running)
+        if path == "/healthz":
+            fields: dict[str, object] = {
+                "state": self.machine.state,
+                "rejoining": self.machine.rejoining,
+                "run_id": self._settings.run_id,
+                "round": self._round,
+                "workers_running": running,
+                "workers_finished": len(self.machine.succeeded),
+                "workers_given_up": len(self.machine.given_up),
+            }
+            return (503 if self.machine.failing else 200), "application/json", as_json(fields)
+        if path == "/metrics":
+            workers = {"running": running, "finished": len(self.machine.succeeded), "given_up": len(self.machine.given_up)}
+            labels = {"run_id": self._settings.run_id, "role": self._settings.role}
+            return 200, "text/plain; version=0.0.4", prometheus_text(self.counts, self.machine.state, workers, labels)
+        return None
+
+
+def make_run_directory(log_dir: Path | None, run_id: str) -> tuple[Path, bool]:
+    """A directory that is this run's own, and whether it is temporary: `<log_dir>/<run_id>`, numbered if others have that."""
+    if log_dir is None:
+        return Path(tempfile.mkdtemp(prefix="understudy-")), True
+    log_dir.mkdir(parents=True, exist_ok=True)
+    name = run_id.replace("/", "_")
+    number = 0
+    while True:
+        directory = log_dir.resolve() / (name if number == 0 else f"{name}_{number}")
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return directory, False

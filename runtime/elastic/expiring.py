@@ -1,0 +1,49 @@
+"""`expires`: a worker says how long it may take for something; the agent kills it if it takes longer."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from runtime.elastic.watchdog import Request, encode_request
+
+WATCHDOG = "UNDERSTUDY_WATCHDOG"
+"""The environment variable with the file descriptor of the pipe to the agent."""
+
+
+@contextmanager
+def expires(after: float, scope: str | None = None) -> Iterator[None]:
+    """Within the block this worker is killed, and counts as failed, if it has not left it after `after` seconds.
+
+    The agent measures the time, on its monotonic clock, from when it hears of it: nothing in this process has to run for that, so a call
+    that is stuck in C code ends as well. `scope` names the block in the report (left out: file and line); blocks with different names may
+    be nested, and one that is entered again while it is open is watched anew. Where no agent listens it changes nothing. Raises ValueError
+    if `after` is not positive, or the name is longer than some 500 characters.
+    """
+    if not after > 0 or after == float("inf"):
+        raise ValueError(f"a block may take a positive number of seconds, not {after!r}")
+    if scope is None:
+        # This generator's frame is resumed by contextlib's __enter__, which the block's own frame has called.
+        frame = inspect.currentframe()
+        caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
+        scope = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}" if caller is not None else "?"
+    descriptor = os.environ.get(WATCHDOG)
+    if descriptor is None:
+        yield
+        return
+    enter, leave = (encode_request(request) for request in (Request("enter", scope, after), Request("leave", scope)))
+    _tell(int(descriptor), enter)
+    try:
+        yield
+    finally:
+        _tell(int(descriptor), leave)
+
+
+def _tell(descriptor: int, line: bytes) -> None:
+    try:
+        os.write(descriptor, line)
+    except OSError:
+        # The agent has gone, and we go with it; or this is a grandchild, to which the pipe was not handed on.
+        pass

@@ -1,0 +1,433 @@
+"""What an agent of an elastic job decides: pure. Events in, effects out, in the order in which they are to be begun.
+
+The agent is in one of four states. *joining*: none of its workers runs, and it waits for a round. *running*: workers run; if the membership
+changed and they may stay, it waits for the next round meanwhile (`rejoining`). *stopping*: workers are being stopped, for a new round, a
+start in the round that has come, or for good; or they have been, and it is not known yet whether there is a restart for them. *ended*:
+nothing more is decided.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from runtime.elastic.ranks import Placement
+
+Policy = Literal["group", "worker", "spare"]
+State = Literal["joining", "running", "stopping", "ended"]
+
+POLICIES: tuple[Policy, ...] = ("group", "worker", "spare")
+
+FINISHED = "finished"
+"""What people are told of a rendezvous that was closed when all workers of its job had ended well."""
+
+LOSS_SECONDS = 6.0
+"""Longer than the lease of an agent: so long it may take until the loss of one is known."""
+
+
+@attrs.frozen
+class Rules:
+    """The job's wishes. `notify`: workers stay when the membership changes, and are told; otherwise they are restarted, as by torchrun.
+
+    `loss_seconds`: so long it may take until the loss of an agent is known; 0 where the job cannot go on without one anyway.
+    """
+
+    local_world_size: int
+    policy: Policy = "group"
+    notify: bool = False
+    loss_seconds: float = LOSS_SECONDS
+
+
+@attrs.frozen
+class Joined:
+    """A round is complete, and its ranks are known."""
+
+    placement: Placement
+
+
+@attrs.frozen
+class JoinFailed:
+    """There is no round. `kind`: the job has failed or finished, nobody came in time, the store is lost, this agent was a spare, or
+    something else.
+    """
+
+    kind: Literal["closed", "finished", "timeout", "lost", "spare", "other"]
+    text: str
+
+
+@attrs.frozen
+class WorkerExited:
+    """A worker ended by itself: not because it was being stopped."""
+
+    local_rank: int
+    failed: bool
+
+
+@attrs.frozen
+class Stopped:
+    """Every worker that was to be stopped has ended, or is `stuck` in the kernel: why this machine is of no use any more."""
+
+    stuck: str = ""
+
+
+@attrs.frozen
+class Answered:
+    """Whether the restart that was asked for is granted."""
+
+    incident: str
+    granted: bool
+    text: str = ""
+
+
+@attrs.frozen
+class MembershipChanged:
+    """`left`: agents of the round that are gone without having finished; `waiting`: how many wait; `closed`: why it was closed, and whether
+    because the job has `finished`.
+    """
+
+    left: tuple[str, ...] = ()
+    waiting: int = 0
+    closed: str = ""
+    finished: bool = False
+
+    @property
+    def failed(self) -> str:
+        """Why the job has failed, if it has."""
+        return "" if self.finished else self.closed
+
+
+@attrs.frozen
+class Lost:
+    """This agent is cut off: others may take its place soon."""
+
+    text: str
+
+
+@attrs.frozen
+class Signalled:
+    """The agent was sent a signal that is to end it."""
+
+    signum: int
+
+
+Event = Joined | JoinFailed | WorkerExited | Stopped | Answered | MembershipChanged | Lost | Signalled
+
+
+@attrs.frozen
+class Join:
+    """Take part in the next round; an earlier attempt is given up. `behind_spares`: let a spare have the place first.
+
+    `patient`: while the store is away, try again; otherwise say so at once, for there are workers that must not run on then.
+    """
+
+    behind_spares: bool = False
+    patient: bool = True
+
+
+@attrs.frozen
+class CancelJoin:
+    """Give up waiting for a round."""
+
+
+@attrs.frozen
+class StartWorkers:
+    """Start these workers, with the ranks of the placement that is current."""
+
+    local_ranks: tuple[int, ...]
+
+
+@attrs.frozen
+class StopWorkers:
+    """Stop all that run, then say `Stopped`. `signum`: which signal they get first (0: as configured).
+
+    `at_once`: there is hardly time to be polite, since others may take their places soon, or the user is impatient.
+    """
+
+    signum: int = 0
+    at_once: bool = False
+
+
+@attrs.frozen
+class AskRestart:
+    """Ask for a restart out of the job's budget, then say `Answered`.
+
+    But first wait until all other agents of the round have said that they are there, for at most `roll_call` seconds: workers that fail
+    because another agent was lost need no restart out of the budget, and that it was lost is heard of later than that they have failed.
+    """
+
+    incident: str
+    roll_call: float = 0.0
+
+
+@attrs.frozen
+class CancelAsk:
+    """Ask for no restart: the failure was another agent's doing, or this agent's own place is lost."""
+
+
+@attrs.frozen
+class Notify:
+    """Tell the workers that run of the placement that is current."""
+
+
+@attrs.frozen
+class MarkDone:
+    """Let the other agents know that all workers of this one have ended, and leave."""
+
+    failed: bool
+
+
+@attrs.frozen
+class Leave:
+    """Leave the rendezvous; the others go on."""
+
+
+@attrs.frozen
+class Close:
+    """Close the rendezvous: the job is over for all."""
+
+    reason: str
+
+
+@attrs.frozen
+class End:
+    """The agent ends with this exit code; always the last effect of all."""
+
+    code: int
+    text: str = ""
+
+
+Effect = Join | CancelJoin | StartWorkers | StopWorkers | AskRestart | CancelAsk | Notify | MarkDone | Leave | Close | End
+
+
+@attrs.define
+class _Stop:
+    """What is known, while workers are being stopped, of what comes afterwards."""
+
+    after: Literal["join", "start", "end"] = "join"
+    incident: str | None = None
+    granted: bool | None = True
+    why_not: str = ""
+    behind_spares: bool = False
+    stopped: bool = False
+    lost_somebody: bool = False
+    last: tuple[Effect, ...] = ()
+
+
+class AgentMachine:
+    """The decisions of one agent. Feed it events; carry out what it returns, in order."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.state: State = "joining"
+        self.rejoining = False
+        self.placement: Placement | None = None
+        self.running: set[int] = set()
+        self.succeeded: set[int] = set()
+        self.given_up: set[int] = set()
+        self._starts: dict[int, int] = {}
+        self._asked: dict[str, int] = {}
+        self._stop = _Stop()
+
+    @property
+    def failing(self) -> bool:
+        """Whether it has come to the end of its part, or is about to."""
+        return self.state == "ended" or (self.state == "stopping" and (self._stop.after == "end" or self._stop.granted is False))
+
+    def begin(self) -> list[Effect]:
+        """The first thing to do."""
+        return [Join()]
+
+    def handle(self, event: Event) -> list[Effect]:
+        """What to do because of an event. Events that mean nothing any more, because they crossed with a decision, change nothing."""
+        if self.state == "joining":
+            return self._while_joining(event)
+        if self.state == "running":
+            return self._while_running(event)
+        if self.state == "stopping":
+            return self._while_stopping(event)
+        return []
+
+    def _while_joining(self, event: Event) -> list[Effect]:
+        match event:
+            case Joined(placement):
+                self.placement = placement
+                return self._start()
+            case JoinFailed("spare" | "finished", text):
+                return self._end(End(0, text))
+            case JoinFailed(_, text):
+                return self._end(Leave(), End(1, text))
+            case Signalled(signum):
+                return self._end(CancelJoin(), Leave(), End(128 + signum))
+            case _:
+                return []
+
+    def _while_running(self, event: Event) -> list[Effect]:
+        match event:
+            case WorkerExited(local_rank, failed):
+                return self._exited(local_rank, failed=failed)
+            case Answered(incident, granted):
+                return self._answered(incident, granted=granted)
+            case MembershipChanged():
+                return self._changed(event)
+            case Joined(placement):
+                return self._joined_again(placement)
+            case JoinFailed("lost", _):
+                return self._stop_workers(_Stop(), at_once=True)
+            case JoinFailed("finished", _):
+                # All others are done, and these workers are the last: they run to their end, like those who were not on their way anywhere.
+                self.rejoining = False
+                return []
+            case JoinFailed(_, text):
+                return self._stop_for_good(Leave(), End(1, text))
+            case Lost():
+                return self._stop_workers(_Stop(), at_once=True)
+            case Signalled(signum):
+                return self._stop_for_good(Leave(), End(128 + signum), signum=signum)
+            case _:
+                return []
+
+    def _exited(self, local_rank: int, *, failed: bool) -> list[Effect]:
+        if local_rank not in self.running:
+            return []
+        self.running.remove(local_rank)
+        if not failed:
+            self.succeeded.add(local_rank)
+            return self._finish_if_done()
+        assert self.placement is not None
+        place = f"{self.placement.round}"
+        if self.rules.policy == "worker":
+            # A worker by itself: its rank in this round, and how often it was started, make the incident one of its own.
+            incident = f"{place}/{self.placement.rank_of(local_rank)}/{self._starts[local_rank]}"
+            self._asked[incident] = local_rank
+            return [AskRestart(incident)]
+        spare = self.rules.policy == "spare"
+        incident = f"{place}/group-{self.placement.own.group_rank}" if spare else place
+        roll_call = self.rules.loss_seconds if self.placement.group_world_size > 1 else 0.0
+        return [*self._stop_workers(_Stop(incident=incident, granted=None, behind_spares=spare)), AskRestart(incident, roll_call)]
+
+    def _answered(self, incident: str, *, granted: bool) -> list[Effect]:
+        local_rank = self._asked.pop(incident, None)
+        if local_rank is None:
+            return []
+        if granted:
+            return self._start_these((local_rank,))
+        # It stays down; the others have nothing to do with it and run to their own end.
+        self.given_up.add(local_rank)
+        return self._finish_if_done()
+
+    def _changed(self, change: MembershipChanged) -> list[Effect]:
+        if change.failed:
+            return self._stop_for_good(Leave(), End(1, f"the rendezvous was closed: {change.failed}"))
+        if change.closed:
+            return []
+        if not change.left and not change.waiting:
+            return []
+        if self.rules.policy == "group" and not self.rules.notify:
+            return self._stop_workers(_Stop())
+        if self.rejoining:
+            return []
+        self.rejoining = True
+        return [Join(patient=False)]
+
+    def _joined_again(self, placement: Placement) -> list[Effect]:
+        if not self.rejoining:
+            return []
+        self.rejoining = False
+        before, self.placement = self.placement, placement
+        assert before is not None
+        same = placement.same_ranks(before) and (self.rules.policy == "worker" or placement.same_master(before))
+        if same or self.rules.notify:
+            return [Notify()]
+        return self._stop_workers(_Stop(after="start"))
+
+    def _while_stopping(self, event: Event) -> list[Effect]:
+        stop = self._stop
+        match event:
+            case Stopped(stuck):
+                stop.stopped = True
+                self.running.clear()
+                if stuck and stop.after != "end":
+                    stop.after, stop.last = "end", (Leave(), End(1, stuck))
+            case Answered(incident, granted, text) if incident == stop.incident:
+                stop.granted, stop.why_not = granted, text
+            case MembershipChanged() if event.failed:
+                if stop.after != "end":
+                    stop.after, stop.last = "end", (Leave(), End(1, f"the rendezvous was closed: {event.failed}"))
+            case MembershipChanged(left=left) if left:
+                return [*self._lose(stop), *self._proceed()]
+            case Lost():
+                cancelled = self._lose(stop)
+                # Whatever they were being stopped for: now it has to be quick.
+                return [*cancelled, *(self._proceed() if stop.stopped else [StopWorkers(at_once=True)])]
+            case Signalled(signum):
+                impatient = stop.after == "end"
+                if not impatient:
+                    stop.after, stop.last = "end", (Leave(), End(128 + signum))
+                if not stop.stopped:
+                    return [StopWorkers(signum, at_once=impatient)]
+            case _:
+                return []
+        return self._proceed()
+
+    def _lose(self, stop: _Stop) -> list[Effect]:
+        asking = stop.after == "join" and stop.granted is None and not stop.lost_somebody
+        stop.lost_somebody = True
+        if stop.after == "start":
+            # The round that they were to start in is no more.
+            stop.after = "join"
+        return [CancelAsk()] if asking else []
+
+    def _proceed(self) -> list[Effect]:
+        stop = self._stop
+        if not stop.stopped:
+            return []
+        if stop.after == "end":
+            return self._end(*stop.last)
+        if stop.after == "start":
+            return self._start()
+        if stop.granted is None and not stop.lost_somebody:
+            return []
+        if stop.granted or stop.lost_somebody:
+            self.state = "joining"
+            return [Join(behind_spares=stop.behind_spares and not stop.lost_somebody)]
+        return self._end(Close(f"failed: {self._stop.why_not}"), End(1, self._stop.why_not))
+
+    def _start(self) -> list[Effect]:
+        if self.rules.policy != "worker":
+            # Ranks of one group depend on each other: what had finished is part of what begins again.
+            self.succeeded.clear()
+            self.given_up.clear()
+        self.state = "running"
+        self._asked.clear()
+        wanted = tuple(rank for rank in range(self.rules.local_world_size) if rank not in self.succeeded | self.given_up)
+        return self._start_these(wanted) if wanted else self._finish_if_done()
+
+    def _start_these(self, local_ranks: tuple[int, ...]) -> list[Effect]:
+        self.running.update(local_ranks)
+        for local_rank in local_ranks:
+            self._starts[local_rank] = self._starts.get(local_rank, 0) + 1
+        return [StartWorkers(local_ranks)]
+
+    def _finish_if_done(self) -> list[Effect]:
+        if self.running or self._asked:
+            return []
+        failed = bool(self.given_up)
+        text = f"local rank {', '.join(map(str, sorted(self.given_up)))} failed, and no restart was left" if failed else ""
+        leaving: list[Effect] = [CancelJoin()] if self.rejoining else []
+        return self._end(*leaving, MarkDone(failed), End(int(failed), text))
+
+    def _stop_workers(self, stop: _Stop, signum: int = 0, *, at_once: bool = False) -> list[Effect]:
+        cancel: list[Effect] = [CancelJoin()] if self.rejoining else []
+        self.state = "stopping"
+        self.rejoining = False
+        self._asked.clear()
+        self._stop = stop
+        return [*cancel, StopWorkers(signum, at_once)]
+
+    def _stop_for_good(self, *last: Effect, signum: int = 0) -> list[Effect]:
+        return self._stop_workers(_Stop(after="end", last=last), signum)
+
+    def _end(self, *effects: Effect) -> list[Effect]:
+        self.state = "ended"
+        return list(effects)

@@ -1,0 +1,143 @@
+"""Which ranks the workers of a round have: pure. Those of the rendezvous say who came; these are kept from round to round if possible."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import attrs
+
+from runtime.rendezvous.errors import RendezvousStateError
+
+
+@attrs.frozen
+class Member:
+    """What an agent says of itself when a round begins. `previous`: its group rank in the round before, or None."""
+
+    name: str
+    role: str
+    local_world_size: int
+    previous: int | None = None
+
+
+@attrs.frozen
+class Place:
+    """The part of one agent in a round: of the group of agents, of all workers, and of the workers of its role.
+
+    `base_rank` and `role_base_rank` are those of its first worker.
+    """
+
+    name: str
+    group_rank: int
+    local_world_size: int
+    base_rank: int
+    role_base_rank: int
+    role_world_size: int
+
+
+@attrs.frozen
+class Placement:
+    """A round as one agent knows it: its own place among all, in the order of group ranks, and where rank 0 listens.
+
+    `restarts` are those that were counted for the job up to now. `master_address` and `master_port` are set by `at`.
+    """
+
+    round: int
+    own: Place
+    places: tuple[Place, ...]
+    world_size: int
+    restarts: int = 0
+    master_address: str = ""
+    master_port: int = 0
+
+    @property
+    def group_world_size(self) -> int:
+        """How many agents take part."""
+        return len(self.places)
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Names of the agents, by group rank."""
+        return tuple(place.name for place in self.places)
+
+    def rank_of(self, local_rank: int) -> int:
+        """The global rank of one of this agent's workers."""
+        return self.own.base_rank + local_rank
+
+    def at(self, address: str, port: int) -> Placement:
+        """The same, with rank 0 found at `address`."""
+        return attrs.evolve(self, master_address=address, master_port=port)
+
+    def same_ranks(self, other: Placement) -> bool:
+        """Whether this agent's workers have the same ranks in a world of the same size."""
+        return (attrs.evolve(self.own, name=""), self.world_size) == (attrs.evolve(other.own, name=""), other.world_size)
+
+    def same_master(self, other: Placement) -> bool:
+        """Whether rank 0 is found at the same place."""
+        return (self.master_address, self.master_port) == (other.master_address, other.master_port)
+
+
+def assign(members: Sequence[Member]) -> tuple[Place, ...]:
+    """The places of a round, in the order of group ranks; `members` come in the order of their rendezvous ranks.
+
+    Who was there before keeps its group rank if that is still there to have, the first claim winning; the others fill the gaps. So a spare
+    that comes for an agent that is gone gets just its rank, and nobody else notices.
+    """
+    by_group_rank: list[Member | None] = [None] * len(members)
+    others: list[Member] = []
+    for member in members:
+        wanted = member.previous
+        if wanted is not None and 0 <= wanted < len(members) and by_group_rank[wanted] is None:
+            by_group_rank[wanted] = member
+        else:
+            others.append(member)
+    waiting = iter(others)
+    in_order = [member if member is not None else next(waiting) for member in by_group_rank]
+    role_sizes: dict[str, int] = {}
+    for member in in_order:
+        role_sizes[member.role] = role_sizes.get(member.role, 0) + member.local_world_size
+    places: list[Place] = []
+    base = 0
+    role_bases = dict.fromkeys(role_sizes, 0)
+    for group_rank, member in enumerate(in_order):
+        places.append(Place(member.name, group_rank, member.local_world_size, base, role_bases[member.role], role_sizes[member.role]))
+        base += member.local_world_size
+        role_bases[member.role] += member.local_world_size
+    return tuple(places)
+
+
+def encode_member(member: Member) -> bytes:
+    """As it is written to the round's store."""
+    return json.dumps(attrs.asdict(member)).encode()
+
+
+def decode_member(value: bytes) -> Member:
+    """What `encode_member` wrote. Raises `RendezvousStateError`."""
+    try:
+        fields = json.loads(value)
+        previous = fields["previous"]
+        return Member(
+            str(fields["name"]), str(fields["role"]), int(fields["local_world_size"]), None if previous is None else int(previous)
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise RendezvousStateError(
+            f"what an agent wrote of itself into the round's store is no description of an agent: {error}"
+        ) from error
+
+
+def encode_places(places: Sequence[Place], restarts: int) -> bytes:
+    """As the first agent of a round writes them to its store."""
+    return json.dumps({"restarts": restarts, "places": [attrs.astuple(place) for place in places]}).encode()
+
+
+def decode_places(value: bytes, round_: int, name: str) -> Placement:
+    """What `encode_places` wrote, as seen by the agent called `name`. Raises `RendezvousStateError`."""
+    try:
+        fields = json.loads(value)
+        places = tuple(Place(str(each[0]), *(int(number) for number in each[1:])) for each in fields["places"])
+        own = next(place for place in places if place.name == name)
+        return Placement(round_, own, places, sum(place.local_world_size for place in places), int(fields["restarts"]))
+    except StopIteration:
+        raise RendezvousStateError(f"round {round_} has no ranks for {name}, which takes part in it") from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise RendezvousStateError(f"the ranks of round {round_} in its store cannot be understood: {error}") from error

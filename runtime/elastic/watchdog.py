@@ -1,0 +1,75 @@
+"""Deadlines that workers have set themselves: pure. The agent's own monotonic clock measures them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Literal
+
+import attrs
+
+MAX_MESSAGE_BYTES = 4096
+"""Of one message of a worker: what a pipe takes in one piece (PIPE_BUF)."""
+
+MAX_SCOPES = 1024
+"""Deadlines that one worker may have at a time; further ones are not watched."""
+
+
+@attrs.frozen
+class Request:
+    """A worker enters a scope in which it will stay for at most `after` seconds, or leaves it."""
+
+    what: Literal["enter", "leave"]
+    scope: str
+    after: float = 0.0
+
+
+def encode_request(request: Request) -> bytes:
+    """One line. Raises ValueError if it is too long to be written in one piece."""
+    line = json.dumps([request.what, request.scope, request.after]).encode() + b"\n"
+    if len(line) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"the name of a scope is {len(request.scope)} characters long; some 500 are possible")
+    return line
+
+
+def decode_request(line: str) -> Request | None:
+    """What a worker wrote; None for anything else, which counts for nothing: the pipe is the worker's own."""
+    try:
+        what, scope, after = json.loads(line)
+    except (ValueError, TypeError):
+        return None
+    if what not in ("enter", "leave") or not isinstance(scope, str) or isinstance(after, bool) or not isinstance(after, int | float):
+        return None
+    return Request(what, scope, float(after)) if math.isfinite(after) else None
+
+
+@attrs.frozen
+class Expired:
+    """A worker has been in a scope for longer than it said."""
+
+    scope: str
+    after: float
+
+
+class Deadlines:
+    """Those of one worker. A scope that is entered again is watched anew: its old deadline is forgotten."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[str, tuple[float, float]] = {}
+
+    def apply(self, request: Request, now: float) -> None:
+        """Note what the worker said at `now`."""
+        if request.what == "leave":
+            self._scopes.pop(request.scope, None)
+        elif request.scope in self._scopes or len(self._scopes) < MAX_SCOPES:
+            self._scopes[request.scope] = (now + request.after, request.after)
+
+    @property
+    def next(self) -> float:
+        """When the first of them is over; infinity if there is none."""
+        return min((deadline for deadline, _ in self._scopes.values()), default=math.inf)
+
+    def expired(self, now: float) -> Expired | None:
+        """The one that was over first, if any is."""
+        over = [(deadline, scope, after) for scope, (deadline, after) in self._scopes.items() if deadline <= now]
+        return Expired(min(over)[1], min(over)[2]) if over else None

@@ -1,0 +1,241 @@
+"""The back-ends of the house: one handler over four ways to a store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import trio
+
+from actors.errors import HandshakeError, JoinError, ProtocolError
+from runtime.environment import Environment
+from runtime.exception_groups import unwrap
+from runtime.links.transports import SocketNetwork, is_loopback, split_address
+from runtime.liveness import host_identity
+from runtime.membership.contact import StoreContact
+from runtime.membership.join import Client, open_client, peer_of
+from runtime.membership.secrets import find_secret, read_secret_file
+from runtime.rendezvous.file_leftovers import remove_leftovers
+from runtime.rendezvous.file_store import FileStore
+from runtime.rendezvous.handler import OpenStore, StoreHandler
+from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
+from runtime.store.interface import Store
+
+if TYPE_CHECKING:
+    from runtime.store.etcd.address import EtcdAddress
+
+CLUSTER_OPTIONS = ("cluster", "secret_file")
+
+CONNECT_SECONDS = 2.5
+"""How long a member of an etcd may take to accept a connection and answer."""
+FIRST_SERVER_ERROR = 500
+
+logger = logging.getLogger("understudy.rendezvous")
+
+
+def understudy(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
+    """Over the store of a cluster. Endpoint: `HOST:PORT` of any of its nodes; of several, separated by commas, the first that answers.
+
+    Options: `cluster`, its name; `secret_file`, with its secret.
+    """
+    settings = AgentSettings.of(parameters, *CLUSTER_OPTIONS)
+    return StoreHandler(settings, environment, _cluster(parameters, environment))
+
+
+def etcd(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
+    """Over an etcd, without a cluster. Endpoint: `HOST:PORT[,HOST:PORT...]`, or an `etcd://` address; see `runtime.store.etcd.address`.
+
+    Option: `cluster`, the name under which its keys are.
+    """
+    settings = AgentSettings.of(parameters, "cluster")
+    return StoreHandler(settings, environment, _etcd(parameters, environment))
+
+
+def file(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
+    """Over a directory that all agents share. Endpoint: its path."""
+    settings = AgentSettings.of(parameters)
+    return StoreHandler(settings, environment, _directory(parameters, environment))
+
+
+def static(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
+    """Fixed ranks: the option `rank` says which is this agent's. Endpoint: that of any of the other back-ends; a path has a slash in it.
+
+    Raises ValueError for a rank that is none of this number of nodes, and unless `min_nodes` and `max_nodes` are the same.
+    """
+    rank = parameters.get_as_int("rank")
+    if parameters.min_nodes != parameters.max_nodes:
+        raise ValueError(f"fixed ranks are for a fixed number of nodes, not for {parameters.min_nodes} to {parameters.max_nodes}")
+    if rank is None or not 0 <= rank < parameters.max_nodes:
+        raise ValueError(f"the option 'rank' says which of the ranks 0 to {parameters.max_nodes - 1} is this agent's; it says {rank}")
+    settings = AgentSettings.of(parameters, "rank", *CLUSTER_OPTIONS, wanted=rank)
+    if parameters.endpoint.startswith("etcd://"):
+        return StoreHandler(settings, environment, _etcd(parameters, environment))
+    if "/" in parameters.endpoint:
+        return StoreHandler(settings, environment, _directory(parameters, environment))
+    return StoreHandler(settings, environment, _cluster(parameters, environment))
+
+
+def _cluster(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
+    addresses = [address.strip() for address in parameters.endpoint.split(",") if address.strip()]
+    if not addresses:
+        raise ValueError(
+            f"the endpoint of the rendezvous back-end {parameters.backend!r} is HOST:PORT of a node of the cluster; none was given"
+        )
+    for address in addresses:
+        split_address(address)
+    given = parameters.get("secret_file")
+    secret_file = read_secret_file(Path(str(given))) if given else None
+    secret = find_secret(secret_file, environment.token, needs_own=not all(map(is_loopback, addresses)))
+    cluster = str(parameters.get("cluster", "understudy"))
+    return partial(_open_cluster, addresses, cluster, secret, environment)
+
+
+@asynccontextmanager
+async def _open_cluster(addresses: list[str], cluster: str, secret: bytes, environment: Environment) -> AsyncIterator[Store]:
+    """The store of a cluster, by the first of its nodes that answers. Raises `JoinError` or a `HandshakeError`."""
+    failures: list[str] = []
+    cause: Exception | None = None
+    async with AsyncExitStack() as stack:
+        for address in addresses:
+            try:
+                client = await stack.enter_async_context(
+                    open_client(address, cluster, secret, environment, SocketNetwork(), host_identity())
+                )
+            except (JoinError, HandshakeError) as error:
+                if len(addresses) == 1:
+                    raise
+                failures.append(str(error))
+                # One that is not there yet tells more of what may come than one that is somebody else.
+                cause = error if cause is None or isinstance(cause, HandshakeError) else cause
+                continue
+            yield await stack.enter_async_context(_store_of(client, cluster, environment))
+            return
+        raise JoinError("; ".join(failures)) from cause
+
+
+@asynccontextmanager
+async def _store_of(client: Client, cluster: str, environment: Environment) -> AsyncIterator[Store]:
+    """As directly as can be: an etcd that needs no more than its address is asked without the node between, another store is followed when
+    it is served again.
+    """
+    where: dict[str, Any] = client.status["store"]
+    if where["kind"] == "etcd" and where["address"]:
+        from runtime.store.etcd.address import EtcdAddress
+
+        async with _open_etcd(EtcdAddress.parse(where["address"]), cluster, environment) as store:
+            yield store
+        return
+    served_by = [member for member in client.status["members"] if member["name"] == where["node"]]
+    if not served_by:
+        yield client.store
+        return
+    contact = StoreContact(client.station, peer_of(served_by[0]), where["identity"], environment)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(contact.run, client.ended, lambda: logger.error("the store of the rendezvous is lost"))
+            yield contact.store
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise unwrap(group) from None
+
+
+def _etcd(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
+    from runtime.store.etcd.address import EtcdAddress
+
+    endpoint = parameters.endpoint
+    address = EtcdAddress.parse(endpoint if "://" in endpoint else f"etcd://{endpoint}")
+    return partial(_reach_etcd, address, str(parameters.get("cluster", "understudy")), environment)
+
+
+@asynccontextmanager
+async def _reach_etcd(address: EtcdAddress, cluster: str, environment: Environment) -> AsyncIterator[Store]:
+    """The store, if a member of the etcd answers. Raises `JoinError` at once if none does, because of a `ProtocolError` if others do."""
+    from runtime.store.etcd.connection import LostError, NotSentError
+
+    failures: list[str] = []
+    foreign: ProtocolError | None = None
+    for host, port in address.endpoints:
+        try:
+            with trio.fail_after(CONNECT_SECONDS):
+                await _greet_etcd(host, port, address)
+            break
+        except ProtocolError as error:
+            foreign = error
+            failures.append(str(error))
+        except (NotSentError, LostError, trio.TooSlowError) as error:
+            failures.append(str(error) or f"{host}:{port}: no answer within {CONNECT_SECONDS:g} s")
+    else:
+        text = f"no member of the etcd at {address} answers: {'; '.join(failures)}; is it running, and is this its address?"
+        raise JoinError(text) from (foreign if len(failures) == 1 else None)
+    async with _open_etcd(address, cluster, environment) as store:
+        yield store
+
+
+async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
+    """See whether an etcd answers, in whatever words. Raises `ProtocolError`, `NotSentError` or `LostError`."""
+    from runtime.store.etcd.connection import Connection, ForeignError, trust_of
+
+    connection = await Connection.opened(host, port, trust_of(address))
+    try:
+        await connection.send("/v3/maintenance/status", b"{}", "")
+        status, body = await connection.status(), await connection.body()
+    except ForeignError as error:
+        raise ProtocolError(str(error)) from error
+    finally:
+        connection.close()
+    try:
+        is_etcd = isinstance(json.loads(body), dict)
+    except ValueError:
+        is_etcd = False
+    # What stands before an etcd that is not up yet answers for it, with an error of a server's.
+    if not is_etcd and status < FIRST_SERVER_ERROR:
+        raise ProtocolError(f"{host}:{port}: {body[:60]!r} is no answer of etcd's")
+
+
+@asynccontextmanager
+async def _open_etcd(address: EtcdAddress, cluster: str, environment: Environment) -> AsyncIterator[Store]:
+    from runtime.store.etcd.store import EtcdStore
+
+    store = EtcdStore(address, cluster, environment)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            try:
+                yield store
+            finally:
+                store.close()
+    except BaseExceptionGroup as group:
+        raise unwrap(group) from None
+
+
+def _directory(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
+    if not parameters.endpoint:
+        raise ValueError(f"the endpoint of the rendezvous back-end {parameters.backend!r} is a shared directory; none was given")
+    return partial(_open_directory, Path(parameters.endpoint).expanduser() / quote(parameters.run_id, safe=""), parameters, environment)
+
+
+@asynccontextmanager
+async def _open_directory(directory: Path, parameters: RendezvousParameters, environment: Environment) -> AsyncIterator[Store]:
+    store = FileStore(directory, environment)
+    await store.open()
+    removed = await environment.in_thread(
+        partial(remove_leftovers, directory, AgentSettings.of(parameters, "rank", *CLUSTER_OPTIONS).retention, environment.token(8).hex())
+    )
+    if removed:
+        logger.info("what jobs of long ago have left beside %s is removed: %s", directory, ", ".join(removed))
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            try:
+                yield store
+            finally:
+                store.close()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise unwrap(group) from None

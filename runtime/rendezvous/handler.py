@@ -1,0 +1,423 @@
+"""One agent's part in a rendezvous over a coordination store: it carries out what the machine decides."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
+
+import trio
+
+from actors.errors import (
+    HandshakeError,
+    HandshakeTimeoutError,
+    JoinError,
+    LeaseLostError,
+    ProtocolError,
+    StoreDataError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+    UnderstudyError,
+)
+from runtime.environment import Environment
+from runtime.exception_groups import unwrap
+from runtime.rendezvous import machine
+from runtime.rendezvous.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousFinishedError,
+    RendezvousGracefulExitError,
+    RendezvousMismatchError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from runtime.rendezvous.interface import RendezvousChange, RendezvousInfo
+from runtime.rendezvous.job_store import JobStore, Scope
+from runtime.rendezvous.machine import Fail, Finish, Joining, RoundWatch, Wait, Write
+from runtime.rendezvous.parameters import AgentSettings
+from runtime.rendezvous.presence import Presence
+from runtime.rendezvous.state import Keys, State, encode_state
+from runtime.rendezvous.view import ASK_AGAIN, View
+from runtime.store.interface import Compare, Delete, Operation, Put, Store
+
+OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
+
+BATCH = 100
+FIRST_DELAY, LONGEST_DELAY = 0.2, 2.0
+"""Seconds between two attempts to reach a store that was not there yet."""
+
+logger = logging.getLogger("understudy.rendezvous")
+
+
+class StoreHandler:
+    """See `runtime.rendezvous.interface.RendezvousHandler`. Open it first: `async with handler:`; leaving the block leaves the rendezvous,
+    which is not closed by that.
+
+    Entering raises `RendezvousConnectionError` if the store is not to be reached: at once if somebody else is there, after the
+    `connect_timeout` if nobody answers, after the `join` timeout if the endpoint's own store is away. What is waited for is logged.
+    """
+
+    def __init__(self, settings: AgentSettings, environment: Environment, open_store: OpenStore) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._open_store = open_store
+        self._stack: AsyncExitStack | None = None
+        self._keys = Keys(settings.parameters.run_id)
+        self._store: Store
+        self._view: View
+        self._presence: Presence
+        self._nursery: trio.Nursery
+        self._watched: RoundWatch | None = None
+        self._left: tuple[str, int] | None = None
+
+    async def __aenter__(self) -> StoreHandler:
+        if self._stack is not None:
+            raise RuntimeError("this rendezvous handler was opened before; make another one")
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._opened())
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._stack is not None
+        return await self._stack.__aexit__(kind, error, traceback)  # noqa: ASYNC102  what it does shields itself
+
+    def get_backend(self) -> str:
+        """See `RendezvousHandler.get_backend`."""
+        return self._settings.parameters.backend
+
+    def get_run_id(self) -> str:
+        """See `RendezvousHandler.get_run_id`."""
+        return self._settings.parameters.run_id
+
+    @property
+    def name(self) -> str:
+        """This agent's own, as `RendezvousInfo.participants` has it; "" before the first round, another one after it was cut off."""
+        return self._presence.name
+
+    @property
+    def use_agent_store(self) -> bool:
+        """False: workers have no way to it by themselves."""
+        return False
+
+    async def next_rendezvous(self) -> RendezvousInfo:
+        """See `RendezvousHandler.next_rendezvous`. Raises also `RendezvousMismatchError` for another job of the same id."""
+        self._check_open()
+        self._watched = None
+        parameters = self._settings.parameters
+        joining = Joining(
+            "",
+            parameters.min_nodes,
+            parameters.max_nodes,
+            self._settings.timeout,
+            self._environment.now(),
+            left=self._left,
+            wanted=self._settings.wanted,
+            lease_seconds=self._settings.lease_seconds,
+        )
+        try:
+            finish = await self._reach(joining)
+        except BaseException:
+            # Whoever gives up, or is cancelled, must not be counted upon by the others.
+            with trio.CancelScope(shield=True), trio.move_on_after(self._settings.timeout.heartbeat):
+                await self._leave()
+            raise
+        state = finish.state
+        self._watched = RoundWatch(self._presence.name, state)
+        self._left = (state.life, state.round)
+        if finish.rank == 0:
+            self._nursery.start_soon(self._collect, state.round, name="old rounds of a rendezvous")
+        return RendezvousInfo(
+            self._job_store(state, self._keys.round(state.round), state.round),
+            finish.rank,
+            len(state.roster),
+            round=state.round,
+            participants=state.roster,
+            job_store=self._job_store(state, self._keys.job, None),
+        )
+
+    async def is_closed(self) -> bool:
+        """See `RendezvousHandler.is_closed`; as it is now, for all agents."""
+        state = await self._state_now()
+        return state is not None and bool(state.closed)
+
+    async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
+        """See `RendezvousHandler.set_closed`. Raises `RendezvousTimeoutError` if that cannot be made known within the `close` timeout."""
+        await self._change(lambda state: machine.close(state, reason, finished=finished), "closed")
+
+    async def reopen(self) -> bool:
+        """Let rounds follow again after `set_closed`: an operator's decision. False if it is not closed. Raises like `set_closed`."""
+        if not await self.is_closed():
+            return False
+        await self._change(machine.reopen, "opened again")
+        return True
+
+    async def num_nodes_waiting(self) -> int:
+        """See `RendezvousHandler.num_nodes_waiting`."""
+        state = await self._state_now()
+        return len(machine.bury(state, self._view.alive).waiting) if state is not None else 0
+
+    async def wait_change(self, after: int) -> RendezvousChange:
+        """See `RendezvousHandler.wait_change`. Each change is told once.
+
+        Raises ValueError if this agent's latest round is not `after`, and `RendezvousStateError`. It does not raise while the store is
+        away: an agent that cannot renew its lease then hears of it as one that has left, its own name among them.
+        """
+        self._check_open()
+        watched = self._watched
+        if watched is None or watched.round != after:
+            of = "none" if watched is None else str(watched.round)
+            raise ValueError(f"this agent's latest round is {of}, not {after}")
+        await trio.lowlevel.checkpoint()
+        while True:
+            changed = self._view.changed
+            held = self._presence.is_held()
+            change = watched.look(self._view.state(), self._view.alive, cut_off=not held)
+            if change is not None:
+                return change
+            with trio.move_on_after(max(0.0, self._presence.doubtful_at - self._environment.now()) if held else math.inf):
+                await changed.wait()
+
+    async def shutdown(self) -> bool:
+        """See `RendezvousHandler.shutdown`."""
+        try:
+            await self.set_closed(f"agent {self._presence.name or self.get_backend()} has shut it down")
+            with trio.fail_after(self._settings.timeout.close):
+                return await self._leave()
+        except (RendezvousError, trio.TooSlowError) as error:
+            logger.warning("the rendezvous of %s could not be closed: %s", self.get_run_id(), error)
+            return False
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        try:
+            async with AsyncExitStack() as stack:
+                store, view = await self._reach_store(stack)
+                async with trio.open_nursery() as nursery:
+                    self._store, self._view, self._nursery = store, view, nursery
+                    self._presence = Presence(store, self._keys, self._settings, self._environment, view)
+                    # Nothing depends on when they begin: the view is complete, and nobody is registered yet.
+                    nursery.start_soon(view.run, name="view of a rendezvous")  # noqa: ASYNC113
+                    nursery.start_soon(self._presence.run, name="presence in a rendezvous")  # noqa: ASYNC113
+                    try:
+                        yield
+                    finally:
+                        with trio.CancelScope(shield=True), trio.move_on_after(self._settings.timeout.heartbeat):
+                            await self._leave()
+                        nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise unwrap(group) from None
+
+    async def _reach_store(self, stack: AsyncExitStack) -> tuple[Store, View]:
+        """Open the store, for as long as `stack`, and look at what is there; with patience for one that comes up at the same time."""
+        began, delay, said = self._environment.now(), FIRST_DELAY, ""
+        while True:
+            try:
+                async with AsyncExitStack() as attempt:
+                    store = await attempt.enter_async_context(self._open_store())
+                    view = View(store, self._keys, self._environment)
+                    await view.refresh()
+                    await stack.enter_async_context(attempt.pop_all())
+                return store, view
+            except (UnderstudyError, OSError) as error:
+                left = began + self._patience_with(error) - self._environment.now()
+                if left <= 0:
+                    raise self._connection(error) from error
+                if str(error) != said:
+                    logger.warning("%s; trying again for %.0f s", self._connection(error), left)
+                    said = str(error)
+            await trio.sleep(min(left, delay * (0.5 + self._environment.random())))
+            delay = min(2 * delay, LONGEST_DELAY)
+
+    def _patience_with(self, error: Exception) -> float:
+        """For how many seconds it is worth trying."""
+        causes = list(_causes(error))
+        somebody_else = any(
+            isinstance(cause, HandshakeError | ProtocolError | ValueError) and not isinstance(cause, HandshakeTimeoutError)
+            for cause in causes
+        )
+        if isinstance(error, JoinError | HandshakeError) and not somebody_else:
+            return min(self._settings.connect_timeout, self._settings.timeout.join)
+        if isinstance(error, StoreUnavailableError) and not any(isinstance(cause, OSError) for cause in causes):
+            return self._settings.timeout.join
+        return 0.0
+
+    def _check_open(self) -> None:
+        if self._stack is None:
+            raise RuntimeError("a rendezvous handler is opened first: async with handler: ...")
+
+    async def _reach(self, joining: Joining) -> Finish:
+        """Do what `joining` decides until this agent is in a complete round."""
+        while True:
+            began = self._environment.now()
+            try:
+                name = await self._present()
+                joining.renamed(name)
+                changed = self._view.changed
+                state = self._view.state()
+                if state is None:
+                    await self._found()
+                    continue
+                self._presence.job_lease = state.lease
+                decision = joining.decide(state, self._view.alive, self._environment.now())
+                if isinstance(decision, Finish):
+                    if self._presence.is_held():
+                        return decision
+                    # Its place may be taken at any moment; the view will tell, or the renewal.
+                    decision = Wait(self._environment.now() + ASK_AGAIN)
+                if isinstance(decision, Write):
+                    await self._write(state, decision.state)
+                elif isinstance(decision, Wait):
+                    with trio.move_on_after(max(0.0, decision.until - self._environment.now())):
+                        await changed.wait()
+                    self._refuse_if_away()
+                else:
+                    raise self._trouble(decision)
+            except StoreError as error:
+                await self._patience(error, began)
+
+    async def _present(self) -> str:
+        """This agent's name, under which it is alive as far as anybody knows."""
+        if self._presence.name not in self._view.alive:
+            self._left = None if self._presence.name else self._left
+            await self._presence.register()
+        return self._presence.name
+
+    async def _found(self) -> None:
+        """Nobody was here before."""
+        parameters = self._settings.parameters
+        lease = await self._store.grant(self._settings.retention)
+        state = State(parameters.min_nodes, parameters.max_nodes, self._environment.token(8).hex(), lease)
+        result = await self._store.transaction(
+            [Compare(self._keys.state, "create_revision", 0)], [Put(self._keys.state, encode_state(state), lease)]
+        )
+        if not result.succeeded:
+            await self._store.revoke(lease)
+        await self._view.caught_up(result.revision)
+
+    async def _write(self, before: State, after: State) -> None:
+        """Replace the state that the view has, if it is still the one; the fences of rounds go with it."""
+        then: list[Operation] = [Put(self._keys.state, encode_state(after), after.lease)]
+        if before.complete and after.round != before.round:
+            then.append(Delete(self._keys.fence(before.round)))
+        if after.complete and (after.round != before.round or not before.complete):
+            then.append(Put(self._keys.fence(after.round), after.life.encode(), after.lease))
+        condition = Compare(self._keys.state, "mod_revision", self._view.state_revision)
+        try:
+            result = await self._store.transaction([condition], then)
+        except (StoreOutcomeUnknownError, LeaseLostError):
+            # Done or not, the state will tell; with the lease it is gone as well.
+            await self._view.refresh()
+            return
+        await self._view.caught_up(result.revision)
+
+    async def _change(self, change: Callable[[State], State], what: str) -> None:
+        """Change the state, whatever it is, within the `close` timeout."""
+        self._check_open()
+        with trio.move_on_after(self._settings.timeout.close):
+            while True:
+                try:
+                    await self._view.refresh()
+                    state = self._view.state()
+                    if state is None:
+                        await self._found()
+                        continue
+                    if (changed := change(state)) == state:
+                        return
+                    await self._write(state, changed)
+                except StoreError as error:
+                    logger.debug("the rendezvous of %s is not %s yet: %s", self.get_run_id(), what, error)
+                    await trio.sleep(ASK_AGAIN)
+        raise RendezvousTimeoutError(
+            f"the rendezvous of {self.get_run_id()!r} could not be {what} within {self._settings.timeout.close:g} s; trying again is safe"
+        )
+
+    async def _leave(self) -> bool:
+        """Take this agent out; False if the store does not say that it is."""
+        name, lease = self._presence.name, self._presence.lease
+        if not name:
+            return True
+        self._presence.gone()
+        try:
+            while True:
+                await self._view.refresh()
+                state = self._view.state()
+                if state is None or name not in state:
+                    break
+                await self._write(state, machine.leave(machine.bury(state, self._view.alive), [name]))
+            self._presence.name = ""
+            await self._store.revoke(lease)
+        except LeaseLostError:
+            return True
+        except (StoreError, RendezvousStateError) as error:
+            logger.debug("agent %s could not say that it leaves; its lease will: %s", name, error)
+            return False
+        return True
+
+    async def _collect(self, round: int) -> None:
+        """The stores of earlier rounds are of no use any more."""
+        try:
+            entries = (await self._store.range(self._keys.rounds)).entries
+            # Later ones may be there by now.
+            old = [entry.key for entry in entries if self._keys.round_of(entry.key) < round]
+            for start in range(0, len(old), BATCH):
+                await self._store.transaction([], [Delete(key) for key in old[start : start + BATCH]])
+        except StoreError as error:
+            logger.debug("what earlier rounds have left is not deleted; its lease will end it: %s", error)
+
+    async def _state_now(self) -> State | None:
+        self._check_open()
+        try:
+            await self._view.refresh()
+        except StoreError as error:
+            raise self._connection(error) from error
+        return self._view.state()
+
+    def _job_store(self, state: State, root: str, round: int | None) -> JobStore:
+        fence = (self._keys.fence(round), state.life.encode()) if round is not None else None
+        what = f"round {round} of job {self.get_run_id()!r}" if round is not None else f"job {self.get_run_id()!r}"
+        return JobStore(Scope(self._store, self._environment, root, state.lease, fence, what, self._settings.store_timeout))
+
+    def _refuse_if_away(self) -> None:
+        """Raise what the store has last said if it has been away for longer than this agent's lease lasts."""
+        if self._environment.now() - self._view.away_since > self._settings.lease_seconds:
+            raise self._connection(StoreUnavailableError(f"the store has been away for more than {self._settings.lease_seconds:g} s"))
+
+    async def _patience(self, error: StoreError, began: float) -> None:
+        """A store that is away may come back; one that is damaged or closed does not. `began`: when it was asked."""
+        if not isinstance(error, StoreUnavailableError | StoreOutcomeUnknownError | LeaseLostError):
+            raise self._connection(error) from error
+        self._view.away_since = min(self._view.away_since, began)
+        self._refuse_if_away()
+        await trio.sleep(ASK_AGAIN * (0.5 + self._environment.random()))
+
+    def _connection(self, error: Exception) -> RendezvousError:
+        where = f"the rendezvous of {self.get_run_id()!r} at {self._settings.parameters.endpoint or 'its endpoint'!r}"
+        if isinstance(error, StoreDataError):
+            return RendezvousStateError(f"{where} cannot be understood: {error}")
+        return RendezvousConnectionError(f"{where} cannot be reached: {error}")
+
+    def _trouble(self, fail: Fail) -> RendezvousError:
+        text = f"{fail.text} (job {self.get_run_id()!r})"
+        if fail.trouble == "closed":
+            return RendezvousClosedError(text)
+        if fail.trouble == "finished":
+            return RendezvousFinishedError(text)
+        if fail.trouble == "not needed":
+            return RendezvousGracefulExitError(text)
+        if fail.trouble == "timeout":
+            return RendezvousTimeoutError(text)
+        return RendezvousMismatchError(text)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """It, what it came of, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__

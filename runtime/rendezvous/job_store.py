@@ -1,0 +1,385 @@
+"""A job's store over the coordination store: transactions for what must be one step, watches for what is waited for.
+
+Everything is below one prefix: the keys in `k/`, barriers in `b/`, queues in `q/`, each value with a number for its place. What is written
+is tied to the job's lease, so nothing outlives the job for long. The store of a round has a fence, a key that is there from when the round
+is complete until the next one opens: each call asks for it in its own transaction, and whoever waits hears when it goes.
+
+A write whose answer was lost raises `RendezvousConnectionError`: it may have been done, and is not repeated blindly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+import attrs
+import trio
+
+from actors.errors import LeaseLostError, StoreCompactedError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from runtime.environment import Environment
+from runtime.exception_groups import unwrap
+from runtime.rendezvous.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError, RoundOverError, StoreTimeoutError
+from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Get, Operation, Put, Store, TransactionResult
+
+T = TypeVar("T")
+
+WITHDRAW_SECONDS = 2.0
+BUSY_SECONDS = 0.01
+"""How long, at most on the first time, to step back when somebody else was faster."""
+
+
+@attrs.frozen
+class Scope:
+    """What a job's store is part of. `fence`: key and value of what must be there for every write; None if nothing must."""
+
+    store: Store
+    environment: Environment
+    root: str
+    lease: int
+    fence: tuple[str, bytes] | None = None
+    what: str = "the job"
+    timeout: float = 300.0
+
+
+class JobStore:
+    """See `runtime.rendezvous.interface.KeyValueStore`. `prefix`: before every key, with its slash.
+
+    Every call raises `RendezvousConnectionError` if the store does not answer, and `RoundOverError` if the round is over.
+    """
+
+    def __init__(self, scope: Scope, prefix: str = "") -> None:
+        self._scope = scope
+        self._store = scope.store
+        self._prefix = prefix
+
+    def prefixed(self, prefix: str) -> JobStore:
+        """See `KeyValueStore.prefixed`."""
+        return JobStore(self._scope, f"{self._prefix}{prefix}/")
+
+    async def set(self, key: str, value: bytes) -> None:
+        """See `KeyValueStore.set`."""
+        await self._write([], [self._put(self._key(key), value)])
+
+    async def get(self, key: str, *, timeout: float | None = None) -> bytes:
+        """See `KeyValueStore.get`."""
+        return (await self.multi_get([key], timeout=timeout))[0]
+
+    async def peek(self, key: str) -> bytes | None:
+        """See `KeyValueStore.peek`."""
+        entry = await self._entry(self._key(key))
+        return entry.value if entry is not None else None
+
+    async def add(self, key: str, amount: int) -> int:
+        """See `KeyValueStore.add`. Raises ValueError if the key holds no number."""
+
+        def added(value: bytes | None) -> bytes:
+            return b"%d" % (_number(key, value) + amount)
+
+        return int(await self._changed(self._key(key), added))
+
+    async def compare_set(self, key: str, expected: bytes | None, value: bytes) -> tuple[bool, bytes | None]:
+        """See `KeyValueStore.compare_set`."""
+        full = self._key(key)
+        condition = Compare(full, "create_revision", 0) if expected is None else Compare(full, "value", expected)
+        result = await self._write([condition], [self._put(full, value)], [Get(full)])
+        if result.succeeded:
+            return True, value
+        entry = result.responses[0]
+        return False, entry.value if isinstance(entry, Entry) else None
+
+    async def wait(self, keys: Sequence[str], *, timeout: float | None = None) -> None:
+        """See `KeyValueStore.wait`."""
+        await self._all(keys, timeout)
+
+    async def check(self, keys: Sequence[str]) -> bool:
+        """See `KeyValueStore.check`."""
+        return all(entry is not None for entry in await self._entries([self._key(key) for key in keys]))
+
+    async def append(self, key: str, value: bytes) -> None:
+        """See `KeyValueStore.append`."""
+        await self._changed(self._key(key), lambda before: (before or b"") + value)
+
+    async def multi_get(self, keys: Sequence[str], *, timeout: float | None = None) -> list[bytes]:
+        """See `KeyValueStore.multi_get`."""
+        return [entry.value for entry in await self._all(keys, timeout)]
+
+    async def multi_set(self, values: Mapping[str, bytes]) -> None:
+        """See `KeyValueStore.multi_set`. Raises ValueError for more keys than one transaction has room for."""
+        if len(values) > MAX_OPERATIONS:
+            raise ValueError(f"multi_set sets at most {MAX_OPERATIONS} keys in one step, not {len(values)}; set them in several")
+        await self._write([], [self._put(self._key(key), value) for key, value in values.items()])
+
+    async def delete_key(self, key: str) -> bool:
+        """See `KeyValueStore.delete_key`."""
+        return bool((await self._write([], [Delete(self._key(key))])).responses[0])
+
+    async def num_keys(self) -> int:
+        """See `KeyValueStore.num_keys`."""
+        return len(await self.list_keys())
+
+    async def list_keys(self) -> list[str]:
+        """See `KeyValueStore.list_keys`."""
+        root = self._key("")
+        return [entry.key.removeprefix(root) for entry in (await self._range(root))]
+
+    async def barrier(self, name: str, count: int, *, timeout: float | None = None) -> None:
+        """See `KeyValueStore.barrier`. Who gives up waiting has not come. Raises ValueError for a count that nobody can reach."""
+        if count < 1:
+            raise ValueError(f"a barrier is for at least one, not for {count}")
+        key = f"{self._scope.root}b/{self._prefix}{name}"
+
+        def arrived(value: bytes | None) -> bytes:
+            generation, there = _barrier(key, value)
+            return _barrier_value(generation + 1, 0) if there + 1 >= count else _barrier_value(generation, there + 1)
+
+        async with self._within(timeout, lambda: f"the barrier {name!r}, for {count},"):
+            after, there = _barrier(key, await self._changed(key, arrived))
+            if not there:
+                return
+            try:
+                await self._until(key, lambda value: _barrier(key, value)[0] > after)
+            except BaseException:
+                with trio.CancelScope(shield=True), trio.move_on_after(WITHDRAW_SECONDS):
+                    await self._withdraw(key, after)
+                raise
+
+    async def queue_push(self, key: str, value: bytes) -> None:
+        """See `KeyValueStore.queue_push`."""
+        items, last = self._queue(key), self._queue_last(key)
+        for attempt in _attempts():
+            entry = await self._entry(last)
+            number = _number(key, entry.value if entry is not None else None) + 1
+            then = [self._put(last, b"%d" % number), self._put(f"{items}{number:016d}", value)]
+            if (await self._write([_unchanged(last, entry)], then)).succeeded:
+                return
+            await self._step_back(attempt)
+
+    async def queue_pop(self, key: str, *, timeout: float | None = None) -> bytes:
+        """See `KeyValueStore.queue_pop`."""
+        items = self._queue(key)
+        async with self._within(timeout, lambda: f"a value in the queue {key!r}"):
+            for attempt in _attempts():
+                found = await self._asked(lambda: self._store.range(items))
+                if not found.entries:
+                    await self._or_round_over(partial(self._store.poll, items, found.revision + 1))
+                    continue
+                # Not always the first: those who take at the same time would all want the same one.
+                entry = found.entries[0] if attempt < 2 else self._any_of(found.entries)
+                if (await self._write([_unchanged(entry.key, entry)], [Delete(entry.key)])).succeeded:
+                    return entry.value
+                await self._step_back(attempt)
+        raise AssertionError("attempts end only with a value")
+
+    async def queue_len(self, key: str) -> int:
+        """See `KeyValueStore.queue_len`."""
+        return len(await self._range(self._queue(key)))
+
+    def _key(self, key: str) -> str:
+        return f"{self._scope.root}k/{self._prefix}{key}"
+
+    def _queue(self, key: str) -> str:
+        # A slash in a name must not make one queue's values look like another's.
+        return f"{self._scope.root}q/{(self._prefix + key).replace('%', '%25').replace('/', '%2F')}/"
+
+    def _queue_last(self, key: str) -> str:
+        return f"{self._scope.root}n/{self._prefix}{key}"
+
+    def _put(self, key: str, value: bytes) -> Put:
+        return Put(key, value, self._scope.lease)
+
+    def _any_of(self, entries: Sequence[Entry]) -> Entry:
+        return entries[int(self._scope.environment.random() * len(entries))]
+
+    async def _step_back(self, attempt: int) -> None:
+        await trio.sleep(self._scope.environment.random() * BUSY_SECONDS * min(attempt + 1, 20))
+
+    async def _changed(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
+        """Replace a value by what `change` makes of it, in one step as far as others can see; returns the new one."""
+        entry = await self._entry(key)
+        for attempt in _attempts():
+            value = change(entry.value if entry is not None else None)
+            result = await self._write([_unchanged(key, entry)], [self._put(key, value)], [Get(key)])
+            if result.succeeded:
+                return value
+            found = result.responses[0]
+            entry = found if isinstance(found, Entry) else None
+            if attempt:
+                await self._step_back(attempt)
+        raise AssertionError("attempts end only with a value")
+
+    async def _withdraw(self, key: str, generation: int) -> None:
+        def withdrawn(value: bytes | None) -> bytes:
+            now, there = _barrier(key, value)
+            return _barrier_value(now, max(0, there - 1) if now == generation else there)
+
+        try:
+            await self._changed(key, withdrawn)
+        except (RendezvousConnectionError, RoundOverError):
+            # Then nobody waits there any more either.
+            pass
+
+    async def _write(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> TransactionResult:
+        """A transaction behind the fence: if that is gone, it fails for that and not for its own conditions."""
+        fence = self._scope.fence
+        if fence is None:
+            return await self._asked(lambda: self._store.transaction(compare, then, otherwise))
+        guard = [Compare(fence[0], "value", fence[1])]
+        result = await self._asked(lambda: self._store.transaction([*guard, *compare], then, [*otherwise, Get(fence[0])]))
+        if not result.succeeded:
+            found = result.responses[-1]
+            if not isinstance(found, Entry) or found.value != fence[1]:
+                raise self._over()
+            return attrs.evolve(result, responses=result.responses[:-1])
+        return result
+
+    async def _entry(self, key: str) -> Entry | None:
+        return (await self._entries([key]))[0]
+
+    async def _entries(self, keys: Sequence[str]) -> list[Entry | None]:
+        """As they are now: up to a hundred at one moment."""
+        found: list[Entry | None] = []
+        for start in range(0, len(keys), MAX_OPERATIONS - 1):
+            some = keys[start : start + MAX_OPERATIONS - 1]
+            result = await self._write([], [Get(key) for key in some])
+            found.extend(entry if isinstance(entry, Entry) else None for entry in result.responses)
+        return found
+
+    async def _range(self, prefix: str) -> Sequence[Entry]:
+        return (await self._asked(lambda: self._store.range(prefix))).entries
+
+    async def _all(self, keys: Sequence[str], timeout: float | None) -> list[Entry]:
+        """The keys, once all are there."""
+        full = [self._key(key) for key in keys]
+        found: list[Entry | None] = []
+
+        def what() -> str:
+            return ", ".join(repr(key) for key, entry in itertools.zip_longest(keys, found) if entry is None)
+
+        async with self._within(timeout, what):
+            while True:
+                found = await self._entries(full)
+                missing = [key for key, entry in zip(full, found, strict=True) if entry is None]
+                if not missing:
+                    return [entry for entry in found if entry is not None]
+                await self._until(missing[0], lambda value: value is not None)
+
+    async def _until(self, key: str, holds: Callable[[bytes | None], bool]) -> None:
+        """Wait until something holds of the value of a key, by a watch."""
+        while True:
+            found = await self._asked(lambda: self._store.range(key))
+            entry = next((entry for entry in found.entries if entry.key == key), None)
+            if holds(entry.value if entry is not None else None):
+                return
+            await self._or_round_over(partial(self._key_changed, key, found.revision + 1))
+
+    async def _key_changed(self, key: str, from_revision: int) -> None:
+        """Others may begin with the same text."""
+        while True:
+            batch = await self._store.poll(key, from_revision)
+            if any(event.key == key for event in batch.events):
+                return
+            from_revision = batch.revision + 1
+
+    async def _or_round_over(self, change: Callable[[], Awaitable[object]]) -> None:
+        """Wait for a change, or raise `RoundOverError` when the round ends."""
+        if self._scope.fence is None:
+            await self._polled(change)
+            return
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._round_over)
+                await self._polled(change)
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            ours, others = group.split(RendezvousError)
+            # Both may fail at once, of the same cause: one of them tells enough.
+            raise _first(ours) if ours is not None and others is None else unwrap(group) from None
+
+    async def _polled(self, change: Callable[[], Awaitable[object]]) -> None:
+        """A watch that is too late, or whose store is away for a moment, says only that it is time to look again."""
+        try:
+            await change()
+        except StoreCompactedError:
+            pass
+        except StoreUnavailableError:
+            await trio.sleep(0.5)
+        except StoreError as error:
+            raise _connection(error) from error
+
+    async def _round_over(self) -> None:
+        assert self._scope.fence is not None
+        fence, value = self._scope.fence
+        while True:
+            found = await self._asked(lambda: self._store.range(fence))
+            if not any(entry.key == fence and entry.value == value for entry in found.entries):
+                raise self._over()
+            await self._polled(partial(self._key_changed, fence, found.revision + 1))
+
+    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await ask()
+        except LeaseLostError as error:
+            raise RoundOverError(
+                f"what {self._scope.what} had in the store was given up: none of its agents has been seen for long"
+            ) from error
+        except StoreError as error:
+            raise _connection(error) from error
+
+    def _over(self) -> RoundOverError:
+        return RoundOverError(f"{self._scope.what} is over: another round has begun, or the rendezvous is gone; ask for the next one")
+
+    @asynccontextmanager
+    async def _within(self, timeout: float | None, what: Callable[[], str]) -> AsyncIterator[None]:
+        """Raise `StoreTimeoutError` if it takes longer."""
+        seconds = self._scope.timeout if timeout is None else timeout
+        with trio.move_on_after(seconds) as scope:  # noqa: ASYNC100  its caller waits
+            yield
+        if scope.cancelled_caught:
+            raise StoreTimeoutError(f"{what()} did not come within {seconds:g} s")
+
+
+def _first(group: BaseExceptionGroup[RendezvousError]) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+def _attempts() -> Iterator[int]:
+    return itertools.count()
+
+
+def _unchanged(key: str, entry: Entry | None) -> Compare:
+    return Compare(key, "mod_revision", entry.mod_revision if entry is not None else 0)
+
+
+def _number(key: str, value: bytes | None) -> int:
+    try:
+        return int(value) if value is not None else 0
+    except ValueError:
+        raise ValueError(f"the key {key!r} holds {value!r}, which is no number to add to") from None
+
+
+def _barrier(key: str, value: bytes | None) -> tuple[int, int]:
+    """How often all have come, and how many are there now."""
+    if value is None:
+        return 0, 0
+    try:
+        generation, there = json.loads(value)
+        return int(generation), int(there)
+    except (ValueError, TypeError) as error:
+        raise RendezvousStateError(f"the record of a barrier at {key!r} cannot be understood ({error}); delete it") from None
+
+
+def _barrier_value(generation: int, there: int) -> bytes:
+    return json.dumps([generation, there]).encode()
+
+
+def _connection(error: StoreError) -> RendezvousConnectionError:
+    if isinstance(error, StoreOutcomeUnknownError):
+        return RendezvousConnectionError(f"the answer to a write to the job's store was lost, and it may have been done: {error}")
+    return RendezvousConnectionError(f"the job's store does not answer: {error}")

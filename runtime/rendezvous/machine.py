@@ -1,0 +1,288 @@
+"""Who takes part in which round, with which rank: the decisions of a rendezvous. States and the time in, states out; no I/O.
+
+The transitions are functions from one state to the next, written by whoever comes first: each write names the revision that it replaces.
+No state holds a time. Whoever waits measures by the own clock from when it saw what it waits for, so clocks of hosts are never compared.
+Heartbeats are in no state: an agent is alive while its own record, tied to its lease, is there.
+
+A round is open until it has enough participants and its last call is over, or as many as may be. Then it is complete: its roster is fixed
+for good. It ends when all of its participants have left or died, and then the next one opens, for those who wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from runtime.rendezvous.interface import RendezvousChange
+from runtime.rendezvous.parameters import RendezvousTimeout
+from runtime.rendezvous.state import State
+
+Trouble = Literal["closed", "finished", "not needed", "timeout", "mismatch", "rank taken"]
+
+
+@attrs.frozen
+class Write:
+    """Replace the state that was looked at by this one."""
+
+    state: State
+
+
+@attrs.frozen
+class Wait:
+    """Nothing is to be done before the state changes, or the agents, or it is `until`."""
+
+    until: float
+
+
+@attrs.frozen
+class Finish:
+    """The agent takes part in a round that is complete: that of `state`."""
+
+    state: State
+    rank: int
+
+
+@attrs.frozen
+class Fail:
+    """It comes to nothing. `text` says why."""
+
+    trouble: Trouble
+    text: str
+
+
+Decision = Write | Wait | Finish | Fail
+
+
+def join(state: State, name: str, wanted: int | None = None) -> State:
+    """An agent wants to take part: in this round if it is open, otherwise in the next. One that was in the complete round leaves it."""
+    if state.closed or (name in state and not (state.complete and name in state.participants)):
+        return state
+    ranks = state.wanted if wanted is None else {**state.wanted, name: wanted}
+    if name in state.participants:
+        # It was in before, so it is not for newcomers to send it among the spares.
+        return _settled(attrs.evolve(state, participants=_without(state.participants, [name]), waiting=(*state.waiting, name)))
+    if state.complete and len(state.participants) + len(state.waiting) >= state.max_nodes:
+        return attrs.evolve(state, spares=(*state.spares, name), wanted=ranks)
+    return _settled(attrs.evolve(state, waiting=(*state.waiting, name), wanted=ranks))
+
+
+def leave(state: State, names: Collection[str]) -> State:
+    """These agents are no part of it any more, whether they said so or died."""
+    if not any(name in state for name in names):
+        return state
+    return _settled(
+        attrs.evolve(
+            state,
+            participants=_without(state.participants, names),
+            waiting=_without(state.waiting, names),
+            spares=_without(state.spares, names),
+            wanted={name: rank for name, rank in state.wanted.items() if name not in names},
+        )
+    )
+
+
+def bury(state: State, alive: Collection[str]) -> State:
+    """Without those who are not `alive`."""
+    return leave(state, [name for name in (*state.participants, *state.waiting, *state.spares) if name not in alive])
+
+
+def complete(state: State) -> State:
+    """The round begins with those who are there."""
+    roster = _ranked(state.participants, state.roster, state.wanted)
+    return attrs.evolve(state, complete=True, call=0, roster=roster, participants=roster)
+
+
+def close(state: State, reason: str, *, finished: bool = False) -> State:
+    """No round follows. The first reason stays."""
+    return state if state.closed else attrs.evolve(state, closed=reason or "no reason was given", finished=finished)
+
+
+def reopen(state: State) -> State:
+    """Rounds may follow again; those who waited in vain have to come again."""
+    return _settled(attrs.evolve(state, closed="", finished=False)) if state.closed else state
+
+
+def _settled(state: State) -> State:
+    """What follows from who is there."""
+    if state.closed:
+        return state
+    if state.complete and not state.participants:
+        state = attrs.evolve(state, round=state.round + 1, complete=False, call=0)
+    if state.complete:
+        # A place that has become free is for a spare: it counts as waiting from now on, and the agents of the round hear of it.
+        places = max(0, state.max_nodes - len(state.participants) - len(state.waiting))
+        return attrs.evolve(state, waiting=(*state.waiting, *state.spares[:places]), spares=state.spares[places:])
+    # Who was in the round before comes first, then the order in which they came.
+    before = [name for name in state.waiting if name in state.roster]
+    queue = (*before, *_without(state.waiting, before), *state.spares)
+    places = max(0, state.max_nodes - len(state.participants))
+    state = attrs.evolve(state, participants=(*state.participants, *queue[:places]), waiting=(), spares=queue[places:])
+    if len(state.participants) == state.max_nodes:
+        return complete(state)
+    if len(state.participants) < state.min_nodes:
+        return attrs.evolve(state, call=0)
+    return state if state.call else attrs.evolve(state, call=state.calls + 1, calls=state.calls + 1)
+
+
+def _ranked(participants: Sequence[str], previous: Sequence[str], wanted: Mapping[str, int]) -> tuple[str, ...]:
+    """Names by rank. Who had a rank in the round before keeps it where that is possible; the others follow by name, hosts together.
+
+    Rank 0 goes to one that was in the round before, if there is any: it has what the job has come to.
+    """
+    if wanted:
+        return tuple(sorted(participants, key=lambda name: wanted.get(name, math.inf)))
+    by_rank: list[str | None] = [None] * len(participants)
+    stayed = [name for name in previous if name in participants]
+    if stayed and stayed[0] != previous[0]:
+        by_rank[0] = stayed.pop(0)
+    for name in stayed:
+        if (rank := previous.index(name)) < len(by_rank):
+            by_rank[rank] = name
+    others = iter(sorted(set(participants) - set(by_rank)))
+    return tuple(name if name is not None else next(others) for name in by_rank)
+
+
+def _without(names: Sequence[str], gone: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in gone)
+
+
+class Joining:
+    """One agent on its way into a round. `left`: the life and the round that it was in before and wants to leave, if any.
+
+    `lease_seconds`: how long it may take until an agent that has died is known to be dead.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        min_nodes: int,
+        max_nodes: int,
+        timeout: RendezvousTimeout,
+        now: float,
+        *,
+        left: tuple[str, int] | None = None,
+        wanted: int | None = None,
+        lease_seconds: float = 15.0,
+    ) -> None:
+        self._name = name
+        self._nodes = (min_nodes, max_nodes)
+        self._timeout = timeout
+        self._deadline = now + timeout.join
+        self._left = left
+        self._wanted = wanted
+        self._lease_seconds = lease_seconds
+        self._call: tuple[str, int, int] | None = None
+        self._call_ends = math.inf
+        self._was_spare = False
+        self._rank_taken_since: dict[str, float] = {}
+
+    def renamed(self, name: str) -> None:
+        """The agent lost its lease and is registered again, under another name."""
+        self._name = name
+
+    def decide(self, state: State, alive: Collection[str], now: float) -> Decision:
+        """What to do about a state, with these agents alive. The agent itself is among them."""
+        name = self._name
+        if (state.min_nodes, state.max_nodes) != self._nodes:
+            return Fail(
+                "mismatch",
+                f"there is another job of this id, with {state.min_nodes} to {state.max_nodes} nodes instead of {self._nodes[0]} to "
+                f"{self._nodes[1]}; give this one another id, or the same numbers to all of its agents",
+            )
+        if state.closed:
+            if name in state.spares:
+                return Fail("not needed", f"the job has ended without this spare: {state.closed}")
+            return Fail("finished" if state.finished else "closed", f"the rendezvous is closed: {state.closed}")
+        if state.complete and name in state.participants and (state.life, state.round) != self._left:
+            return Finish(state, state.roster.index(name))
+        changed = bury(state, alive)
+        if self._is_of_another_kind(changed):
+            return Fail("mismatch", "there is another job of this id: fixed ranks are for all of its agents, or for none")
+        if self._wanted is not None and (trouble := self._rank_trouble(changed, self._wanted, now)) is not None:
+            return trouble
+        if (changed.life, changed.round) == self._left or name not in changed:
+            changed = join(changed, name, self._wanted)
+        self._restart_deadline_of_spare(name in changed.spares, now)
+        if self._is_last_call_over(changed, now):
+            changed = complete(changed)
+        if now >= self._deadline:
+            return Fail("timeout", self._missing(changed))
+        if changed != state:
+            return Write(changed)
+        return Wait(min(self._deadline, self._call_ends))
+
+    def _is_of_another_kind(self, state: State) -> bool:
+        others = [name for name in (*state.participants, *state.waiting, *state.spares) if name != self._name]
+        return any((name in state.wanted) != (self._wanted is not None) for name in others)
+
+    def _restart_deadline_of_spare(self, is_spare: bool, now: float) -> None:
+        """A spare of a full round waits for as long as it takes; its time begins when there is a place for it."""
+        if is_spare:
+            self._deadline = math.inf
+        elif self._was_spare:
+            self._deadline = now + self._timeout.join
+        self._was_spare = is_spare
+
+    def _is_last_call_over(self, state: State, now: float) -> bool:
+        """By this agent's own clock, from when it saw that the call began."""
+        if state.complete or not state.call or self._name not in state.participants:
+            self._call, self._call_ends = None, math.inf
+            return False
+        call = (state.life, state.round, state.call)
+        if call != self._call:
+            self._call, self._call_ends = call, now + self._timeout.last_call
+        return now >= self._call_ends
+
+    def _rank_trouble(self, state: State, wanted: int, now: float) -> Decision | None:
+        """Somebody else has the rank: dead soon, perhaps, or it was given twice."""
+        holder = next((name for name, rank in state.wanted.items() if rank == wanted and name != self._name), None)
+        if holder is None:
+            self._rank_taken_since.clear()
+            return None
+        since = self._rank_taken_since.setdefault(holder, now)
+        ends = since + 1.5 * self._lease_seconds
+        if now >= min(ends, self._deadline):
+            return Fail("rank taken", f"rank {wanted} has been given to two agents: {holder} has it, and is alive")
+        return Wait(min(ends, self._deadline))
+
+    def _missing(self, state: State) -> str:
+        where = f"within {self._timeout.join:g} s; trying again is safe"
+        if self._name in state.participants and not state.complete:
+            return f"{len(state.participants)} of at least {state.min_nodes} agents have come {where}"
+        return f"round {state.round} is complete and has not ended {where}"
+
+
+class RoundWatch:
+    """What happens to one round that is complete, as one of its agents sees it. Each change is told once."""
+
+    def __init__(self, name: str, state: State) -> None:
+        self._name = name
+        self._of = (state.life, state.round)
+        self._roster = state.roster
+        self._gone: frozenset[str] = frozenset()
+        self._waiting: frozenset[str] = frozenset()
+        self._closed = False
+
+    @property
+    def round(self) -> int:
+        """Its number."""
+        return self._of[1]
+
+    def look(self, state: State | None, alive: Collection[str], *, cut_off: bool) -> RendezvousChange | None:
+        """What has happened since the last change that this returned. `cut_off`: the agent cannot rely on its own lease."""
+        found = bury(state, alive) if state is not None else None
+        present = state.participants if state is not None and (state.life, state.round) == self._of else ()
+        gone = frozenset(name for name in self._roster if name not in present or name not in alive or (cut_off and name == self._name))
+        waiting = found.waiting if found is not None else ()
+        closed = state.closed if state is not None and not self._closed else ""
+        left = tuple(name for name in self._roster if name in gone and name not in self._gone)
+        joined = tuple(name for name in waiting if name not in self._waiting and name not in self._roster)
+        self._gone |= gone
+        self._waiting = frozenset(waiting)
+        if not left and not joined and not closed:
+            return None
+        self._closed |= bool(closed)
+        return RendezvousChange(self.round, left, joined, len(waiting), closed, bool(closed) and state is not None and state.finished)

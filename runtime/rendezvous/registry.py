@@ -1,0 +1,109 @@
+"""Handlers by name: those of the house, those that a program registers, and those that other distributions bring.
+
+A distribution brings one by an entry point of the group `understudy.rendezvous`: its name is the back-end's, its object a creator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from types import TracebackType
+from typing import Protocol, cast
+
+from runtime.environment import Environment, SystemEnvironment
+from runtime.rendezvous.interface import RendezvousHandler
+from runtime.rendezvous.parameters import RendezvousParameters
+
+GROUP = "understudy.rendezvous"
+
+logger = logging.getLogger("understudy.rendezvous")
+
+
+class OpenableHandler(RendezvousHandler, Protocol):
+    """A handler that is opened for as long as it is used: `async with handler:`. Leaving the block leaves the rendezvous."""
+
+    async def __aenter__(self) -> RendezvousHandler:
+        """Raises `RendezvousConnectionError`."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        """Leave; the rendezvous is not closed by that."""
+        ...
+
+
+Creator = Callable[[RendezvousParameters, Environment], OpenableHandler]
+"""Makes a handler, not opened yet. Raises ValueError for parameters that are of no use to it."""
+
+
+class Registry:
+    """The back-ends that one program may use."""
+
+    def __init__(self) -> None:
+        self._creators: dict[str, Creator] = {}
+        self._plugins: dict[str, EntryPoint] = {}
+
+    def register(self, backend: str, creator: Creator) -> None:
+        """Offer a back-end. Raises ValueError for an empty name, and if the name has another creator already."""
+        if not backend:
+            raise ValueError("The rendezvous backend name must be a non-empty string.")
+        if self._creators.setdefault(backend, creator) is not creator:
+            raise ValueError(f"The rendezvous backend '{backend}' cannot be registered: it is registered with another creator already.")
+
+    def find_plugins(self) -> None:
+        """Offer what other distributions bring. They are not imported before they are asked for; a name that is taken stays as it is."""
+        for plugin in entry_points(group=GROUP):
+            if plugin.name in self._creators or plugin.name in self._plugins:
+                logger.warning("the rendezvous back-end %r of %s is left out: the name is taken", plugin.name, plugin.value)
+            else:
+                self._plugins[plugin.name] = plugin
+
+    def names(self) -> list[str]:
+        """All of them, in order."""
+        return sorted({*self._creators, *self._plugins})
+
+    def create_handler(self, parameters: RendezvousParameters, environment: Environment | None = None) -> OpenableHandler:
+        """A handler for `parameters.backend`. Raises ValueError that names the nearest back-end there is, or what is wrong with an option,
+        and RuntimeError for a creator that makes something else.
+        """
+        handler = self._creator(parameters.backend)(parameters, environment or SystemEnvironment())
+        if handler.get_backend() != parameters.backend:
+            raise RuntimeError(
+                f"The rendezvous backend '{handler.get_backend()}' was created, and '{parameters.backend}' asked for: its creator is wrong."
+            )
+        return handler
+
+    def _creator(self, backend: str) -> Creator:
+        creator = self._creators.get(backend)
+        plugin = self._plugins.get(backend)
+        if creator is None and plugin is not None:
+            try:
+                creator = cast("Creator", plugin.load())
+            except Exception as error:
+                raise ValueError(f"the rendezvous back-end {backend!r} cannot be loaded from {plugin.value}: {error!r}") from error
+        if creator is None:
+            near = difflib.get_close_matches(backend, self.names(), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self.names())}"
+            raise ValueError(f"there is no rendezvous back-end {backend!r}; {hint}")
+        return creator
+
+
+def default_registry() -> Registry:
+    """The back-ends of the house, and those that other distributions bring."""
+    from runtime.rendezvous import back_ends
+
+    registry = Registry()
+    registry.register("understudy", back_ends.understudy)
+    registry.register("etcd", back_ends.etcd)
+    registry.register("static", back_ends.static)
+    registry.register("file", back_ends.file)
+    registry.find_plugins()
+    return registry
+
+
+def create_handler(parameters: RendezvousParameters, environment: Environment | None = None) -> OpenableHandler:
+    """A handler from the default registry; see `Registry.create_handler`. Open it with `async with`."""
+    return default_registry().create_handler(parameters, environment)
