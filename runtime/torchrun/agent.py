@@ -111,8 +111,7 @@ class TorchAgent:
 
         Returns when all agents of the round are known to be here: whoever is lost before that costs another attempt, and no failure.
         """
-        self._following.cancel()
-        self._server = self._round = None
+        self._forget_round()
         try:
             self._round = await self._next_round()
         except RendezvousError:
@@ -179,16 +178,23 @@ class TorchAgent:
     async def _next_round(self) -> Round:
         deadline = self._environment.now() + self._join_timeout
         while True:
-            handler = await self._opened()
-            info = await handler.next_rendezvous()
+            await trio.lowlevel.checkpoint()
             try:
+                handler = await self._opened()
+                info = await handler.next_rendezvous()
                 return await self._agreed(handler, info, deadline - self._environment.now())
+            except RendezvousConnectionError as error:
+                # One that was there may come back; `_opened` has waited for one that was not.
+                if self._handler is None or self._environment.now() >= deadline:
+                    raise
+                self._forget_round()
+                logger.warning("%s; trying again", error)
+                await trio.sleep(PAUSE_SECONDS * (0.5 + self._environment.random()))
             except (AgentLostError, RoundOverError, StoreTimeoutError) as error:
-                self._following.cancel()
-                self._server = None
+                self._forget_round()
                 if self._environment.now() >= deadline:
                     raise RendezvousTimeoutError(f"no round held within {self._join_timeout:g} s: {error}; trying again is safe") from error
-                logger.info("round %d came to nothing: %s; on to the next", info.round, error)
+                logger.info("a round came to nothing: %s; on to the next", error)
 
     async def _agreed(self, handler: RendezvousHandler, info: RendezvousInfo, seconds: float) -> Round:
         """Where the workers of the round meet, once all of its agents are here and have nothing to do but to begin."""
@@ -256,9 +262,12 @@ class TorchAgent:
         finally:
             released.set()
 
-    async def _leave(self) -> None:
+    def _forget_round(self) -> None:
         self._following.cancel()
-        self._server = None
+        self._server = self._round = None
+
+    async def _leave(self) -> None:
+        self._forget_round()
         if self._handler is not None:
             self._handler = None
             self._release.set()

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +32,33 @@ class Worker:
 
 
 class Job:
-    """Agents of one job, which train in `place`. `command`: that of an agent; `rendezvous`: its options."""
+    """Agents of one job, which work in `place`. `command`: that of an agent, `options`: those that all of them have; `script`: what they
+    start, with `arguments` behind the place.
+    """
 
-    def __init__(self, place: Path, command: tuple[str, ...], *rendezvous: str) -> None:
+    def __init__(
+        self, place: Path, command: tuple[str, ...], *options: str, script: str = "train.py", arguments: tuple[str, ...] = ("240",)
+    ) -> None:
         self.place = place
-        self._command = command
-        self._rendezvous = rendezvous
+        self._command = (*command, *options)
+        self._script = (str(ROOT / "tests/pytorch" / script), str(place), *arguments)
+        self._started = 0
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         place.mkdir()
         self.allow(0)
 
-    def start(self, *options: str, steps: int = 240) -> subprocess.Popen[bytes]:
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
         """Another agent. What it says goes into a file."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "TORCHELASTIC_"))}
-        with (self.place / f"agent-{len(self.agents)}.log").open("wb") as log:
+        with (self.place / f"agent-{self._started}.log").open("wb") as log:
             agent = subprocess.Popen(
-                [*self._command, *self._rendezvous, *options, str(ROOT / "tests/pytorch/train.py"), str(self.place), str(steps)],
+                [*self._command, *options, *self._script],
                 cwd=self.place,
                 env={**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+        self._started += 1
         self.agents[agent.pid] = agent
         return agent
 
@@ -100,23 +105,20 @@ class Job:
         """What all agents have said."""
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in sorted(self.place.glob("agent-*.log")))
 
-    def end(self) -> None:
+    def tell(self, name: str) -> None:
+        """Make the file that workers wait for."""
+        (self.place / name).touch()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Kill what is left."""
         for agent in self.agents.values():
             agent.kill()
             agent.wait()
         for worker in self.workers():
             os.kill(worker.pid, 9)
-
-
-@contextmanager
-def opened(place: Path, command: tuple[str, ...], *rendezvous: str) -> Iterator[Job]:
-    """A job that is ended at the end."""
-    job = Job(place, command, *rendezvous)
-    try:
-        yield job
-    finally:
-        job.end()
 
 
 def lives(pid: int) -> bool:
