@@ -26,6 +26,7 @@ class Guard:
 
     def __init__(self, mark: str, seconds: float) -> None:
         self._seconds = seconds
+        self._beating = trio.CancelScope()
         reader, self._writer = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -44,21 +45,25 @@ class Guard:
         os.environ[guardian.MARK] = mark
 
     async def beat(self) -> None:
-        """Tell it, until cancelled, that this process runs."""
-        while True:
-            try:
-                os.write(self._writer, b".")
-            except BlockingIOError:
-                # It has not been running for long, and finds enough when it does.
-                pass
-            except BrokenPipeError:
-                logger.warning("the guardian of this agent's workers was killed: what it would have done is not done any more")
-                return
-            await trio.sleep(self._seconds / BEATS)
+        """Tell it, until `aclose` or cancelled, that this process runs."""
+        with self._beating:
+            while True:
+                try:
+                    os.write(self._writer, b".")
+                except BlockingIOError:
+                    # It has not been running for long, and finds enough when it does.
+                    pass
+                except BrokenPipeError:
+                    logger.warning("the guardian of this agent's workers was killed: what it would have done is not done any more")
+                    return
+                await trio.sleep(self._seconds / BEATS)
 
     async def aclose(self) -> None:
         """Have everything killed that carries the mark still, and end the guardian. Bounded."""
         os.environ.pop(guardian.MARK, None)
+        # Before the pipe is closed: its number may be another file's a moment later.
+        self._beating.cancel()
+        await trio.lowlevel.checkpoint()
         os.close(self._writer)
         with trio.move_on_after(CLOSE_SECONDS):
             await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)

@@ -22,8 +22,8 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed: `make torc
 
 pytestmark = [pytest.mark.torch, pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 
-TOLERANCE = 2e-3
-"""Sums of another order differ in their last digits, and the network amplifies it."""
+TOLERANCE = 1e-5
+"""Sums of another order differ in their last digits: by 1e-8 in the loss, where it was seen. A batch left out makes 1e-4 and more."""
 
 AGENTS = {"understudy run": UNDERSTUDY, "torchrun": TORCHRUN}
 

@@ -224,12 +224,17 @@ async def test_a_rendezvous_that_is_not_there_is_waited_for_and_then_told(tmp_pa
         stopping.set()
 
 
-def test_what_a_process_starts_is_marked_while_it_is_guarded_and_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_process_starts_is_marked_while_it_is_guarded_and_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(guardian.MARK)
-    guard = Guard("a mark of its own", 60.0)
-    assert is_guarded()
-    worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    trio.run(guard.aclose)
+    guard = Guard("a mark of its own", 0.4)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.beat)
+        assert is_guarded()
+        worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220  it has no part in the nursery
+        # Beats go on until the end, and not on a descriptor that is closed.
+        await trio.sleep(0.5)
+        assert worker.poll() is None
+        await guard.aclose()
     assert not is_guarded()
     assert worker.wait(LIMIT) == -9
 
