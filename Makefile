@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long lint format bench deaths soak pauses fuzz simulate docs clean
+.PHONY: help demo test long torch lint format bench deaths soak pauses fuzz simulate docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -36,6 +36,12 @@ test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
 
 long: $(installed)/tests ## run the tests that take a minute or more, and `make test` leaves out
 	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m long $(ARGS)
+
+# In an environment of its own: without PyTorch everything else is tested as most people have it. PyPI's PyTorch for Linux brings CUDA, of several
+# gigabytes; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has builds without it.
+torch: ## train real PyTorch jobs over our rendezvous while their agents are killed, in $(VENV)-torch; 10 minutes
+	@$(MAKE) --no-print-directory VENV=$(VENV)-torch $(VENV)-torch/installed/torch
+	$(VENV)-torch/bin/python -m pytest -m torch tests/pytorch $(ARGS)
 
 lint: $(installed)/lint ## ruff, flake8-async, mypy --strict, basedpyright
 	$(python) -m ruff check .
@@ -70,7 +76,7 @@ docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find actors runtime tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a file under $(installed) is newer than pyproject.toml while what it names is installed.
@@ -82,6 +88,10 @@ $(installed)/tests $(installed)/lint $(installed)/docs: $(installed)/%: $(instal
 $(installed)/project: $(installed)/environment pyproject.toml
 	$(pip) install --editable .
 	@printf '%s\n' '$(CURDIR)' > $(installed)/place
+	@touch $@
+
+$(installed)/torch: $(installed)/tests
+	$(pip) install --group torch
 	@touch $@
 
 # A virtual environment that works is kept, whoever made it: two interpreters in one directory would break each other. The last line

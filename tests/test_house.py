@@ -27,7 +27,7 @@ PRODUCT = ("actors", "runtime")
 CORE = {"attr", "attrs", "cbor2", "click", "trio"}
 """Third-party modules of a plain install. `attr` is attrs by its older name."""
 
-PLUGINS = {"runtime.simulation.pytest_plugin": "pytest"}
+PLUGINS = {"runtime.simulation.pytest_plugin": "pytest", "runtime.torchrun.plugin": "torch"}
 """Modules that nothing but the program of this name imports, which finds them by their entry point."""
 
 EXTRAS = {"h11", "hypercorn", "numpy", "opentelemetry", "prometheus_client", "rich", "starlette"}
@@ -98,6 +98,8 @@ SANS_IO = (
     "runtime/store/rows.py",
     "runtime/supervision/loads.py",
     "runtime/supervision/placement.py",
+    "runtime/torchrun/membership.py",
+    "runtime/torchrun/settings.py",
     "runtime/watching/tables.py",
     "runtime/wire/*.py",
 )
@@ -119,6 +121,7 @@ ROOMS = (
     "rendezvous",
     "store",
     "supervision",
+    "torchrun",
     "watching",
 )
 FLOORS: tuple[tuple[str, ...], ...] = (

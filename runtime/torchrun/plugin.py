@@ -1,0 +1,290 @@
+"""The back-end `understudy` of torchrun, found by its entry point in the group `torchrun.handlers`.
+
+    torchrun --nnodes 1:3 --rdzv-backend understudy --rdzv-endpoint HOST:PORT --rdzv-id JOB script.py
+
+There are two stores, for two kinds of users. The agents, which must survive one another, share the round's store in our rendezvous
+(`AgentStore`): no agent serves it, an old round cannot write to it, and who waits in it hears of agents that have gone. Workers get a
+`TCPStore` of torch's own, served by the agent of rank 0, another one for each round: process groups want a store in C++ that answers in
+microseconds, and that needs to live no longer than the group, which ends with any of its members anyway. It listens before anybody hears of
+its port, so no two jobs can want the same one; and as it is new in each round, it makes no difference how often each agent has counted a
+restart.
+
+The only module that needs torch; nothing else imports it.
+"""
+
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+# A plain install has no torch, and neither has whoever checks types.
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from torch import distributed
+from torch.distributed.elastic import rendezvous as torchs
+
+from runtime.elastic.rounds import own_address
+from runtime.environment import SystemEnvironment
+from runtime.rendezvous import errors
+from runtime.rendezvous.interface import KeyValueStore
+from runtime.rendezvous.parameters import AgentSettings
+from runtime.rendezvous.registry import create_handler
+from runtime.torchrun.agent import Round, TorchAgent
+from runtime.torchrun.settings import fence_seconds, parameters_of
+from runtime.torchrun.threads import LoopEndedError, LoopThread
+
+T = TypeVar("T")
+
+STOP_SECONDS = 20.0
+"""Leaving is bounded by itself; this is for a machine that is very slow."""
+
+
+def get_handler() -> Callable[[Any], UnderstudyHandler]:
+    """What torch's registry asks an entry point for: a function that makes a handler from torch's `RendezvousParameters`."""
+    return UnderstudyHandler
+
+
+class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
+    """See `torch.distributed.elastic.rendezvous.RendezvousHandler`. Options are those of our back-ends; see docs/torch.md.
+
+    Raises ValueError for parameters that cannot be met. Nothing is connected before it is used.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        self._backend: str = parameters.backend
+        self._run_id: str = parameters.run_id
+        ours = parameters_of(
+            parameters.endpoint, parameters.run_id, parameters.min_nodes, parameters.max_nodes, parameters.local_addr, parameters.config
+        )
+        environment = SystemEnvironment()
+        create_handler(ours, environment)
+        settings = AgentSettings.of(ours, *ours.config)
+        self._settings = settings
+        self._agent = TorchAgent(
+            lambda: create_handler(ours, environment),
+            _serve,
+            environment,
+            parameters.local_addr or own_address(parameters.endpoint),
+            settings.timeout.join,
+            fence_seconds(settings.lease_seconds, settings.keep_alive_interval),
+        )
+        self._loop: LoopThread | None = None
+
+    def get_backend(self) -> str:
+        """The name by which torch knows it."""
+        return self._backend
+
+    def get_run_id(self) -> str:
+        """The job."""
+        return self._run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """True: workers use the `TCPStore` of the agent of rank 0, and none of them serves one."""
+        return True
+
+    def next_rendezvous(self) -> Any:
+        """See torch. What waits ends with an exception that a signal handler raises."""
+        with _translated():
+            joined = self._call(self._agent.next_round)
+        bootstrap = torchs.RendezvousStoreInfo(joined.address, joined.port)
+        store = AgentStore(self._call, self._agent, joined, timedelta(seconds=self._settings.store_timeout))
+        return torchs.RendezvousInfo(store, joined.info.rank, joined.info.world_size, bootstrap)
+
+    def is_closed(self) -> bool:
+        """Whether no round will ever follow: as it is now, for all agents."""
+        with _translated():
+            return self._call(self._agent.is_closed)
+
+    def set_closed(self) -> None:
+        """No round is to follow."""
+        with _translated():
+            self._call(self._agent.set_closed)
+
+    def num_nodes_waiting(self) -> int:
+        """How many agents are a reason to begin another round: those that wait to be let in, and those of this round that have gone.
+
+        Nobody is asked for it: it may be called as often as one likes.
+        """
+        with _translated():
+            return self._call(self._agent.waiting) if self._loop is not None else 0
+
+    def shutdown(self) -> bool:
+        """Leave and close the rendezvous for all, unless the rendezvous itself is why this agent ends: then the others go on.
+
+        False if it could not be closed.
+        """
+        loop = self._loop
+        if loop is None:
+            return True
+        try:
+            return loop.call(self._agent.shut_down)
+        except (errors.RendezvousError, LoopEndedError):
+            return False
+        finally:
+            loop.stop(STOP_SECONDS)
+
+    def _call(self, function: Callable[[], Awaitable[T]]) -> T:
+        if self._loop is None:
+            self._loop = LoopThread(self._agent.run, "understudy rendezvous")
+            self._loop.start()
+            # An agent that is ended by a signal is not shut down; it leaves all the same.
+            weakref.finalize(self, _stop, self._loop, os.getpid())
+        return self._loop.call(function)
+
+
+class AgentStore(distributed.Store):  # type: ignore[misc]
+    """The store of a round's agents as torch wants it. Calls that wait raise `DistStoreError` when their time is over, and when an agent of
+    the round has gone; all raise it once another round has begun, and `DistNetworkError` if the store cannot be reached.
+    """
+
+    def __init__(self, call: Callable[[Callable[[], Awaitable[Any]]], Any], agent: TorchAgent, round_: Round, timeout: timedelta) -> None:
+        super().__init__()
+        self._call = call
+        self._agent = agent
+        self._round = round_
+        self.set_timeout(timeout)
+
+    def clone(self) -> AgentStore:
+        """Another one of the same contents, with a timeout of its own."""
+        return AgentStore(self._call, self._agent, self._round, self.timeout)
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Set a key."""
+        self._ask(lambda store: store.set(key, _bytes(value)))
+
+    def get(self, key: str) -> bytes:
+        """The value of a key, once there is one."""
+        return self._ask(lambda store: store.get(key, timeout=self._seconds()))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter; returns the sum."""
+        return self._ask(lambda store: store.add(key, amount))
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Set a key if its value is `expected`, or if it has none and nothing is expected; returns its value afterwards.
+
+        Returns `expected` for a key that has none when something was expected, as torch's stores do.
+        """
+        wanted = _bytes(expected)
+
+        async def change(store: KeyValueStore) -> bytes | None:
+            _, value = await store.compare_set(key, wanted or None, _bytes(desired))
+            if value == wanted == b"":
+                _, value = await store.compare_set(key, b"", _bytes(desired))
+            return value
+
+        found = self._ask(change)
+        return wanted if found is None else found
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are there."""
+        self._ask(lambda store: store.wait(list(keys), timeout=self._seconds(timeout)))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all keys are there now."""
+        return self._ask(lambda store: store.check(list(keys)))
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Append to the value of a key."""
+        self._ask(lambda store: store.append(key, _bytes(value)))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values of several keys, once all are there."""
+        return self._ask(lambda store: store.multi_get(list(keys), timeout=self._seconds()))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Set several keys at once. Raises ValueError if they are more than one transaction has room for."""
+        given = {key: _bytes(value) for key, value in zip(keys, values, strict=True)}
+        self._ask(lambda store: store.multi_set(given))
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a key; whether it was there."""
+        return self._ask(lambda store: store.delete_key(key))
+
+    def num_keys(self) -> int:
+        """How many there are."""
+        return self._ask(lambda store: store.num_keys())
+
+    def list_keys(self) -> list[str]:
+        """All of them, in order."""
+        return self._ask(lambda store: store.list_keys())
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """Wait until so many have come. It can be used again."""
+        self._ask(lambda store: store.barrier(key, world_size, timeout=self._seconds(timeout)))
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Put a value at the end of a queue."""
+        self._ask(lambda store: store.queue_push(key, _bytes(value)))
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Take the first value of a queue. Raises torch's `QueueEmptyError` if there is none and it is not to `block`."""
+
+        async def pop(store: KeyValueStore) -> bytes | None:
+            if not block and not await store.queue_len(key):
+                return None
+            return await store.queue_pop(key, timeout=self._seconds())
+
+        value = self._ask(pop)
+        if value is None:
+            raise distributed.QueueEmptyError(f"the queue {key!r} is empty")
+        return value
+
+    def queue_len(self, key: str) -> int:
+        """How many values wait in a queue."""
+        return self._ask(lambda store: store.queue_len(key))
+
+    def has_extended_api(self) -> bool:
+        """Whether `append`, `multi_get` and `multi_set` are there: they are."""
+        return True
+
+    def _ask(self, ask: Callable[[KeyValueStore], Awaitable[T]]) -> T:
+        try:
+            answer: T = self._call(lambda: self._agent.store_call(self._round, ask))
+        except (errors.RendezvousConnectionError, LoopEndedError) as error:
+            raise distributed.DistNetworkError(str(error)) from error
+        except errors.RendezvousError as error:
+            raise distributed.DistStoreError(str(error)) from error
+        return answer
+
+    def _seconds(self, timeout: timedelta | None = None) -> float:
+        seconds: float = (self.timeout if timeout is None else timeout).total_seconds()
+        return seconds
+
+
+def _serve(address: str) -> Any:
+    return distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+
+
+def _stop(loop: LoopThread, pid: int) -> None:
+    # A process that was forked has a copy of the loop, which does not run there.
+    if os.getpid() == pid:
+        loop.stop(STOP_SECONDS)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Our errors by the names that torch has for them."""
+    try:
+        yield
+    except errors.RendezvousClosedError as error:
+        raise torchs.RendezvousClosedError(str(error)) from error
+    except errors.RendezvousTimeoutError as error:
+        raise torchs.RendezvousTimeoutError(str(error)) from error
+    except errors.RendezvousGracefulExitError as error:
+        raise torchs.RendezvousGracefulExitError(str(error)) from error
+    except (errors.RendezvousConnectionError, LoopEndedError) as error:
+        raise torchs.RendezvousConnectionError(str(error)) from error
+    except errors.RendezvousStateError as error:
+        raise torchs.RendezvousStateError(str(error)) from error
+    except errors.RendezvousError as error:
+        raise torchs.RendezvousError(str(error)) from error

@@ -1,0 +1,117 @@
+"""An event loop in a thread of its own, for programs that know nothing of one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+import attrs
+import trio
+
+from runtime.exception_groups import unwrap
+
+T = TypeVar("T")
+
+
+class LoopEndedError(RuntimeError):
+    """The event loop has ended, so nothing can be asked of it."""
+
+
+@attrs.define(eq=False)
+class _Call(Generic[T]):
+    function: Callable[[], Awaitable[T]]
+    future: Future[T] = attrs.field(factory=Future)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                self.future.set_result(await self.function())
+        except trio.Cancelled:
+            self._end_with(LoopEndedError("the event loop was stopped while this call was under way"))
+            raise
+        except BaseException as error:
+            # Its caller gets it, in the other thread.
+            self._end_with(unwrap(error))
+        else:
+            self._end_with(LoopEndedError("the caller gave up"))
+
+    def _end_with(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class LoopThread:
+    """Runs `service`, which is to end when its event is set; calls run beside it, and are cancelled when it has ended.
+
+    The thread ends with the process at the latest: `stop` it before, so that what the service does at its end is done.
+    """
+
+    def __init__(self, service: Callable[[trio.Event], Awaitable[None]], name: str) -> None:
+        self._service = service
+        self._stopping = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Once."""
+        self._thread.start()
+        self._begun.wait()
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run it in the loop and wait for it: for threads other than the loop's. Raises what it raises, and `LoopEndedError`.
+
+        Whoever is interrupted while waiting, by what a signal handler raises, has cancelled it.
+        """
+        call = _Call(function)
+        self._soon(lambda: self._begin(call))
+        try:
+            return call.future.result()
+        except BaseException:
+            if not call.future.done():
+                self._soon(call.scope.cancel)
+            raise
+
+    def stop(self, seconds: float) -> bool:
+        """End the service and the thread; whether they have ended within so many seconds. Can be called again."""
+        try:
+            self._soon(self._stopping.set)
+        except LoopEndedError:
+            pass
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        token = self._token
+        if token is None:
+            raise LoopEndedError("the event loop does not run")
+        try:
+            token.run_sync_soon(function)
+        except trio.RunFinishedError:
+            raise LoopEndedError("the event loop has ended") from None
+
+    def _begin(self, call: _Call[Any]) -> None:
+        if self._nursery is None:
+            call.future.set_exception(LoopEndedError("the event loop is ending"))
+        else:
+            self._nursery.start_soon(call.run)
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        finally:
+            self._begun.set()
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery, self._token = nursery, trio.lowlevel.current_trio_token()
+            self._begun.set()
+            try:
+                await self._service(self._stopping)
+            finally:
+                self._nursery = None
+                nursery.cancel_scope.cancel()

@@ -1,0 +1,1 @@
+"""Not `tests/torch`: pytest would know a package of that name as `torch`."""
