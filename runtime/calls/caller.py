@@ -148,6 +148,10 @@ class Caller:
         if isinstance(error, MOVED) and bound.address.registered:
             # Certainly not run, and perhaps only because the actor has moved.
             return await LongCall(self, bound, args, kwargs, expires).run(route, error)
+        if isinstance(error, DeadlineExceededError) and deadline < expires:
+            # It is the caller's own deadline that is too near: that ends the call, as trio has it.
+            await trio.sleep_until(deadline)
+            await trio.lowlevel.checkpoint()
         raise error
 
     def _give_up(self, call: Waiting, route: Route, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:

@@ -227,6 +227,11 @@ class LongCall:
             bound.route = None
         decision = self._schedule.failed(error.outcome, error, now, environment.random(), self._budget, uncounted=moving)
         if not isinstance(decision, Retry):
+            deadline = trio.current_effective_deadline()
+            if isinstance(error, DeadlineExceededError) and deadline < self._expires:
+                # As for a call that is made once: the caller's own deadline ends it.
+                await trio.sleep_until(deadline)
+                await trio.lowlevel.checkpoint()
             raise self._final(error, decision)
         call = self._call
         if call is None or call.finished:

@@ -18,12 +18,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(target: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
     command = [sys.executable, "-m", "tests.benchmarks", "--short", "--rounds", "1", "--json", str(target), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(target.read_text()), done.stdout
 
 
 @pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(240)
 def test_the_rows_are_printed_and_written_as_data(tmp_path: Path) -> None:
     rows, printed = run(tmp_path / "rows.json")
     units = ["calls/s"] * 6 + ["MiB/s"] * 3 + ["ms"] * 3 + ["actors/s", "KiB", "calls/s", "KiB", "ms", "ms"] + ["GiB/s"] * 3

@@ -122,6 +122,7 @@ def test_doctor_looks_at_a_store_that_nobody_serves(tmp_path: Path) -> None:
 
 @needs_etcd
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("program", DEMOS)
 async def test_the_demo_ends_equal_while_a_member_of_its_etcd_is_killed(program: str) -> None:

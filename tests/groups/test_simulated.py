@@ -13,6 +13,9 @@ from tests.groups.actors_used import Reader
 GROUPS = ("one", "two")
 PATIENCE = 60.0
 
+SEEDS = (0, *(pytest.param(first, marks=pytest.mark.long) for first in range(10, 40, 10)))
+"""The first of ten."""
+
 
 async def memberships(simulation: Simulation) -> None:
     readers: list[Reader] = []
@@ -80,11 +83,11 @@ def wrong(simulation: Simulation, held: dict[tuple[str, int], list[ProcessGroup[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", SEEDS)
 def test_all_nodes_see_the_same_members_after_whatever_happened(first: int) -> None:
     simulate(memberships, seeds=range(first, first + 10))
 
 
 @pytest.mark.slow
 def test_under_node_deaths_alone_as_well() -> None:
-    simulate(memberships, seeds=range(100, 110), faults=["crash"])
+    simulate(memberships, seeds=range(100, 105), faults=["crash"])

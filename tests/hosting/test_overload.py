@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -33,6 +35,10 @@ class Clerk(Actor):
         assert trio.current_time() < due, "begun for nobody"
         self.begun.append(trio.current_time())
         await trio.sleep(seconds)
+
+    @method(concurrent=True)
+    async def seen(self) -> list[float]:
+        return self.begun
 
     @method(concurrent=True)
     async def stay(self) -> None:
@@ -184,3 +190,24 @@ async def test_goodput_of_real_processes_under_ten_times_the_load(kind: str) -> 
     assert overloaded.answered >= 0.5 * peak
     assert overloaded.refused > overloaded.late
     assert after.answered >= 0.8 * normal.answered
+
+
+def test_a_call_that_is_dropped_as_too_late_under_the_callers_own_deadline_ends_as_trio_has_it() -> None:
+    async def main(node: Node) -> None:
+        clerk = await node.spawn(Clerk)
+        for _ in range(30):
+            await clerk.serve.options(timeout=1.0)(float("inf"))
+        begun = len(await clerk.seen())
+
+        async def with_little_time() -> None:
+            # Its turn comes half the time of a run before the deadline, and another call waits.
+            with pytest.raises(trio.TooSlowError), trio.fail_after(5.5 * WORK):
+                await clerk.serve(float("inf"))
+
+        async with trio.open_nursery() as nursery:
+            for call in (partial(clerk.serve, float("inf"), 5 * WORK), with_little_time, partial(clerk.serve, float("inf"))):
+                nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+        assert len(await clerk.seen()) == begun + 2, "it was dropped"
+
+    in_virtual_time(main)

@@ -37,6 +37,9 @@ PLANTS: dict[str, Plant] = {}
 SEEDS = 500
 
 STARTS = {
+    "no epoch check": 17,
+    "cancelled call never freed": 18,
+    "restart counted twice": 9,
     "held back is taken for never run": 111,
     "renewal without self fencing": 30,
     "claims of cancelled starts are kept": 124,

@@ -13,6 +13,9 @@ from tests.watching.actors_used import Partner, Watched
 
 PATIENCE = 60.0
 
+SEEDS = (0, *(pytest.param(first, marks=pytest.mark.long) for first in range(10, 40, 10)))
+"""The first of ten."""
+
 
 class Witness(Actor):
     """Watches, and counts what it is told for each watch."""
@@ -144,13 +147,13 @@ async def answers(partner: Partner) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", SEEDS)
 def test_each_watch_gives_one_notice_whatever_happens_to_the_nodes(first: int) -> None:
     simulate(watches, seeds=range(first, first + 10))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", SEEDS)
 def test_no_half_of_a_link_is_left_whatever_happens_to_the_nodes(first: int) -> None:
     # A node that leaves in order stops its actors normally, and that is nothing to those they are linked to.
     simulate(links, seeds=range(first, first + 10), faults=[kind for kind in KINDS if kind not in ("leave", WITHOUT_DISK)])
@@ -159,4 +162,4 @@ def test_no_half_of_a_link_is_left_whatever_happens_to_the_nodes(first: int) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [watches, links])
 def test_under_node_deaths_alone_as_well(scenario: Scenario) -> None:
-    simulate(scenario, seeds=range(100, 110), faults=["crash"])
+    simulate(scenario, seeds=range(100, 105), faults=["crash"])
