@@ -87,7 +87,11 @@ class AwayStore:
 
 @asynccontextmanager
 async def setting() -> AsyncIterator[Setting]:
-    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:
+    network = MemoryNetwork(lambda: 0.0)
+    async with (
+        open_node("here", secret=SECRET, network=network) as here,
+        open_node("there", join=here.address, secret=SECRET, network=network) as there,
+    ):
         await here.wait_for(2)
         named = await here.options(name="keeper", on="there").spawn(Keeper)
         unnamed = await here.options(on="there").spawn(Keeper)
@@ -155,7 +159,7 @@ def test_when_the_lease_is_lost_nothing_that_ran_meanwhile_is_answered_as_done(m
             again = await both.here.options(name="keeper").spawn(Keeper)
             assert await again.work() == 1
 
-    trio.run(main, clock=MockClock(autojump_threshold=0.02))
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 def test_the_pause_begins_before_the_store_may_give_the_names_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +180,7 @@ def test_the_pause_begins_before_the_store_may_give_the_names_away(monkeypatch: 
             assert paused - began <= 2 / 3 * LEASE_SECONDS + 0.02
             assert gone - paused >= LEASE_SECONDS / 3 - RENEW_EVERY / 2
 
-    trio.run(main, clock=MockClock(autojump_threshold=0.02))
+    trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 @under_seeds(20)
