@@ -214,6 +214,7 @@ def test_every_way_to_fail_is_told_as_what_it_was(shell: Shell, text: str, said:
     assert len(told["failures"]) == 1
 
 
+@pytest.mark.long
 def test_a_group_is_started_again_as_often_as_is_allowed(shell: Shell) -> None:
     script = shell.script(
         """
@@ -482,6 +483,7 @@ def test_wrong_usage_is_told_in_a_line_and_nothing_is_started(shell: Shell, word
     assert not (shell.place / "began").exists()
 
 
+@pytest.mark.long
 def test_a_monitor_interval_is_accepted_and_told_to_mean_nothing(shell: Shell) -> None:
     done = shell.run("--monitor-interval", "5", shell.script(""))
     assert (done.returncode, "no meaning" in done.stderr) == (0, True)

@@ -258,10 +258,28 @@ async def test_what_an_agent_knows_never_goes_back(world: World) -> None:
     await view.refresh()
     store.range_result, store.batch = old, events
     await view.refresh()
+    known = view.state()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(view.run)
         await trio.sleep(1.0)
-        state = view.state()
-        assert state is not None
-        assert state.life == "second"
+        for state in (known, view.state()):
+            assert state is not None
+            assert state.life == "second"
         nursery.cancel_scope.cancel()
+
+
+@on_a_virtual_clock
+async def test_a_renewal_that_is_not_answered_leaves_time_for_another_before_the_lease_is_in_doubt(world: World) -> None:
+    handler, store = world.agent(1)
+    async with handler:
+        info = await handler.next_rendezvous()
+        asked: list[float] = []
+
+        async def keep_alive(lease: int) -> float:
+            asked.append(trio.current_time())
+            await trio.sleep_forever()
+            raise AssertionError
+
+        store.keep_alive = keep_alive  # type: ignore[method-assign]
+        assert (await handler.wait_change(info.round)).left == info.participants
+        assert len(asked) >= 2

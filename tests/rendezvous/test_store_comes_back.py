@@ -128,6 +128,7 @@ async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_s
     assert caplog.text.count("trying again") == 1, "once is enough"
 
 
+@pytest.mark.long
 @needs_etcd
 async def test_an_etcd_that_is_away_is_waited_for_by_who_comes(caplog: pytest.LogCaptureFixture) -> None:
     async with open_etcd(1) as server, open_node(store=server.address) as node, trio.open_nursery() as nursery:
