@@ -124,6 +124,7 @@ def test_a_script_finds_what_torchrun_would_give_it(shell: Shell) -> None:
         assert 0 < int(found["MASTER_PORT"]) < 65536
 
 
+@pytest.mark.long
 def test_options_come_from_the_environment_and_with_underscores_as_with_torchrun(shell: Shell) -> None:
     script = shell.script(SAY_ENVIRONMENT)
     done = shell.run("--max_restarts", "7", script, PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="5")
@@ -202,7 +203,7 @@ time.sleep(600)
         pytest.param("sys.exit(7)", "exit code 7", marks=pytest.mark.long),
         ("sys.exit('went wrong')", "went wrong"),
         pytest.param("os._exit(3)", "exit code 3", marks=pytest.mark.long),
-        ("+", "SyntaxError"),
+        pytest.param("+", "SyntaxError", marks=pytest.mark.long),
     ],
 )
 def test_every_way_to_fail_is_told_as_what_it_was(shell: Shell, text: str, said: str) -> None:
@@ -370,6 +371,7 @@ def test_more_output_than_a_console_takes_holds_up_the_worker_and_not_the_agent(
     assert agent.wait(LIMIT) == 143
 
 
+@pytest.mark.long
 def test_rank_0_can_listen_at_the_master_port_and_others_reach_it(shell: Shell) -> None:
     script = shell.script(
         """
