@@ -147,6 +147,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
         sys.stderr.write(f"{path.name}:\n{path.read_text()}")
 
 
+@pytest.mark.long
 def test_a_job_loses_an_agent_goes_on_gains_one_and_finishes(job: Job) -> None:
     agents = [job.start("1:3", "--nproc-per-node", "2") for _ in range(2)]
     before = job.until_world(4)
