@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import logging
 import sys
 from typing import Any
@@ -10,22 +11,25 @@ from typing import Any
 import click
 
 from actors.errors import UnderstudyError
-from runtime.command_line.call import call
-from runtime.command_line.demo import demo
-from runtime.command_line.doctor import doctor
-from runtime.command_line.node import node
-from runtime.command_line.refs import refs
-from runtime.command_line.reopen import reopen
-from runtime.command_line.run import run
-from runtime.command_line.simulate import simulate
-from runtime.command_line.status import status
-from runtime.command_line.stop import stop
-from runtime.command_line.tree import tree
 from runtime.version import __version__
+
+COMMANDS = ("call", "demo", "doctor", "node", "refs", "reopen", "run", "simulate", "status", "stop", "tree")
+"""Each is in a module of its name beside this one, and loaded when it is wanted: most take long to load, and each run needs one."""
 
 
 class Commands(click.Group):
-    """A group that suggests the nearest command and turns our errors into one line."""
+    """A group that loads its commands late, suggests the nearest and turns our errors into one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in the order of help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one; None if there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"runtime.command_line.{cmd_name}"), cmd_name)
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or fail with a suggestion."""
@@ -72,7 +76,3 @@ def main(debug: bool, verbose: bool) -> None:
     """Named actors on many nodes, awaited like local objects, replaced when they die."""
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-
-
-for command in (node, run, reopen, demo, status, tree, refs, call, stop, doctor, simulate):
-    main.add_command(command)

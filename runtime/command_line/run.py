@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
@@ -37,6 +36,8 @@ from runtime.elastic.settings import (
 )
 from runtime.environment import SystemEnvironment
 from runtime.rendezvous.interface import RendezvousHandler
+from runtime.rendezvous.parameters import RendezvousParameters, back_end_of
+from runtime.rendezvous.registry import create_handler
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,8 +45,7 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 LEASE_MARGIN = 1.0
 
 _NEEDED = {
-    "--rdzv-backend": "how the agents find each other (understudy, etcd, static or file)",
-    "--rdzv-endpoint": "where they do (HOST:PORT of a node or an etcd, or a directory that all share)",
+    "--rdzv-endpoint": "where the agents find each other (HOST:PORT of a node, etcd://HOST:PORT, or a directory that all share)",
     "--rdzv-id": "a name for the job, the same for all its agents and for no other job",
 }
 """What each of them says."""
@@ -63,9 +63,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option("--nproc-per-node", "Workers on this machine.", default="1", show_default=True, metavar="N|auto|cpu"),
     _option(
         "--rdzv-backend",
-        "How agents find each other: understudy, etcd, static, file, or a plug-in. Left out for one agent: none is needed.",
+        "How agents find each other: understudy, etcd, static, file, or a plug-in. By default what the endpoint is for.",
     ),
-    _option("--rdzv-endpoint", "Where the rendezvous is.", default="", metavar="HOST:PORT"),
+    _option(
+        "--rdzv-endpoint",
+        "Where the rendezvous is: HOST:PORT of a node, etcd://..., or a directory. One agent needs none.",
+        default="",
+        metavar="HOST:PORT",
+    ),
     _option("--rdzv-id", "The job's id, the same for all its agents."),
     _option("--rdzv-conf", "Options of the rendezvous.", default="", metavar="KEY=VALUE,..."),
     _option("--standalone", "One agent by itself; the options --rdzv-... mean nothing then.", is_flag=True),
@@ -163,7 +168,8 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
     """Everything that can be wrong with the options is said here, before anything has begun. Raises ValueError."""
     least, most = parse_nodes(options["nnodes"])
     workers = parse_processes(options["nproc_per_node"], len(os.sched_getaffinity(0)))
-    backend, endpoint, run_id = options["rdzv_backend"], options["rdzv_endpoint"], options["rdzv_id"]
+    endpoint, run_id = options["rdzv_endpoint"], options["rdzv_id"]
+    backend = options["rdzv_backend"] or (back_end_of(endpoint) if endpoint else "")
     conf = parse_pairs("--rdzv-conf", options["rdzv_conf"])
     alone = options["standalone"] or (most == 1 and not backend and not endpoint)
     if options["standalone"] and most > 1:
@@ -172,7 +178,7 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
         run_id = run_id if run_id and not options["standalone"] else SystemEnvironment().token(6).hex()
         endpoint = ""
     else:
-        for option, given in (("--rdzv-backend", backend), ("--rdzv-endpoint", endpoint), ("--rdzv-id", run_id)):
+        for option, given in (("--rdzv-endpoint", endpoint), ("--rdzv-id", run_id)):
             if not given:
                 raise ValueError(f"{option} is missing: {_NEEDED[option]}; a job of one agent needs nothing, or --standalone")
     settings = Settings(
@@ -269,13 +275,10 @@ def _handlers(
     backend: str, endpoint: str, run_id: str, nodes: tuple[int, int], local_addr: str | None, conf: dict[str, str]
 ) -> Callable[[], RendezvousHandler]:
     """Makes handlers out of the registry. One is made here and thrown away, so that what is wrong is said at once."""
-    registry = importlib.import_module("runtime.rendezvous.registry")
-    parameters = importlib.import_module("runtime.rendezvous.parameters")
 
     def make() -> RendezvousHandler:
-        asked = parameters.RendezvousParameters(backend, endpoint, run_id, *nodes, local_addr=local_addr, **conf)
-        handler: RendezvousHandler = registry.create_handler(asked)
-        return handler
+        given: dict[str, Any] = dict(conf)
+        return create_handler(RendezvousParameters(backend, endpoint, run_id, *nodes, local_addr=local_addr, **given))
 
     make()
     return make

@@ -19,6 +19,13 @@ TRUE = ("1", "true", "t", "yes", "y")
 FALSE = ("0", "false", "f", "no", "n")
 
 
+def back_end_of(endpoint: str) -> str:
+    """Which of our back-ends an endpoint is for: an address with `etcd://`, a path with a slash in it, or `HOST:PORT` of a node."""
+    if endpoint.startswith("etcd://"):
+        return "etcd"
+    return "file" if "/" in endpoint else "understudy"
+
+
 class RendezvousParameters:
     """What a handler is made from.
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runtime.rendezvous.parameters import RendezvousParameters
-
-
-def back_end_of(endpoint: str) -> str:
-    """Which of our back-ends an endpoint is for: an address with `etcd://`, a path with a slash in it, or `HOST:PORT` of a node."""
-    if endpoint.startswith("etcd://"):
-        return "etcd"
-    return "file" if "/" in endpoint else "understudy"
+from runtime.rendezvous.parameters import RendezvousParameters, back_end_of
 
 
 def parameters_of(

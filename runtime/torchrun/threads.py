@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -68,12 +69,14 @@ class LoopThread:
         Whoever is interrupted while waiting, by what a signal handler raises, has cancelled it.
         """
         call = _Call(function)
-        self._soon(lambda: self._begin(call))
         try:
+            # A signal may come at any moment, also before this has returned.
+            self._soon(lambda: self._begin(call))
             return call.future.result()
         except BaseException:
             if not call.future.done():
-                self._soon(call.scope.cancel)
+                with suppress(LoopEndedError):
+                    self._soon(call.scope.cancel)
             raise
 
     def stop(self, seconds: float) -> bool:

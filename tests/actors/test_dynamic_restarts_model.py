@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.supervision import Answer, ChildRule, Exit, ExitReason, Forgotten, RestartBackoff, Start, Stop, TryAgain
 
-EXAMPLES = max(3_000, settings().max_examples)
+EXAMPLES = max(1_500, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 NORMAL = ("normal", "shutdown")

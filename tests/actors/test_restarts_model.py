@@ -15,7 +15,7 @@ from actors.restarts import ChildRule, ExitReason, RestartMachine
 from actors.supervision import Answer, Exit, Start, Stop, TryAgain
 from tests.actors.reference_model import Reference
 
-EXAMPLES = max(2_000, settings().max_examples)
+EXAMPLES = max(1_000, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 RAISED = ExitReason("raised")

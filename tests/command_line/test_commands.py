@@ -18,8 +18,6 @@ pytestmark = pytest.mark.cluster
 
 UNDERSTUDY = [sys.executable, "-P", "-m", "runtime.command_line"]
 ROOT = Path(__file__).resolve().parents[2]
-DEMOS = ("tests.command_line.half_demo", pytest.param("runtime.command_line", marks=pytest.mark.long))
-"""Programs with a demo: one with half of the work, and ours."""
 
 APPLICATION = """
 import trio
@@ -292,10 +290,10 @@ def test_version_help_and_doctor_answer(shell: Shell) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("program", DEMOS)
-def test_the_demo_ends_with_an_index_equal_to_the_single_process_one(shell: Shell, program: str) -> None:
-    command = [sys.executable, "-P", "-m", program, "demo", "--json"]
+def test_the_demo_ends_with_an_index_equal_to_the_single_process_one(shell: Shell) -> None:
+    command = [*UNDERSTUDY, "demo", "--json"]
     done = subprocess.run(command, cwd=shell.place, env=shell.environment, text=True, capture_output=True, timeout=100, check=False)
     outcome = json.loads(done.stdout)
     assert done.returncode == 0

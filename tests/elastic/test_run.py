@@ -449,7 +449,7 @@ def test_what_happens_is_written_down_as_events(shell: Shell) -> None:
     [
         (["--nnodes", "x", "train.py"], "MIN:MAX"),
         (["--nnodes", "3:1", "train.py"], "above MAX"),
-        (["--nnodes", "2", "train.py"], "--rdzv-backend is missing"),
+        (["--nnodes", "2", "train.py"], "--rdzv-endpoint is missing"),
         (["--nnodes", "2", "--standalone", "train.py"], "leave one of them out"),
         (["--nproc-per-node", "gpu", "train.py"], "--nproc-per-node"),
         (["--nproc-per-nod", "1", "train.py"], "--nproc-per-node"),

@@ -83,7 +83,7 @@ async def test_a_block_that_raises_leaves_no_process_behind() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("parents", [40, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("parents", [20, pytest.param(200, marks=pytest.mark.long)])
 async def test_parents_killed_at_any_moment_leave_no_orphan(parents: int, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = f"UNDERSTUDY_TEST_MARK={os.urandom(8).hex()}"
     monkeypatch.setenv(*marker.split("="))

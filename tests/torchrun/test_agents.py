@@ -213,7 +213,7 @@ async def test_too_few_agents_are_a_timeout(tmp_path: Path) -> None:
 
 async def test_a_rendezvous_that_is_not_there_is_waited_for_and_then_told(tmp_path: Path) -> None:
     environment = SystemEnvironment()
-    parameters = parameters_of("127.0.0.1:9", "job", 1, 1, None, QUICK)
+    parameters = parameters_of("127.0.0.1:9", "job", 1, 1, None, {**QUICK, "connect_timeout": 0.5})
     agent = TorchAgent(lambda: create_handler(parameters, environment), lambda _: Server(1), environment, "10.1.2.3", 0.5, 60.0)
     stopping = trio.Event()
     async with trio.open_nursery() as nursery:

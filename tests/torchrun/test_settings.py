@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.rendezvous.parameters import back_end_of
 from runtime.rendezvous.registry import create_handler
-from runtime.torchrun.settings import back_end_of, fence_seconds, parameters_of
+from runtime.torchrun.settings import fence_seconds, parameters_of
 
 
 @pytest.mark.parametrize(
