@@ -23,7 +23,7 @@ import attrs
 import trio
 
 from actors import RetryPolicy
-from actors.errors import CallTimeoutError, NotExecutedError, OutcomeUnknownError
+from actors.errors import CallTimeoutError, NotAMemberError, NotExecutedError, OutcomeUnknownError, StoreUnavailableError
 from runtime import Node, open_node
 from runtime.testing import Faults
 from tests.links.ledger_node import NAME, SECRET, Ledger
@@ -96,13 +96,15 @@ class Callers:
         self._padding = random.Random(0).randbytes(LARGE)
 
     async def run(self, handles: list[Ledger]) -> None:
-        """Make calls, one after the other, each to an actor drawn, until all have been made."""
-        while (number := next(self._numbers)) < self._load.calls:
+        """Make calls, one after the other, each to an actor drawn, until all have been made, or this node has lost its place."""
+        is_member = True
+        while is_member and (number := next(self._numbers)) < self._load.calls:
             began = trio.current_time()
-            await self._call(self._draw.choice(handles), number)
+            is_member = await self._call(self._draw.choice(handles), number)
             self.books.longest = max(self.books.longest, trio.current_time() - began)
 
-    async def _call(self, handle: Ledger, number: int) -> None:
+    async def _call(self, handle: Ledger, number: int) -> bool:
+        """Make one, and note what became of it; False if calls of this node are of no use any more."""
         draw, books = self._draw, self.books
         padding = self._padding[: LARGE if draw.random() < 0.01 else draw.randrange(100)]
         kind = draw.random()
@@ -110,6 +112,7 @@ class Callers:
         timeout = 2 ** draw.uniform(-6, 2)
         began = trio.current_time()
         outcome: Outcome = "value"
+        is_member = True
         try:
             if self._load.faults or kind < 0.15:
                 answer = await handle.enter_again.options(retry=PATIENT, timeout=60)(number, padding)
@@ -138,13 +141,13 @@ class Callers:
                 books.wrong_answers.append(number)
         except KeyError:
             outcome = "raised"
-        except NotExecutedError as error:
-            outcome = "not executed"
+        except (NotExecutedError, OutcomeUnknownError, StoreUnavailableError) as error:
+            # The store is away from a node that weather has cut off, and an actor may have to be looked up between two attempts.
+            outcome = "not executed" if isinstance(error, NotExecutedError) else "unknown"
             books.errors[type(error).__name__] += 1
-        except OutcomeUnknownError as error:
-            outcome = "unknown"
-            books.errors[type(error).__name__] += 1
+            is_member = not isinstance(error, NotAMemberError)
         books.outcomes[number] = outcome
+        return is_member
 
 
 @asynccontextmanager
