@@ -7,7 +7,7 @@ from typing import Protocol
 
 import trio
 
-from actors.errors import ActorNotFoundError, NodeUnreachableError
+from actors.errors import ActorNotFoundError, NodeUnreachableError, NotExecutedError, StoreUnavailableError
 from actors.method import Address, Bound
 from runtime.calls.failures import Place
 from runtime.calls.outgoing import OutgoingCalls
@@ -63,7 +63,9 @@ class Routes:
         return None if bound.moved else self._at_hand(bound)
 
     async def find(self, bound: Bound) -> Route:
-        """The route, looked up if need be. Raises `ActorNotFoundError` or `NodeUnreachableError`."""
+        """The route, looked up if need be. Raises `ActorNotFoundError`, `NodeUnreachableError`, or `NotExecutedError` while the store that
+        would know is away.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         address = bound.address
         # The first call goes where the handle says; later ones come here because that was no longer true.
@@ -74,7 +76,7 @@ class Routes:
                 raise ActorNotFoundError(
                     f"{address.name} ended with node {address.node}", actor=address.name, method=bound.definition.name, node=address.node
                 )
-            address = await self._directory.locate(address.name)
+            address = await self._located(bound)
             route = await self._make(bound, address)
         if route is None:
             raise NodeUnreachableError(
@@ -82,6 +84,17 @@ class Routes:
             )
         bound.route = route
         return route
+
+    async def _located(self, bound: Bound) -> Address:
+        try:
+            return await self._directory.locate(bound.address.name)
+        except StoreUnavailableError as error:
+            # An attempt that was not made. What that makes of the whole call, those before it say as well.
+            raise NotExecutedError(
+                f"{bound.address.name} could not be looked up, and may live: {error}",
+                actor=bound.address.name,
+                method=bound.definition.name,
+            ) from error
 
     def table(self, link: Link) -> OutgoingCalls[trio.lowlevel.Task]:
         """The calls that wait on `link`."""

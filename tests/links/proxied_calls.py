@@ -23,7 +23,7 @@ import attrs
 import trio
 
 from actors import RetryPolicy
-from actors.errors import CallTimeoutError, NotAMemberError, NotExecutedError, OutcomeUnknownError, StoreUnavailableError
+from actors.errors import CallTimeoutError, NotAMemberError, NotExecutedError, OutcomeUnknownError
 from runtime import Node, open_node
 from runtime.testing import Faults
 from tests.links.ledger_node import NAME, SECRET, Ledger
@@ -141,8 +141,7 @@ class Callers:
                 books.wrong_answers.append(number)
         except KeyError:
             outcome = "raised"
-        except (NotExecutedError, OutcomeUnknownError, StoreUnavailableError) as error:
-            # The store is away from a node that weather has cut off, and an actor may have to be looked up between two attempts.
+        except (NotExecutedError, OutcomeUnknownError) as error:
             outcome = "not executed" if isinstance(error, NotExecutedError) else "unknown"
             books.errors[type(error).__name__] += 1
             is_member = not isinstance(error, NotAMemberError)

@@ -22,10 +22,13 @@ from actors.errors import (
     EncodeError,
     MailboxFullError,
     MethodNotFoundError,
+    NotExecutedError,
     OutcomeUnknownError,
     ReplyEncodeError,
     SelfCallError,
+    StoreUnavailableError,
 )
+from runtime.store.embedded import EmbeddedStore
 from tests.node.conftest import Pair
 
 
@@ -390,6 +393,25 @@ async def test_a_callers_own_deadline_ends_the_call_as_trio_does_and_never_with_
     for _ in range(20):
         with pytest.raises(trio.TooSlowError), trio.fail_after(0.005):
             await worker.wait()
+
+
+async def test_a_call_whose_actor_cannot_be_looked_up_while_the_store_is_away_did_not_run(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await pair.here.options(name="sought", on="there").spawn(Worker)
+    address = worker.address  # type: ignore[attr-defined]
+    # As a handle from before the actor has moved.
+    lost = pair.here.station.make_handle(attrs.evolve(address, incarnation=1), Worker)
+
+    async def away(*arguments: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise StoreUnavailableError("away, by the test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddedStore, "transaction", away)
+        with pytest.raises(NotExecutedError, match="sought could not be looked up, and may live: away"):
+            await lost.deadline()
+    assert await lost.deadline() == float("inf")
 
 
 async def test_without_a_deadline_the_method_has_none(worker: Worker) -> None:
