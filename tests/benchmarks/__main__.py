@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="sizes that only show that it works; the figures mean nothing")
     parser.add_argument("--only", action="append", choices=list(GROUPS), help="measure only these rows; may be repeated")
     options = parser.parse_args()
-    settings = Settings(min(options.seconds, 0.05) if options.short else options.seconds, options.rounds, options.short)
+    settings = Settings(min(options.seconds, 0.25) if options.short else options.seconds, options.rounds, options.short)
     versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("trio", "cbor2", "attrs"))
     print(f"Python {platform.python_version()}, {versions}; {os.cpu_count()} cores, {platform.machine()}")
     print(f"median of {options.rounds} rounds (min-max); ratio: more is better, whatever the unit; weights are taken once")
