@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from runtime.elastic.agent import Outcome, run_agent
 from runtime.elastic.alone import Alone
 from runtime.elastic.failures import report
+from runtime.elastic.guarding import fence_seconds
 from runtime.elastic.machine import POLICIES, Policy, Rules
 from runtime.elastic.rounds import own_address
 from runtime.elastic.settings import (
@@ -202,7 +203,7 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
         master_port=options["master_port"],
         health_port=options["health_port"],
         event_log=options["event_log"],
-        fence_seconds=math.inf if alone else _fence(conf),
+        fence_seconds=math.inf if alone else fence_seconds(*_renewals(conf)),
         join_timeout=_seconds(conf, "join_timeout", _seconds(conf, "timeout", 600.0)),
     )
     given_address = options["master_addr"] or options["local_addr"]
@@ -215,7 +216,7 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
 
 
 def _rules(options: dict[str, Any], workers: int, conf: dict[str, str], *, elastic: bool) -> Rules:
-    lease = _seconds(conf, "keep_alive_interval", 5.0) * _seconds(conf, "keep_alive_max_attempt", 3.0)
+    lease, _ = _renewals(conf)
     return Rules(
         workers,
         cast("Policy", options["restart_policy"]),
@@ -225,9 +226,10 @@ def _rules(options: dict[str, Any], workers: int, conf: dict[str, str], *, elast
     )
 
 
-def _fence(conf: dict[str, str]) -> float:
-    """An agent's last renewal may be an interval old when it stops; its workers have to be gone before the rest of the lease is."""
-    return 0.8 * _seconds(conf, "keep_alive_interval", 5.0) * (_seconds(conf, "keep_alive_max_attempt", 3.0) - 1)
+def _renewals(conf: dict[str, str]) -> tuple[float, float]:
+    """Seconds of an agent's lease, and between its renewals."""
+    interval = _seconds(conf, "keep_alive_interval", 5.0)
+    return interval * _seconds(conf, "keep_alive_max_attempt", 3.0), interval
 
 
 def _mode(script: str, options: dict[str, Any]) -> Mode:

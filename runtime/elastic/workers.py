@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from runtime.elastic import guardian, runner
+from runtime.elastic.guarding import start_guardian
 from runtime.elastic.outputs import Console, Streams, open_streams
 from runtime.elastic.ranks import Placement
 from runtime.elastic.settings import Settings
@@ -104,7 +105,7 @@ class Workers:
         self._beat_at = environment.now()
         self._was_paused = False
         self._beating = trio.CancelScope()
-        self._guardian, self._guarded = _start_guardian(self._mark, settings.fence_seconds)
+        self._guardian, self._guarded = start_guardian(self._mark, settings.fence_seconds)
 
     @property
     def guardian_pid(self) -> int:
@@ -132,7 +133,7 @@ class Workers:
                     logger.warning("the guardian of this agent was killed; here is another one")
                     os.close(self._guarded)
                     self._guardian.wait()
-                    self._guardian, self._guarded = _start_guardian(self._mark, self._settings.fence_seconds)
+                    self._guardian, self._guarded = start_guardian(self._mark, self._settings.fence_seconds)
                 await trio.sleep(self._settings.fence_seconds / BEATS)
 
     @property
@@ -330,25 +331,3 @@ class Workers:
                 worker.expired = expired
                 worker.signal_group(signal.SIGKILL)
                 return
-
-
-def _start_guardian(mark: str, seconds: float) -> tuple[subprocess.Popen[bytes], int]:
-    """The process, and our end of the pipe that tells it of our end."""
-    reader, writer = os.pipe()
-    environment = {name: value for name, value in os.environ.items() if name != guardian.MARK}
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__, str(reader), mark, str(seconds)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=[reader],
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(writer)
-        raise
-    finally:
-        os.close(reader)
-    os.set_blocking(writer, False)
-    return process, writer

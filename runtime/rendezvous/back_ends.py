@@ -29,6 +29,7 @@ from runtime.store.interface import Store
 
 if TYPE_CHECKING:
     from runtime.store.etcd.address import EtcdAddress
+    from runtime.store.etcd.store import EtcdStore
 
 CLUSTER_OPTIONS = ("cluster", "secret_file")
 
@@ -202,16 +203,8 @@ async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
 async def _open_etcd(address: EtcdAddress, cluster: str, environment: Environment) -> AsyncIterator[Store]:
     from runtime.store.etcd.store import EtcdStore
 
-    store = EtcdStore(address, cluster, environment)
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(store.run)
-            try:
-                yield store
-            finally:
-                store.close()
-    except BaseExceptionGroup as group:
-        raise unwrap(group) from None
+    async with _running(EtcdStore(address, cluster, environment)) as running:
+        yield running
 
 
 def _directory(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
@@ -229,6 +222,13 @@ async def _open_directory(directory: Path, parameters: RendezvousParameters, env
     )
     if removed:
         logger.info("what jobs of long ago have left beside %s is removed: %s", directory, ", ".join(removed))
+    async with _running(store) as running:
+        yield running
+
+
+@asynccontextmanager
+async def _running(store: FileStore | EtcdStore) -> AsyncIterator[Store]:
+    """A store with the task that it needs, until the end of the block."""
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)

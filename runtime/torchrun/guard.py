@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 
 import trio
 
 from runtime.elastic import guardian
+from runtime.elastic.guarding import start_guardian
 
 BEATS = 4
 """How often the guardian hears of the agent while it waits."""
@@ -27,21 +26,7 @@ class Guard:
     def __init__(self, mark: str, seconds: float) -> None:
         self._seconds = seconds
         self._beating = trio.CancelScope()
-        reader, self._writer = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", guardian.__file__, str(reader), mark, str(seconds)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[reader],
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(self._writer)
-            raise
-        finally:
-            os.close(reader)
-        os.set_blocking(self._writer, False)
+        self._process, self._writer = start_guardian(mark, seconds)
         os.environ[guardian.MARK] = mark
 
     async def beat(self) -> None:

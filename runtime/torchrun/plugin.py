@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from torch import distributed
 from torch.distributed.elastic import rendezvous as torchs
 
+from runtime.elastic.guarding import fence_seconds
 from runtime.elastic.rounds import own_address
 from runtime.environment import SystemEnvironment
 from runtime.rendezvous import errors
@@ -34,7 +35,7 @@ from runtime.rendezvous.interface import KeyValueStore
 from runtime.rendezvous.parameters import AgentSettings
 from runtime.rendezvous.registry import create_handler
 from runtime.torchrun.agent import Round, TorchAgent
-from runtime.torchrun.settings import fence_seconds, parameters_of
+from runtime.torchrun.settings import parameters_of
 from runtime.torchrun.threads import LoopEndedError, LoopThread
 
 T = TypeVar("T")

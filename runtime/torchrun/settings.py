@@ -16,8 +16,3 @@ def parameters_of(
     # Torch adds a timeout of its own, which is another name of this one, to whatever was said.
     kept = {key: value for key, value in config.items() if key != "timeout" or "join_timeout" not in config}
     return RendezvousParameters(back_end_of(endpoint), endpoint, run_id, min_nodes, max_nodes, local_addr, **kept)
-
-
-def fence_seconds(lease_seconds: float, keep_alive_interval: float) -> float:
-    """For how long an agent may not run before its workers are killed: its last renewal may be an interval old when it stops."""
-    return 0.8 * (lease_seconds - keep_alive_interval)

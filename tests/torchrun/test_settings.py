@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.elastic.guarding import fence_seconds
 from runtime.rendezvous.parameters import back_end_of
 from runtime.rendezvous.registry import create_handler
-from runtime.torchrun.settings import fence_seconds, parameters_of
+from runtime.torchrun.settings import parameters_of
 
 
 @pytest.mark.parametrize(
