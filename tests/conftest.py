@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-import trio
 from hypothesis import settings
 
 for name in [name for name in os.environ if name.startswith("UNDERSTUDY_")]:
@@ -19,13 +17,4 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("understudy", deadline=None, print_blob=True)
 settings.load_profile("understudy")
 
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """End the session after a test that hung inside trio.
-
-    pytest-timeout raises in the middle of the event loop, which then counts as still running: every later test would fail for that and not
-    for a reason of its own.
-    """
-    if trio.lowlevel.in_trio_run():
-        item.session.shouldstop = f"{item.nodeid} hung and left its event loop behind, so no later test can run"
+pytest_plugins = ["tests.hangs"]

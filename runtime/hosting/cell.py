@@ -203,7 +203,7 @@ class Cell:
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its limit; slow down, or raise mailbox_limit"
             )
-        elif self._pace is not None and job.deadline != math.inf and self._pace.too_late_behind(len(mailbox), job.deadline - now()):
+        elif job.deadline != math.inf and self._too_late_behind(job.deadline - now()):
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} has more calls waiting than it can answer in the time that this one has; "
                 "slow down, or allow more time"
@@ -274,6 +274,13 @@ class Cell:
                 self._beside = None
         if self.quiet is not None:
             self.tell_if_quiet()
+
+    def _too_late_behind(self, left: float) -> bool:
+        """True if a call with `left` seconds would be answered too late behind those that wait and are still wanted."""
+        pace = self._pace
+        if pace is None or not pace.too_late_behind(self.waiting, left):
+            return False
+        return not self.given_up or not self._drop_cancelled() or pace.too_late_behind(self.waiting, left)
 
     def _drop_cancelled(self) -> bool:
         """Take out what nobody waits for any more; True if that made room."""

@@ -137,6 +137,25 @@ def test_calls_without_a_deadline_are_never_turned_away_for_taking_long() -> Non
     in_virtual_time(test)
 
 
+def test_calls_that_nobody_waits_for_any_more_turn_nobody_away() -> None:
+    async def test(node: Node) -> None:
+        clerk = await node.spawn(Clerk)
+        await Outcomes().offer(clerk, 50, 1)
+        async with trio.open_nursery() as first:
+            first.start_soon(clerk.serve, float("inf"), 0.2)
+            await trio.testing.wait_all_tasks_blocked()
+            async with trio.open_nursery() as others:
+                for _ in range(200):
+                    others.start_soon(clerk.serve, float("inf"))
+                await trio.testing.wait_all_tasks_blocked()
+                with pytest.raises(MailboxFullError, match="in the time that this one has"):
+                    await clerk.serve.options(timeout=PATIENCE)(float("inf"))
+                others.cancel_scope.cancel()
+            await clerk.serve.options(timeout=PATIENCE)(float("inf"))
+
+    in_virtual_time(test)
+
+
 def test_concurrent_calls_are_bounded_too() -> None:
     async def test(node: Node) -> None:
         clerk = await node.options(mailbox_limit=20).spawn(Clerk)
