@@ -94,7 +94,7 @@ class Agent:
                     self._nursery.start_soon(self._console.run)
                     self._nursery.start_soon(self._keep_failures)
                     if self._settings.fence_seconds < math.inf:
-                        self._nursery.start_soon(self._workers.beat)
+                        self._nursery.start_soon(self._workers.guarded.beat)
                     if self._settings.signals:
                         await self._nursery.start(self._receive_signals)
                     if self._settings.health_port is not None:
@@ -135,7 +135,7 @@ class Agent:
     @property
     def guardian_pid(self) -> int:
         """The process that kills the workers when this one cannot."""
-        return self._workers.guardian_pid
+        return self._workers.guarded.guardian_pid
 
     @property
     def _round(self) -> int | None:
@@ -218,7 +218,7 @@ class Agent:
                 return
             self._emit(machine.Joined(placement))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._rounds.answer_roll_calls, lambda: not self._workers.was_paused)
+                nursery.start_soon(self._rounds.answer_roll_calls, lambda: not self._workers.guarded.was_paused)
                 async for change in self._rounds.follow():
                     self._emit(change)
                 # Cut off, it is no part of the round any more.
@@ -286,7 +286,7 @@ class Agent:
             stopped=worker.stopping or None,
             seconds=seconds,
         )
-        if not worker.stopping and status.signal == signal.SIGKILL and self._workers.was_paused:
+        if not worker.stopping and status.signal == signal.SIGKILL and self._workers.guarded.was_paused:
             worker.stopping = True
             self._emit(machine.Lost("this agent was stopped for so long that its workers had to be ended"))
         if worker.stopping:

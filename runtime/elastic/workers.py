@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from runtime.elastic import guardian, runner
-from runtime.elastic.guarding import start_guardian
+from runtime.elastic.guarding import Guarded
 from runtime.elastic.outputs import Console, Streams, open_streams
 from runtime.elastic.ranks import Placement
 from runtime.elastic.settings import Settings
@@ -31,8 +31,6 @@ logger = logging.getLogger("understudy.elastic")
 _CHUNK = 64 * 1024
 DRAIN_SECONDS = 1.0
 """How long what an ended worker has printed is waited for: somebody who got away may hold the pipe."""
-BEATS = 4
-"""How often the guardian hears of the agent while it waits."""
 KILL_SECONDS = 10.0
 """How long the kernel may take to end what has been killed. A process in uninterruptible sleep takes longer."""
 
@@ -102,44 +100,12 @@ class Workers:
         self.current: dict[int, Worker] = {}
         """By local rank; those that have ended included, until their place is taken."""
         self.membership_file = directory / "membership.json"
-        self._beat_at = environment.now()
-        self._was_paused = False
-        self._beating = trio.CancelScope()
-        self._guardian, self._guarded = start_guardian(self._mark, settings.fence_seconds)
-
-    @property
-    def guardian_pid(self) -> int:
-        """The process id of the guardian; another one after somebody has killed it."""
-        return self._guardian.pid
+        self.guarded = Guarded(environment, self._mark, settings.fence_seconds)
 
     @property
     def running(self) -> list[Worker]:
         """Those that have not ended."""
         return [worker for worker in self.current.values() if worker.status is None]
-
-    async def beat(self) -> None:
-        """Tell the guardian, until `aclose` or cancelled, that the agent runs; start another one if somebody has killed it."""
-        with self._beating:
-            while True:
-                # Whoever sees a worker end in the same moment must still hear of the pause.
-                self._was_paused = self.was_paused
-                self._beat_at = self._environment.now()
-                try:
-                    os.write(self._guarded, b".")
-                except BlockingIOError:
-                    # It is stopped itself, and has enough to read when it goes on.
-                    pass
-                except BrokenPipeError:
-                    logger.warning("the guardian of this agent was killed; here is another one")
-                    os.close(self._guarded)
-                    self._guardian.wait()
-                    self._guardian, self._guarded = start_guardian(self._mark, self._settings.fence_seconds)
-                await trio.sleep(self._settings.fence_seconds / BEATS)
-
-    @property
-    def was_paused(self) -> bool:
-        """Whether the agent has not run for so long that the guardian has killed the workers, and none was started since."""
-        return self._was_paused or self._environment.now() - self._beat_at >= self._settings.fence_seconds
 
     def start(self, local_rank: int, placement: Placement, restarts: int) -> Worker:
         """Start a worker. Raises OSError if the system has no process, descriptor or disk for it.
@@ -147,7 +113,7 @@ class Workers:
         From the main thread on purpose, although it takes a millisecond: the kernel's parent-death signal follows the thread that
         created the process.
         """
-        self._was_paused = False
+        self.guarded.starts()
         attempt = self._attempts[local_rank] = self._attempts.get(local_rank, -1) + 1
         directory = self._directory / f"attempt_{attempt}" / str(local_rank)
         directory.mkdir(parents=True, exist_ok=True)
@@ -268,13 +234,7 @@ class Workers:
             await self._all_ended()
         for worker in self.current.values():
             worker.following.cancel()
-        # Before the pipe is closed: its number may be another file's a moment later.
-        self._beating.cancel()
-        os.close(self._guarded)
-        with trio.move_on_after(KILL_SECONDS) as waiting:
-            await trio.to_thread.run_sync(self._guardian.wait, abandon_on_cancel=True)
-        if waiting.cancelled_caught:
-            self._guardian.kill()
+        await self.guarded.aclose()
 
     async def _all_ended(self) -> None:
         for worker in list(self.current.values()):

@@ -232,7 +232,7 @@ class TorchAgent:
 
     def _guard_workers(self, nursery: trio.Nursery) -> None:
         if self._guard is None and not is_guarded():
-            self._guard = Guard(self._environment.token(12).hex(), self._fence_seconds)
+            self._guard = Guard(self._environment, self._environment.token(12).hex(), self._fence_seconds)
             nursery.start_soon(self._guard.beat)
 
     async def _opened(self) -> RendezvousHandler:

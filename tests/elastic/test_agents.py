@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from runtime.elastic import workers
+from runtime.elastic import guarding
 from runtime.elastic.agent import Agent, Outcome
 from runtime.elastic.failures import Failure
 from runtime.elastic.machine import Policy, Rules
@@ -234,7 +234,7 @@ async def test_a_failure_that_a_lost_agent_has_caused_costs_no_restart_although_
         before = await running.until_world(2)
         gone = agents[before[1]["agent"]]
         # What it answers for is gone, and nobody knows yet.
-        gone.agent._workers._was_paused = True
+        gone.agent._workers.guarded._was_paused = True
         running.order(before[0], "3")
         await running.until(lambda now: before[0]["pid"] not in {each["pid"] for each in now})
         await trio.testing.wait_all_tasks_blocked(0.1)
@@ -334,7 +334,7 @@ async def test_a_guardian_that_somebody_kills_is_replaced(tmp_path: Path) -> Non
 
 async def test_a_guardian_hears_nothing_any_more_when_its_pipe_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # So often that it would happen while the agent waits for the guardian's end.
-    monkeypatch.setattr(workers, "BEATS", 100_000)
+    monkeypatch.setattr(guarding, "BEATS", 100_000)
     async with job(tmp_path) as running:
         agent = running.start("a", fence_seconds=30.0)
         (worker,) = await running.until_world(1)

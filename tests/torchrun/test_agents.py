@@ -226,7 +226,7 @@ async def test_a_rendezvous_that_is_not_there_is_waited_for_and_then_told(tmp_pa
 
 async def test_what_a_process_starts_is_marked_while_it_is_guarded_and_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(guardian.MARK)
-    guard = Guard("a mark of its own", 0.4)
+    guard = Guard(SystemEnvironment(), "a mark of its own", 0.4)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(guard.beat)
         assert is_guarded()
