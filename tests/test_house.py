@@ -89,6 +89,7 @@ SANS_IO = (
     "runtime/references/addresses.py",
     "runtime/references/claims.py",
     "runtime/references/hand_overs.py",
+    "runtime/references/letters.py",
     "runtime/references/holds.py",
     "runtime/store/etcd/markers.py",
     "runtime/store/etcd/refusals.py",

@@ -344,6 +344,7 @@ class Node:
                 await self._station.host.drain(DRAIN_SECONDS / 2)
                 if self._references_move:
                     await self._hand_over_references()
+                self._station.values.own.takes_over = False
                 self._following.cancel()
                 with trio.move_on_after(CLOSE_SECONDS):
                     await self._enrolment.leave()

@@ -16,6 +16,7 @@ import trio
 from actors.errors import ActorNotFoundError, CallError
 from runtime.environment import Environment
 from runtime.references.claims import Identity, ReferenceId
+from runtime.references.letters import Letter
 
 if TYPE_CHECKING:
     from runtime.references.table import ReferenceTable
@@ -35,37 +36,6 @@ MOST_ITEMS = 10_000
 logger = logging.getLogger("understudy.references")
 
 
-class _Letter:
-    """What is to be said to one node. Times are those before which it need not be said."""
-
-    __slots__ = ("asks", "claims", "moves", "not_before", "questions_at", "releases", "told", "under_way")
-
-    def __init__(self) -> None:
-        self.claims: dict[ReferenceId, tuple[int, float]] = {}
-        self.releases: dict[ReferenceId, int] = {}
-        self.told: set[ReferenceId] = set()
-        """Claims that were sent, and not answered yet."""
-        self.asks: dict[ReferenceId, tuple[int, float]] = {}
-        self.moves: dict[ReferenceId, int] = {}
-        """Values that have come to this node, and the versions in which the receiver held them."""
-        self.questions_at = math.inf
-        self.not_before = -math.inf
-        self.under_way = False
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.claims or self.releases or self.asks or self.moves or self.questions_at < math.inf or self.under_way)
-
-    def due_at(self) -> float:
-        """When there is something to say: at once where that is minus infinity."""
-        first = -math.inf if self.releases or self.moves else self.questions_at
-        for _, at in self.claims.values():
-            first = min(first, at)
-        for _, at in self.asks.values():
-            first = min(first, at)
-        return max(first, self.not_before)
-
-
 class Correspondence:
     """See the module. `service(node, incarnation)` gives a handle of that node's `ReferenceService`."""
 
@@ -74,26 +44,25 @@ class Correspondence:
         self._service = service
         self._environment = environment
         self._now = environment.now
-        self._letters: dict[Identity, _Letter] = {}
+        self._letters: dict[Identity, Letter] = {}
         self._awake: trio.Event | None = None
         self._is_looking = True
         self.table: ReferenceTable
 
-    def claim(self, owner: Identity, identity: ReferenceId, version: int, after: float) -> None:
-        """Tell `owner`, in `after` seconds, that this node holds a value."""
-        self._letter(owner).claims[identity] = (version, self._now() + after if after else -math.inf)
+    def claim(self, owner: Identity, identity: ReferenceId, version: int, after: float, *, again: bool) -> None:
+        """Tell `owner`, in `after` seconds, that this node holds a value, of which it may know if this is said `again`."""
+        self._letter(owner).claim(identity, version, self._now() + after if after else -math.inf, again=again)
         self._hurry()
+
+    def is_counted(self, owner: Identity, identity: ReferenceId) -> None:
+        """`owner` counts this node as a holder already; see `Letter.is_counted`."""
+        letter = self._letters.get(owner)
+        if letter is not None:
+            letter.is_counted(identity)
 
     def release(self, owner: Identity, identity: ReferenceId, version: int) -> None:
         """Tell `owner` that it does not any more."""
-        letter = self._letter(owner)
-        claim = letter.claims.get(identity)
-        if claim is not None and claim[0] <= version:
-            del letter.claims[identity]
-            if identity not in letter.told:
-                # It has not heard of the claim either: what came and went between two letters costs none.
-                return
-        letter.releases[identity] = max(version, letter.releases.get(identity, 0))
+        self._letter(owner).release(identity, version)
         self._hurry()
 
     def ask(self, sponsor: Identity, identity: ReferenceId, number: int, after: float) -> None:
@@ -156,7 +125,7 @@ class Correspondence:
                 soonest = min(soonest, due)
         return soonest
 
-    async def _write(self, peer: Identity, letter: _Letter) -> None:
+    async def _write(self, peer: Identity, letter: Letter) -> None:
         try:
             await self._tell(peer, letter)
             await self._announce(peer, letter)
@@ -172,26 +141,18 @@ class Correspondence:
             letter.under_way = False
             self._hurry()
 
-    async def _tell(self, peer: Identity, letter: _Letter) -> None:
-        now = self._now()
-        claims = {identity: version for identity, (version, at) in letter.claims.items() if at <= now}
-        releases = dict(letter.releases)
+    async def _tell(self, peer: Identity, letter: Letter) -> None:
+        words = letter.words(self._now())
+        claims, releases = words
         if not claims and not releases:
             return
-        letter.told.update(claims)
         answers = await self._service(*peer).update(
             *self._identity,
             [[*identity, version] for identity, version in claims.items()],
             [[*identity, version] for identity, version in releases.items()],
         )
         # Only now: what was not answered is said again.
-        letter.told.difference_update(claims)
-        for identity, version in claims.items():
-            if letter.claims.get(identity, (0, 0.0))[0] == version:
-                del letter.claims[identity]
-        for identity, version in releases.items():
-            if letter.releases.get(identity) == version:
-                del letter.releases[identity]
+        letter.said(words)
         for (identity, version), answer in zip(claims.items(), answers[0], strict=True):
             self.table.confirmed(identity, version, peer, _identity(answer))
         for (identity, version), answer in zip(releases.items(), answers[1], strict=True):
@@ -199,14 +160,14 @@ class Correspondence:
             if owner is not None and owner != peer:
                 self.release(owner, identity, version)
 
-    async def _announce(self, peer: Identity, letter: _Letter) -> None:
+    async def _announce(self, peer: Identity, letter: Letter) -> None:
         for identity, version in list(letter.moves.items()):
             if not await self._service(*peer).moved(list(identity), *self._identity):
                 self.table.release(identity, peer, version)
             if letter.moves.get(identity) == version:
                 del letter.moves[identity]
 
-    async def _ask(self, peer: Identity, letter: _Letter) -> None:
+    async def _ask(self, peer: Identity, letter: Letter) -> None:
         now = self._now()
         asks = {identity: number for identity, (number, at) in letter.asks.items() if at <= now}
         if not asks:
@@ -218,7 +179,7 @@ class Correspondence:
         for (identity, number), answer in zip(asks.items(), answers, strict=True):
             self.table.told(identity, peer, number, _identity(answer) if isinstance(answer, list) else answer)
 
-    async def _question(self, peer: Identity, letter: _Letter) -> None:
+    async def _question(self, peer: Identity, letter: Letter) -> None:
         if letter.questions_at > self._now():
             return
         letter.questions_at = math.inf
@@ -235,10 +196,10 @@ class Correspondence:
         if unsettled or len(numbers) == MOST_ITEMS:
             letter.questions_at = self._now() + LOOK_SECONDS[0]
 
-    def _letter(self, peer: Identity) -> _Letter:
+    def _letter(self, peer: Identity) -> Letter:
         letter = self._letters.get(peer)
         if letter is None:
-            letter = self._letters[peer] = _Letter()
+            letter = self._letters[peer] = Letter()
         return letter
 
     def _hurry(self) -> None:

@@ -45,12 +45,16 @@ class Sponsor(NamedTuple):
 
 @attrs.frozen
 class Claim:
-    """Tell `owner`, in `after` seconds, that this node holds the value; then `Holds.confirmed` or `Holds.unknown`."""
+    """Tell `owner`, in `after` seconds, that this node holds the value; then `Holds.confirmed` or `Holds.unknown`.
+
+    `again`: somebody was told of this hold before, so this owner may know of it already.
+    """
 
     owner: Identity
     identity: ReferenceId
     version: int
     after: float = 0.0
+    again: bool = False
 
 
 @attrs.frozen
@@ -262,7 +266,7 @@ class Holds:
         hold.owner = owner
         hold.is_here = False
         hold.state = "claiming"
-        return [Claim(owner, identity, hold.version, hold.patience)]
+        return [Claim(owner, identity, hold.version, hold.patience, again=True)]
 
     def _ask_or_lose(self, identity: ReferenceId, hold: Hold) -> list[Effect]:
         if hold.sponsors:

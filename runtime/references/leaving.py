@@ -13,9 +13,9 @@ from typing import Any
 
 import trio
 
-from actors.errors import CallError, UnderstudyError
+from actors.errors import OutcomeUnknownError, UnderstudyError
 from runtime.references.anchors import Anchor
-from runtime.references.claims import Identity
+from runtime.references.claims import Identity, ReferenceId
 from runtime.references.owned import OwnValues
 from runtime.references.table import ReferenceTable
 
@@ -24,6 +24,9 @@ AT_ONCE = 8
 
 SETTLE_SECONDS = 2.0
 """How long to wait for those to whom references were handed on to register themselves."""
+
+AGAIN_SECONDS = 0.05
+"""Until a node that may have taken a value is asked again."""
 
 logger = logging.getLogger("understudy.references")
 
@@ -58,20 +61,46 @@ class Leaving:
         with trio.move_on_after(SETTLE_SECONDS):
             while self._table.hands_on:  # noqa: ASYNC110  the garbage collector tells, and no event
                 await trio.sleep(0.01)
-        async with trio.open_nursery() as nursery:
-            for anchor in self._table.own():
-                holders = self._table.holders(anchor)
-                if holders and anchor.is_settled:
-                    nursery.start_soon(give, anchor, holders)
+        tried: set[ReferenceId] = set()
+        try:
+            # Others may leave as well, and give what they have to this node before they know of that.
+            while anchors := [anchor for anchor in self._table.own() if anchor.is_settled and anchor.identity not in tried]:
+                async with trio.open_nursery() as nursery:
+                    for anchor in anchors:
+                        tried.add(anchor.identity)
+                        if holders := self._table.holders(anchor):
+                            nursery.start_soon(give, anchor, holders)
+        finally:
+            self._values.takes_over = False
         return lost
 
     async def _give(self, anchor: Anchor, node: Identity) -> bool:
         identity = anchor.identity
         outcome = await self._values.outcome(anchor)
-        try:
-            await self._service(*node).adopt(list(identity), outcome, self._table.registers(identity), anchor.maker, anchor.site)
-        except (CallError, UnderstudyError) as error:
-            logger.info("value %s could not be given to node %s: %s", identity, node[0], error)
-            return False
-        self._table.given(anchor, node)
+        registers: list[tuple[str, int, int]] | None = None
+        owner: Identity | None = None
+        # Who registers itself meanwhile is told that this node is the owner, so the next one has to know of it as well.
+        while (latest := self._table.registers(identity)) != registers:
+            registers = latest
+            owner = await self._taken_by(anchor, node, outcome, registers)
+            if owner is None:
+                return False
+        assert owner is not None
+        self._table.given(anchor, owner)
         return True
+
+    async def _taken_by(self, anchor: Anchor, node: Identity, outcome: object, registers: list[tuple[str, int, int]]) -> Identity | None:
+        """Who has the value now: `node`, or one to which that has given it on; None if this node has it still."""
+        identity = anchor.identity
+        while not self._table.has_ended(node):
+            try:
+                name, incarnation = await self._service(*node).adopt(list(identity), outcome, registers, anchor.maker, anchor.site)
+                return (name, incarnation) if (name, incarnation) != self._table.identity else None
+            except OutcomeUnknownError as error:
+                # It may have the value now, and nobody else is to have it beside it: so it is asked again.
+                logger.info("whether value %s was given to node %s is not known yet: %s", identity, node[0], error)
+            except UnderstudyError as error:
+                logger.info("value %s could not be given to node %s: %s", identity, node[0], error)
+                return None
+            await trio.sleep(AGAIN_SECONDS)
+        return None

@@ -9,7 +9,7 @@ from typing import Any, cast
 import attrs
 import trio
 
-from actors.errors import ReferenceNotReadyError, ReferenceReleasedError
+from actors.errors import NodeDrainingError, ReferenceNotReadyError, ReferenceReleasedError
 from actors.reference import Reference
 from runtime.environment import Environment, Process
 from runtime.references.anchors import Anchor
@@ -56,6 +56,8 @@ class OwnValues:
         self._near: dict[Identity, Process] = {}
         """Nodes that have read values in place, and what processes they are."""
         self.rebuild = rebuild
+        self.takes_over = True
+        """False once this node, which leaves, has given away what it had."""
 
     async def put(self, value: object) -> Reference[Any]:
         """Keep a copy of a value; waits while too much is in memory. Raises EncodeError, ReferenceMemoryError."""
@@ -144,16 +146,23 @@ class OwnValues:
         return await _loaded(anchor.kept) if anchor.kept is not None else anchor.failure
 
     async def adopt(self, identity: ReferenceId, outcome: object, registers: list[tuple[str, int, int]], maker: str, site: str) -> None:
-        """A value is this node's from now on; its owner leaves. Its holders are told before this returns."""
+        """A value is this node's from now on; its owner leaves. Raises NodeDrainingError if this one has no time left to give it on."""
         await self.shelves.room()
+        if not self.takes_over:
+            raise NodeDrainingError("this node leaves the cluster, too")
+        here = self._table.find(identity)
+        kept: Parcel | WithReferences | None = None
+        if isinstance(outcome, Parcel) and (here is None or here.kept is None):
+            # Before anything is this node's: it may be more than can be read.
+            kept = self._packing.taken_over(outcome)
         anchor = self._table.adopt(identity, registers, maker, site)
         if anchor.is_settled:
             return
         if isinstance(outcome, Failure):
             anchor.failure = outcome
-        elif isinstance(outcome, Parcel):
-            anchor.kept = self._packing.taken_over(outcome)
-            self.shelves.add(identity, anchor.kept.size)
+        elif kept is not None:
+            anchor.kept = kept
+            self.shelves.add(identity, kept.size)
         anchor.tell()
 
     async def spill(self) -> None:

@@ -78,13 +78,21 @@ class ReferenceService(Actor):
         return await self._values.outcomes([_reference(identity) for identity in identities], wait=wait)
 
     @method(concurrent=True, idempotent=True)
-    async def adopt(self, identity: list[Any], outcome: object, registers: list[Any], maker: str, site: str) -> None:
-        """Own a value whose owner leaves, and tell its holders; see `OwnValues.adopt`."""
+    async def adopt(self, identity: list[Any], outcome: object, registers: list[Any], maker: str, site: str) -> list[Any]:
+        """Own a value whose owner leaves, and tell its holders; see `OwnValues.adopt`. Returns the owner: another node, if this one has
+        given the value on already.
+        """
         reference = _reference(identity)
+        owner = self._table.given_to(reference)
+        if owner is not None:
+            # Who is new among its holders has to be known there.
+            answer: list[Any] = await self._service(*owner).adopt(identity, outcome, registers, maker, site)
+            return answer
         await self._values.adopt(
             reference, outcome, [(name, incarnation, version) for name, incarnation, version in registers], maker, site
         )
         await self._announce(reference, registers)
+        return list(self._table.identity)
 
     @method(concurrent=True, idempotent=True)
     async def moved(self, identity: list[Any], owner: str, incarnation: int) -> bool:
@@ -120,13 +128,16 @@ class ReferenceService(Actor):
 
         here = self._table.identity
         untold = {(name, number): version for name, number, version in registers if version > 0 and (name, number) != here}
-        with trio.move_on_after(ANNOUNCE_SECONDS):
-            async with trio.open_nursery() as nursery:
-                for holder, version in list(untold.items()):
-                    nursery.start_soon(tell, holder, version)
-        for holder, version in untold.items():
-            if not self._table.has_ended(holder):
-                self._correspondence.announce(holder, identity, version)
+        try:
+            with trio.move_on_after(ANNOUNCE_SECONDS):
+                async with trio.open_nursery() as nursery:
+                    for holder, version in list(untold.items()):
+                        nursery.start_soon(tell, holder, version)
+        finally:
+            # Also when the old owner does not wait any longer: the value is this node's all the same.
+            for holder, version in untold.items():
+                if not self._table.has_ended(holder):
+                    self._correspondence.announce(holder, identity, version)
 
 
 def _reader(word: list[Any]) -> Reader:

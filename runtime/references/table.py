@@ -231,32 +231,28 @@ class ReferenceTable:
         if anchor is None:
             return False
         if owner != self.identity:
-            effects = self._holds.moved(identity, owner)
-            if effects:
-                anchor.home = owner
-                anchor.lent = None
-            self._apply(effects)
+            self._apply(self._holds.moved(identity, owner))
+            self._correspondence.is_counted(owner, identity)
         anchor.tell()
         return True
 
     def adopt(self, identity: ReferenceId, registers: list[tuple[str, int, int]], maker: str, site: str) -> Anchor:
-        """A value is this node's from now on, with the registers of its holders. The same each time, should that be said again."""
+        """A value is this node's from now on, with the registers of its holders. It may be said again."""
         anchor = self._anchors.get(identity)
         if anchor is None or identity not in self._claims:
             anchor = anchor or self._anchor(identity, self.identity, 0)
             # What this node held of it, it owns now.
             self._holds.dropped(identity, anchor.version)
-            anchor.home = self.identity
-            anchor.lent = anchor.error = None
+            anchor.home, anchor.lent = self.identity, None
+            # Whatever this node knew of it before, its owner had it.
+            anchor.error = anchor.failure = None
             anchor.maker, anchor.site = maker, site
         claims = self._claims.setdefault(identity, self._early.pop(identity, Claims()))
-        self._moved.pop(identity, None)
         for name, incarnation, version in registers:
             holder = (name, incarnation)
             if holder != self.identity and holder not in self._dead:
                 (claims.claim if version > 0 else claims.release)(holder, abs(version))
-        if claims.held:
-            claims.keeps = anchor
+        claims.keeps = anchor if claims.held else None
         return anchor
 
     def registers(self, identity: ReferenceId) -> list[tuple[str, int, int]]:
@@ -273,8 +269,12 @@ class ReferenceTable:
         self._claims.pop(identity, None)
         self.values.freed(identity, size_of(anchor))
         anchor.kept = None
-        anchor.home = owner
+        anchor.home, anchor.version = owner, self._numbers()
         anchor.tell()
+
+    def given_to(self, identity: ReferenceId) -> Identity | None:
+        """Who has a value that this node had, and has given on."""
+        return self._moved.get(identity)
 
     @property
     def hands_on(self) -> bool:
@@ -306,13 +306,10 @@ class ReferenceTable:
         if answer is None:
             self._apply(self._holds.denied(identity, sponsor, number))
         else:
-            effects = self._holds.told(identity, sponsor, answer)
-            if anchor is not None and effects and anchor.home != self.identity:
-                anchor.home = self._holds.all[identity].owner
-            self._apply(effects)
+            self._apply(self._holds.told(identity, sponsor, answer))
 
     def unsettled(self, sponsor: Identity, numbers: Iterable[int]) -> list[int]:
-        """Which hand-overs of `sponsor` are not settled here."""
+        """See `Holds.unsettled`."""
         return self._holds.unsettled(sponsor, numbers)
 
     def questions(self, peer: Identity, most: int) -> list[int]:
@@ -431,11 +428,13 @@ class ReferenceTable:
             if anchor is not None and not isinstance(effect, Release):
                 # There is hope again, if there was none.
                 anchor.error = None
+                if isinstance(effect, Claim) and anchor.home != peer:
+                    anchor.home, anchor.lent = peer, None
             if peer in self._dead:
                 # Nobody answers there.
                 self._apply(self._holds.died(peer))
             elif isinstance(effect, Claim):
-                self._correspondence.claim(peer, effect.identity, effect.version, effect.after)
+                self._correspondence.claim(peer, effect.identity, effect.version, effect.after, again=effect.again)
             elif isinstance(effect, Release):
                 self._correspondence.release(peer, effect.identity, effect.version)
             else:

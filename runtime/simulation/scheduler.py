@@ -3,8 +3,8 @@
 Everything in here that is not a process of the simulation (the network, the faults, the scenario) belongs to none and is never stopped.
 
 This is the only module that uses private names of trio, so that there is one place to look when they change: the flag that makes the order
-of tasks depend on a seed, the queue of tasks that are ready, and the part that waits for the operating system, which a simulation never
-does. `check_trio` names what is missing.
+of tasks depend on a seed, the queue of tasks that are ready, the order in which what is cancelled together is, and the part that waits for
+the operating system, which a simulation never does. `check_trio` names what is missing.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class _Outside:
 
 def check_trio() -> None:
     """Raises RuntimeError if the trio that is installed cannot be driven by this module."""
-    missing = [name for name in ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r", "GLOBAL_RUN_CONTEXT") if not hasattr(_run, name)]
+    names = ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r", "GLOBAL_RUN_CONTEXT", "CancelStatus", "Deadlines")
+    missing = [name for name in names if not hasattr(_run, name)]
     if missing:
         raise RuntimeError(
             f"trio {trio.__version__} cannot run simulations: it has no {', '.join(missing)}; install a version that this release names"
@@ -170,7 +171,7 @@ def run(seed: int, main: Callable[[VirtualClock], Awaitable[T]]) -> T:
         runner.io_manager = _Outside(runner.io_manager, runner, clock)
         return await main(clock)
 
-    with _seeded(seed), _no_garbage():
+    with _seeded(seed), _in_order(), _no_garbage():
         return trio.run(within, clock=clock)
 
 
@@ -190,6 +191,44 @@ def _seeded(seed: int) -> Iterator[None]:
     finally:
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = allowed
         scheduler._r.setstate(state)
+
+
+class _OrderedSet(dict[Any, None]):
+    """As much of a set as trio needs, which remembers in which order things came."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def remove(self, item: Any) -> None:
+        del self[item]
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
+    """What is cancelled together, or at the same time, is cancelled in the order in which it began.
+
+    trio keeps it in sets, and in a heap with the objects' addresses for ties: where a process has put its objects in memory would decide.
+    """
+    status: Any = _run.CancelStatus
+    deadlines: Any = _run.Deadlines
+    begin, children, add = status.__attrs_post_init__, status.children, deadlines.add
+    ties = itertools.count()
+
+    def begin_in_order(self: Any) -> None:
+        self._children, self._tasks = _OrderedSet(), _OrderedSet()
+        begin(self)
+
+    def add_in_order(self: Any, deadline: float, scope: trio.CancelScope) -> None:
+        heapq.heappush(self._heap, (deadline, next(ties), scope))
+        self._active += 1
+
+    status.__attrs_post_init__, status.children = begin_in_order, property(lambda self: tuple(self._children))
+    deadlines.add = add_in_order
+    try:
+        yield
+    finally:
+        status.__attrs_post_init__, status.children = begin, children
+        deadlines.add = add
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -12,8 +12,10 @@ import trio
 
 from actors import Reference
 from actors.errors import OwnerDiedError, RemoteError
-from runtime import open_node
+from runtime import Node, open_node
+from runtime.references.anchors import Anchor
 from runtime.references.claims import Identity, ReferenceId
+from runtime.references.owned import OwnValues
 from runtime.references.table import ReferenceTable
 from runtime.references.values import Failure
 from tests.references.conftest import SECRET, Three
@@ -147,3 +149,58 @@ async def test_the_last_node_leaves_at_once() -> None:
     with pytest.raises(ValueError, match="move, lose"):
         async with open_node("odd", secret=SECRET, references_on_leave="stay"):  # type: ignore[arg-type]
             pass
+
+
+def is_held(node: Node, identity: ReferenceId) -> bool:
+    """Whether the owner knows that this node holds a value."""
+    anchor = node.station.references.find(identity)
+    return anchor is not None and node.station.references.state(anchor) == "held"
+
+
+async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owner(three: Three) -> None:
+    keeper = await three.spawn(Keeper, "second")
+    original, moves = OwnValues.adopt, 0
+    handed: list[Reference[Any]] = []
+
+    async def adopt(self: OwnValues, *arguments: Any) -> None:
+        nonlocal moves
+        moves += 1
+        if moves == 1:
+            await keeper.keep("it", handed[0])
+            # The old owner says yes, since the value has not moved yet.
+            identity = cast("Anchor", handed[0].anchor).identity
+            await until(lambda: is_held(three.second, identity))
+        await original(self, *arguments)
+
+    with patch.object(OwnValues, "adopt", adopt):
+        async with three.another("fourth"):
+            handed.append(await three.put("fourth", "x"))
+            await until(lambda: is_held(three.driver, cast("Anchor", handed[0].anchor).identity))
+    assert moves > 1
+    handed.clear()
+    with trio.fail_after(5):
+        assert await keeper.fetch("it") == "x"
+
+
+async def test_two_nodes_that_leave_together_take_no_value_with_them(three: Three) -> None:
+    keeper = await three.spawn(Keeper, "second")
+    together = trio.Event()
+
+    async def stay(name: str, *, task_status: trio.TaskStatus[None]) -> None:
+        async with open_node(name, join=three.driver.address, secret=SECRET):
+            task_status.started()
+            await together.wait()
+
+    async with trio.open_nursery() as nursery:
+        for name in ("fourth", "fifth"):
+            await nursery.start(stay, name)
+        for node in (three.driver, three.first, three.second):
+            await node.wait_for(5)
+        # Each has a value that the other holds, too, and may give it to that one.
+        for owner, other in (("fourth", "fifth"), ("fifth", "fourth")):
+            await keeper.keep(owner, await three.put(owner, f"of {owner}"))
+            also = await three.spawn(Keeper, other)
+            await also.keep(owner, await keeper.give(owner))
+        together.set()
+    with trio.fail_after(5):
+        assert [await keeper.fetch(name) for name in ("fourth", "fifth")] == ["of fourth", "of fifth"]

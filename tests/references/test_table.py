@@ -8,7 +8,7 @@ import pytest
 from actors.errors import OwnerDiedError, ReferenceReleasedError
 from actors.reference import Reference
 from runtime.references.anchors import Anchor
-from tests.references.world import GONE, Letter, Message, Node, Value, World
+from tests.references.world import GONE, Message, Node, Question, Value, World
 
 
 @attrs.define(eq=False)
@@ -51,17 +51,18 @@ class Stage:
         assert isinstance(reference.anchor, Anchor)
         return reference.anchor
 
-    def letter(self, source: Node, text: str) -> Letter:
-        """What a node has to say that begins so."""
-        return next(each for each in self.world.letters if each.source == source.identity and each.text.startswith(text))
+    def question(self, source: Node, text: str) -> Question:
+        """What a node has to say that this is part of."""
+        source.post.write()
+        return next(each for each in self.world.questions if each.source == source.identity and text in each.text)
 
-    def deliver(self, source: Node, text: str) -> Letter:
-        """A letter is asked, and its answer arrives."""
-        letter = self.letter(source, text)
-        self.world._ask(letter)
-        letter.take(letter.answers[-1])
-        self.world.letters.remove(letter)
-        return letter
+    def deliver(self, source: Node, text: str) -> Question:
+        """It is asked, and its answer arrives."""
+        question = self.question(source, text)
+        self.world._ask(question)
+        question.take(question.answers[-1])
+        self.world.questions.remove(question)
+        return question
 
 
 @pytest.fixture
@@ -104,9 +105,9 @@ def test_a_reference_at_its_owner_is_lost_when_its_sponsors_do_not_have_it_eithe
 def test_a_late_word_that_the_call_has_failed_is_nothing_to_an_owner_that_runs_it(stage: Stage) -> None:
     anchor, call = stage.call()
     at_owner = stage.hand_on(anchor, stage.maker, stage.owner)
-    letter = stage.letter(stage.owner, "ask")
+    question = stage.question(stage.owner, "ask")
     stage.world._deliver(call)
-    letter.take(GONE)
+    question.take(GONE)
     assert at_owner.failure is None
 
 
@@ -170,7 +171,9 @@ def test_a_claim_that_counted_although_its_answer_was_lost_is_taken_back_in_the_
 def test_a_release_that_comes_before_the_call_is_not_undone_by_an_older_claim_after_it(stage: Stage) -> None:
     anchor, call = stage.call()
     stage.hand_on(anchor, stage.maker, stage.third)
-    claim = stage.letter(stage.third, "claim")
+    claim = stage.question(stage.third, "claim")
+    # It is on its way for longer than the link that it came from.
+    claim.lose()
     stage.third.references.clear()
     stage.third.table.tidy()
     stage.deliver(stage.third, "release")
@@ -194,10 +197,10 @@ def test_a_confirmation_of_a_node_that_is_known_to_have_ended_holds_nothing(stag
     anchor, call = stage.call()
     at_third = stage.hand_on(anchor, stage.maker, stage.third)
     stage.world._deliver(call)
-    letter = stage.letter(stage.third, "claim")
-    stage.world._ask(letter)
+    question = stage.question(stage.third, "claim")
+    stage.world._ask(question)
     stage.third.table.ended(stage.owner.identity)
-    letter.take(letter.answers[0])
+    question.take(question.answers[0])
     assert stage.third.table.state(at_third) == "asking"
 
 
@@ -212,3 +215,38 @@ def test_what_is_handed_on_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -
     assert stage.owner.table.tidy()
     assert len(stage.owner.table) == 0
     assert stage.owner.table.held == 0
+
+
+def test_a_hold_that_ends_before_its_new_owner_was_told_of_it_is_not_counted_there_for_ever(stage: Stage) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    assert isinstance(reference.anchor, Anchor)
+    anchor = stage.hand_on(reference.anchor, stage.owner, stage.third)
+    stage.deliver(stage.third, "claim")
+    identity, registers = anchor.identity, stage.owner.table.registers(anchor.identity)
+    adopted = stage.maker.table.adopt(identity, registers, "", "")
+    stage.owner.table.given(reference.anchor, stage.maker.identity)
+    assert stage.third.table.moved(identity, stage.maker.identity)
+    # Before it has said so, it does not hold the value any more.
+    del anchor, adopted, reference
+    stage.world.drain()
+
+
+def test_a_lost_reference_that_is_there_again_is_sought_where_it_is_now(stage: Stage) -> None:
+    reference = stage.owner.table.keep(Value(None))
+    assert isinstance(reference.anchor, Anchor)
+    here = stage.hand_on(reference.anchor, stage.owner, stage.third)
+    stage.third.table.ended(stage.owner.identity)
+    stage.third.table.told(here.identity, stage.owner.identity, 1, None)
+    assert isinstance(here.error, OwnerDiedError)
+    adopted = stage.maker.table.adopt(here.identity, [], "", "")
+    assert stage.hand_on(adopted, stage.maker, stage.third) is here
+    assert (here.error, here.home) == (None, stage.maker.identity)
+
+
+def test_a_value_that_comes_back_to_whoever_made_it_counts_for_more_than_what_became_of_its_call(stage: Stage) -> None:
+    anchor, call = stage.call()
+    stage.world._deliver(call)
+    stage.maker.table.answered(anchor, GONE)
+    assert anchor.failure is GONE
+    assert stage.maker.table.adopt(anchor.identity, [], "", "") is anchor
+    assert anchor.failure is None

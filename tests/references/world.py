@@ -6,6 +6,7 @@ a link is replaced, a node ends, and others hear of that, each in its own time. 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +17,7 @@ import attrs
 from actors.reference import Reference
 from runtime.references.anchors import Anchor
 from runtime.references.claims import Identity, ReferenceId
+from runtime.references.letters import Letter, Words
 from runtime.references.table import ReferenceTable
 from runtime.references.values import Failure, Kept
 from runtime.wire.frames import Outgoing
@@ -67,43 +69,87 @@ class NoMemory:
 
 
 @attrs.define(eq=False)
-class Letter:
-    """One item of what a table says to another: it is asked at the receiver as often as the network likes, and one answer counts."""
+class Question:
+    """Something that a table says to another: it is asked at the receiver as often as the network likes, and one answer counts."""
 
     source: Identity
     target: Identity
     text: str
-    ask: Callable[[ReferenceTable], Any]
+    ask: Callable[[Node], Any]
     take: Callable[[Any], None]
+    lose: Callable[[], None]
+    """The network has given it up."""
+    is_call: bool = False
+    """Has references in it, so it does not arrive after it was answered; see `Message`."""
     answers: list[Any] = attrs.field(factory=list)
     answered: bool = False
 
 
 @attrs.define(eq=False)
 class Post:
-    """Stands in for `Correspondence`. There is no order between letters, not even of one node to another."""
+    """Stands in for `Correspondence`, around the same letters. Questions of different kinds are in no order."""
 
     world: World
     identity: Identity
     table: ReferenceTable = attrs.field(init=False)
+    letters: dict[Identity, Letter] = attrs.field(factory=dict)
 
-    def claim(self, owner: Identity, identity: ReferenceId, version: int, after: float) -> None:
+    def claim(self, owner: Identity, identity: ReferenceId, version: int, after: float, *, again: bool) -> None:
         """See `Correspondence.claim`."""
-        self._write(
-            owner,
-            f"claim {identity} {version}",
-            lambda there: there.claim(identity, self.identity, version),
-            lambda answer: self.table.confirmed(identity, version, owner, answer),
-        )
+        self._letter(owner).claim(identity, version, -math.inf, again=again)
 
     def release(self, owner: Identity, identity: ReferenceId, version: int) -> None:
         """See `Correspondence.release`."""
-        # What was not said yet is not said any more; what is under way already may arrive late.
-        for letter in self.world.letters:
-            if letter.source == self.identity and letter.text == f"claim {identity} {version}":
-                letter.answered = True
+        self._letter(owner).release(identity, version)
+
+    def is_counted(self, owner: Identity, identity: ReferenceId) -> None:
+        """See `Correspondence.is_counted`."""
+        self._letter(owner).is_counted(identity)
+
+    def write(self) -> None:
+        """What has gathered is under way; to an incarnation that is known to have ended, that is the answer."""
+        node = self.world.nodes[self.identity]
+        for owner, letter in list(self.letters.items()):
+            if letter.under_way or letter.is_empty:
+                continue
+            if owner in node.obituaries:
+                self.world.hear(node, owner)
+                continue
+            words = letter.words(math.inf)
+            letter.under_way = True
+            self._write(
+                owner,
+                " ".join([*(f"claim {each}" for each in words.claims), *(f"release {each}" for each in words.releases)]),
+                lambda there, words=words: (
+                    [there.table.claim(identity, self.identity, version) for identity, version in words.claims.items()],
+                    [there.table.release(identity, self.identity, version) for identity, version in words.releases.items()],
+                ),
+                partial(self._said, owner, letter, words),
+                lambda letter=letter: setattr(letter, "under_way", False),
+            )
+
+    def _said(self, owner: Identity, letter: Letter, words: Words, answers: Any) -> None:
+        letter.under_way = False
+        letter.said(words)
+        for (identity, version), answer in zip(words.claims.items(), answers[0], strict=True):
+            self.table.confirmed(identity, version, owner, answer)
+        for (identity, version), answer in zip(words.releases.items(), answers[1], strict=True):
+            if answer is not None and answer != owner:
+                self.release(answer, identity, version)
+
+    def announce(self, holder: Identity, identity: ReferenceId, version: int) -> None:
+        """See `Correspondence.announce`."""
+
+        def take(is_held: Any) -> None:
+            if not is_held:
+                self.table.release(identity, holder, version)
+
         self._write(
-            owner, f"release {identity} {version}", lambda there: there.release(identity, self.identity, version), lambda answer: None
+            holder,
+            f"moved {identity}",
+            lambda there: there.table.moved(identity, self.identity),
+            take,
+            lambda: self.announce(holder, identity, version),
         )
 
     def ask(self, sponsor: Identity, identity: ReferenceId, number: int, after: float) -> None:
@@ -111,8 +157,9 @@ class Post:
         self._write(
             sponsor,
             f"ask {identity}",
-            lambda there: there.where(identity),
+            lambda there: there.table.where(identity),
             lambda answer: self.table.told(identity, sponsor, number, answer),
+            lambda: self.ask(sponsor, identity, number, after),
         )
 
     def question(self, peer: Identity) -> None:
@@ -120,7 +167,11 @@ class Post:
         numbers = self.table.questions(peer, 1 + self.world.draw.randrange(3))
         if numbers:
             self._write(
-                peer, f"question {numbers}", lambda there: there.unsettled(self.identity, numbers), partial(self._told, peer, numbers)
+                peer,
+                f"question {numbers}",
+                lambda there: there.table.unsettled(self.identity, numbers),
+                partial(self._told, peer, numbers),
+                lambda: self._told(peer, numbers, numbers),
             )
 
     def _told(self, peer: Identity, numbers: list[int], answer: Any) -> None:
@@ -129,19 +180,32 @@ class Post:
 
     def ended(self, peer: Identity) -> None:
         """See `Correspondence.ended`."""
-        letters = self.world.letters
-        letters[:] = [each for each in letters if each.source != self.identity or each.target != peer]
+        self.letters.pop(peer, None)
+        questions = self.world.questions
+        questions[:] = [each for each in questions if each.source != self.identity or each.target != peer]
 
     def wake(self) -> None:
         """See `Correspondence.wake`."""
 
-    def _write(self, target: Identity, text: str, ask: Callable[[ReferenceTable], Any], take: Callable[[Any], None]) -> None:
+    def _letter(self, peer: Identity) -> Letter:
+        return self.letters.setdefault(peer, Letter())
+
+    def _write(
+        self,
+        target: Identity,
+        text: str,
+        ask: Callable[[Node], Any],
+        take: Callable[[Any], None],
+        lose: Callable[[], None],
+        *,
+        is_call: bool = False,
+    ) -> None:
         node = self.world.nodes[self.identity]
         if target in node.obituaries:
             # What is written to an incarnation that is known to have ended, is answered by that.
             self.world.hear(node, target)
         else:
-            self.world.letters.append(Letter(self.identity, target, text, ask, take))
+            self.world.questions.append(Question(self.identity, target, text, ask, take, lose, is_call))
 
 
 @attrs.define(eq=False)
@@ -158,6 +222,9 @@ class Node:
     """Calls of this node that are not answered: to whom, and for which anchor."""
     obituaries: set[Identity] = attrs.field(factory=set)
     """Who has ended, as far as this node has heard."""
+    leaves: bool = False
+    offers: dict[ReferenceId, Identity] = attrs.field(factory=dict)
+    """To whom it is giving its values, as it leaves."""
 
 
 @attrs.define(eq=False)
@@ -175,18 +242,22 @@ class Message:
 
 
 class World:
-    """See the module. `crashes`: whether nodes may end."""
+    """See the module. `crashes`: whether nodes may end without a word. `leaves`: whether they may end in order."""
 
-    def __init__(self, seed: int, count: int = 4, *, crashes: bool, breaks: bool = True) -> None:
+    def __init__(self, seed: int, count: int = 4, *, crashes: bool, breaks: bool = True, leaves: bool = False) -> None:
         self.draw = random.Random(seed)
         self.crashes = crashes
         self.breaks = breaks
+        self.leaves = leaves
         self.nodes: dict[Identity, Node] = {}
         self.dead: set[Identity] = set()
-        self.letters: list[Letter] = []
+        self.questions: list[Question] = []
         self.messages: list[Message] = []
         self.tainted: set[ReferenceId] = set()
         """References whose way was cut: a node ended that was handing them on, or the call that makes them came to nothing."""
+        self.crashed: set[Identity] = set()
+        self.given: dict[ReferenceId, Identity] = {}
+        """Values whose owner has left, and to whom they went."""
         self.steps = 0
         self._made: dict[ReferenceId, int] = {}
         """In which order references were made."""
@@ -214,62 +285,70 @@ class World:
     def step(self) -> None:
         """One thing happens, and the oracle looks."""
         self.steps += 1
-        draw = self.draw
-        way = draw.random()
-        node = draw.choice(self.live)
-        if way < 0.34:
-            self._some_letter()
-        elif way < 0.56:
+        way = self.draw.random()
+        node = self.draw.choice(self.live)
+        if way < 0.32:
+            self._some_question()
+        elif way < 0.52:
             self._some_message()
-        elif way < 0.66:
+        elif way < 0.61:
             self._pass(node)
-        elif way < 0.74:
+        elif way < 0.69:
             self._drop(node)
-        elif way < 0.79:
+        elif way < 0.74:
             self._make(node)
-        elif way < 0.83:
+        elif way < 0.78:
             self._put(node)
-        elif way < 0.88:
+        elif way < 0.82:
             self._finish(node)
-        elif way < 0.94:
+        elif way < 0.87:
             node.table.tidy()
-        elif way < 0.96:
+        elif way < 0.93:
+            node.post.write()
+        elif way < 0.945:
             self._fetch(node)
-        elif way < 0.964:
+        elif way < 0.949:
             self._replace_link()
-        elif way < 0.967:
+        elif way < 0.952:
             self._crash(node)
+        elif way < 0.957:
+            self._leave(node)
+        elif way < 0.975:
+            self._give(node)
         else:
             self._hear_of_an_end()
         self.look()
 
-    def _some_letter(self) -> None:
-        if not self.letters:
+    def _some_question(self) -> None:
+        if not self.questions:
             return
-        letter = self.draw.choice(self.letters)
-        if letter.target in self.dead:
+        question = self.draw.choice(self.questions)
+        if question.target in self.dead:
             return
-        if letter.answers and self.draw.random() < 0.5:
-            self._answer(letter)
+        if question.answers and self.draw.random() < 0.5:
+            self._answer(question)
             return
-        self._ask(letter)
+        self._ask(question)
         if self.draw.random() < 0.5:
-            self._answer(letter)
+            self._answer(question)
 
-    def _ask(self, letter: Letter) -> None:
-        letter.answers.append(letter.ask(self.nodes[letter.target].table))
+    def _ask(self, question: Question) -> None:
+        question.answers.append(question.ask(self.nodes[question.target]))
 
-    def _answer(self, letter: Letter) -> None:
-        """One answer counts; the letter may arrive again all the same, as long as there is one to write it."""
-        answer = self.draw.choice(letter.answers)
-        if letter.source in self.dead or letter.answered:
-            if self.draw.random() < 0.5 and letter in self.letters:
-                self.letters.remove(letter)
+    def _answer(self, question: Question) -> None:
+        """One answer counts, or none; it may arrive again all the same, as long as there is somebody who has asked."""
+        answer = self.draw.choice(question.answers)
+        if question.source in self.dead or question.answered:
+            if self.draw.random() < 0.5 and question in self.questions:
+                self.questions.remove(question)
             return
-        letter.answered = True
-        if letter in self.letters and self.draw.random() < 0.9:
-            self.letters.remove(letter)
-        letter.take(answer)
+        question.answered = True
+        if question in self.questions and (question.is_call or self.draw.random() < 0.6):
+            self.questions.remove(question)
+        if self.draw.random() < 0.1:
+            question.lose()
+        else:
+            question.take(answer)
 
     def _some_message(self) -> None:
         if not self.messages:
@@ -282,7 +361,9 @@ class World:
         target = self.nodes[message.target]
         if self.draw.random() < 0.95 or message.answer or message.call:
             # Now and then it is not decoded: nobody wants it any more.
-            target.references += [target.table.read(plain) for plain in message.plains]
+            references = [target.table.read(plain) for plain in message.plains]
+            if not target.leaves:
+                target.references += references
         if message.call:
             identity, version, number = message.call
             target.jobs.append((message.source, number, target.table.begin(identity, message.source, version, "maker.make")))
@@ -322,7 +403,7 @@ class World:
 
     def _make(self, node: Node) -> None:
         owner = self._another(node) if self.draw.random() < 0.9 else node.identity
-        if owner is None:
+        if owner is None or node.leaves:
             return
         anchor = node.table.make(owner, "maker.make")
         self._made[anchor.identity] = len(self._made)
@@ -337,6 +418,8 @@ class World:
             message.call = (anchor.identity, anchor.version, number)
 
     def _put(self, node: Node) -> None:
+        if node.leaves:
+            return
         inner = self.draw.choices(node.references, k=self.draw.randrange(3)) if node.references else []
         reference = node.table.keep(Value(None, tuple(inner)))
         anchor = cast("Anchor", reference.anchor)
@@ -394,8 +477,11 @@ class World:
                 node.table.answered(anchor, GONE)
 
     def _crash(self, node: Node) -> None:
-        if not self.crashes or len(self.live) < 3:
-            return
+        if self.crashes and len([each for each in self.live if not each.leaves and each is not node]) >= 2:
+            self.crashed.add(node.identity)
+            self._end(node)
+
+    def _end(self, node: Node) -> None:
         self.dead.add(node.identity)
         node.table.tidy()
         open_ = node.table._hand_overs._open.values()
@@ -409,6 +495,79 @@ class World:
         if self.draw.random() < 0.7:
             self.start(node.identity[0])
 
+    def _leave(self, node: Node) -> None:
+        """A node begins to leave in order: nothing runs there any more, and it gives away what it has."""
+        if self.leaves and len([each for each in self.live if not each.leaves and each is not node]) >= 2:
+            node.leaves = True
+            node.references.clear()
+
+    def _give(self, node: Node) -> None:
+        """A node that leaves offers its values to others, and ends when they have got them and their holders know."""
+        if not node.leaves or node.identity in self.dead:
+            return
+        while node.jobs:
+            self._finish(node)
+        staying = [each.identity for each in self.live if not each.leaves and each.identity not in node.obituaries]
+        left = False
+        for anchor in node.table.own():
+            identity, holders = anchor.identity, node.table.holders(anchor)
+            if not holders or not anchor.is_settled:
+                continue
+            left = True
+            if node.offers.get(identity) in node.obituaries:
+                del node.offers[identity]
+            if identity not in node.offers and staying:
+                takers = [holder for holder in holders if holder in staying] or staying
+                node.offers[identity] = self.draw.choice(takers)
+                self._offer(node, anchor)
+        waits = left or any(question.text in {f"moved {identity}" for identity in node.offers} for question in self.questions)
+        if not waits and not (node.table.hands_on and self.draw.random() < 0.9):
+            self._end(node)
+
+    def _offer(self, node: Node, anchor: Anchor) -> None:
+        """See `Leaving`; in the place of `ReferenceService.adopt`."""
+        identity, target = anchor.identity, node.offers[anchor.identity]
+        registers = node.table.registers(identity)
+        segments = Outgoing(target)
+        kept = anchor.kept
+        inner = kept.inner if isinstance(kept, Value) else ()
+        plains = [node.table.write(reference, cast("Any", segments)) for reference in inner]
+        segments.complete()
+
+        def adopt(there: Node) -> Identity | None:
+            assert segments is not None
+            references = [there.table.read(plain) for plain in plains]
+            while (owner := there.table.given_to(identity)) is not None:
+                if owner in self.dead or owner == node.identity:
+                    return None
+                along = Outgoing(owner)
+                sent = [there.table.write(reference, cast("Any", along)) for reference in references]
+                along.complete()
+                there = self.nodes[owner]
+                references = [there.table.read(plain) for plain in sent]
+            value = Value(identity, tuple(references))
+            adopted = there.table.adopt(identity, registers, anchor.maker, "")
+            if not adopted.is_settled:
+                adopted.kept = value if kept is not None else None
+                adopted.failure = anchor.failure
+                adopted.tell()
+            for name, incarnation, version in registers:
+                holder = (name, incarnation)
+                if version > 0 and holder != there.identity and not there.table.has_ended(holder):
+                    there.post.announce(holder, identity, version)
+            return there.identity
+
+        def taken(owner: Identity | None) -> None:
+            if owner is None:
+                del node.offers[identity]
+            elif node.table.registers(identity) != registers:
+                self._offer(node, anchor)
+            else:
+                node.table.given(anchor, owner)
+                self.given[identity] = owner
+
+        node.post._write(target, f"adopt {identity}", adopt, taken, lambda: self._offer(node, anchor), is_call=True)
+
     def _hear_of_an_end(self) -> None:
         node = self.draw.choice(self.live)
         unknown = sorted(self.dead - node.obituaries)
@@ -418,6 +577,7 @@ class World:
     def hear(self, node: Node, ended: Identity) -> None:
         """A node learns that another has ended: nothing more comes from it, and calls to it end."""
         node.obituaries.add(ended)
+        self.questions[:] = [each for each in self.questions if not each.is_call or {each.source, each.target} != {node.identity, ended}]
         for message in [each for each in self.messages if {each.source, each.target} == {node.identity, ended}]:
             self._land(message)
         for number, (owner, anchor) in list(node.calls.items()):
@@ -439,8 +599,10 @@ class World:
                 if state == "lost" or (anchor.error is not None and state != "lost"):
                     assert anchor.home in self.dead or identity in self.tainted, f"{node.identity} lost {identity} while all live: {state}"
                 elif state == "held" and anchor.home not in self.dead and identity not in self.tainted:
-                    owner = self.nodes[anchor.home].table
-                    assert owner.owner(identity) == anchor.home, f"{identity} was freed while {node.identity} held it"
+                    where = self.nodes[anchor.home].table.owner(identity)
+                    while where is not None and where not in self.dead and (next_ := self.nodes[where].table.owner(identity)) != where:
+                        where = next_
+                    assert where is not None, f"{identity} was freed while {node.identity} held it"
 
     def calm(self) -> None:
         """Everything arrives in the end, and all hear of all ends: then every reference is settled, one way or the other."""
@@ -451,27 +613,32 @@ class World:
                 while node.jobs:
                     self._finish(node)
                 node.table.tidy()
+                node.post.write()
+                self._give(node)
             for message in list(self.messages):
                 if message.target in self.dead:
                     self._land(message)
                 elif message in self.messages:
                     self._deliver(message)
-            for letter in list(self.letters):
-                if letter.source in self.dead or letter.answered:
-                    self.letters.remove(letter)
-                elif letter in self.letters and letter.target not in self.dead:
-                    self._ask(letter)
-                    self._answer(letter)
+            for question in list(self.questions):
+                if question.source in self.dead or question.answered:
+                    self.questions.remove(question)
+                elif question in self.questions and question.target not in self.dead:
+                    self._ask(question)
+                    self._answer(question)
             self.look()
-            if not self.messages and not self.letters and not any(node.table.tidy() or node.jobs for node in self.live):
+            if self._is_calm():
                 break
         else:
-            raise AssertionError(f"no calm: {[(each.source, each.target, each.text) for each in self.letters]}")
+            raise AssertionError(f"no calm: {[(each.source, each.target, each.text) for each in self.questions]}")
         for node in self.live:
             for reference in node.references:
                 anchor = cast("Anchor", reference.anchor)
                 state = node.table.state(anchor)
                 if anchor.failure is not None or anchor.error is not None:
+                    given = self.given.get(anchor.identity, anchor.home)
+                    excused = anchor.error is None or anchor.identity in self.tainted or anchor.home in self.crashed
+                    assert excused or given in self.dead, f"{node.identity} lost {anchor.identity}, which {given} has"
                     continue
                 assert state == "held" or (state == "" and anchor.kept is not None), f"{node.identity}: {anchor.identity} is {state!r}"
                 owner = self.nodes[anchor.home].table
@@ -481,6 +648,14 @@ class World:
                 assert there is not None
                 assert there.kept is not None, f"{node.identity} waits for {anchor.identity}"
                 assert cast("Value", there.kept).name == anchor.identity
+
+    def _is_calm(self) -> bool:
+        def busy(node: Node) -> bool:
+            if node.table.tidy() or node.jobs or node.leaves or self.dead - node.obituaries:
+                return True
+            return not all(letter.is_empty for letter in node.post.letters.values())
+
+        return not self.messages and not self.questions and not any(busy(node) for node in self.live)
 
     def drain(self) -> None:
         """When all references are dropped, nothing is left anywhere."""
