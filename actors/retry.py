@@ -24,6 +24,7 @@ from actors.errors import (
     ActorNotFoundError,
     AlreadyAppliedError,
     BadArgumentsError,
+    CallTimeoutError,
     MethodNotFoundError,
     NodeNotFoundError,
     NotAMemberError,
@@ -38,6 +39,9 @@ KEPT_ATTEMPTS: Final = 32
 
 SHORTEST_WAIT: Final = 0.001
 """Seconds. A call that waits for its actor gives up when less than this is left before its deadline."""
+
+_LONGEST_ATTEMPT: Final = 16.0
+"""Times an `attempt_timeout`, with its back-off."""
 
 _POINTLESS: Final = (ActorNotFoundError, BadArgumentsError, MethodNotFoundError, NodeNotFoundError, NotAMemberError, SelfCallError)
 """Refusals that a repeat can only meet again, so soon that waiting helps nobody."""
@@ -108,6 +112,8 @@ class RetryPolicy:
     `initial_delay`: seconds from the first failure to the second attempt. `backoff`: what each further delay is multiplied by.
     `max_delay`: seconds that no delay exceeds. `jitter`: how far delays are spread to either side, as a share from 0 to 1.
     `attempt_timeout`: seconds for one attempt, None for no limit but the call's own deadline, which spans all attempts.
+    `attempt_backoff`: what that is multiplied by after each attempt that got no answer in it, up to 16 times as long: what is slow because
+    there is much of it must not become more by being repeated.
     `repeat_unknown`: True repeats a call of unknown outcome although its method is not marked idempotent.
     `retry_on`: exception classes (kept as import paths, so that a policy can be sent) that are worth a retry when the method raises them.
 
@@ -120,6 +126,7 @@ class RetryPolicy:
     max_delay: float = 30.0
     jitter: float = 0.2
     attempt_timeout: float | None = None
+    attempt_backoff: float = 1.0
     repeat_unknown: bool = False
     retry_on: tuple[str, ...] = attrs.field(default=(), converter=_error_paths)
 
@@ -131,6 +138,7 @@ class RetryPolicy:
         check_number("jitter", self.jitter, most=1.0)
         if self.attempt_timeout is not None:
             check_number("attempt_timeout", self.attempt_timeout, above=True)
+        check_number("attempt_backoff", self.attempt_backoff, least=1.0)
         if not isinstance(self.repeat_unknown, bool):
             raise TypeError(f"repeat_unknown must be True or False, not {self.repeat_unknown!r}")
 
@@ -142,6 +150,14 @@ class RetryPolicy:
         the upper half of the band is cut off. Raises ValueError if `attempt` < 1 or `draw` is outside [0, 1).
         """
         return growing_delay(attempt, draw, initial=self.initial_delay, factor=self.backoff, most=self.max_delay, jitter=self.jitter)
+
+    def attempt_limit(self, unanswered: int) -> float:
+        """Seconds for an attempt, after so many that got no answer in time; infinite without an `attempt_timeout`."""
+        if self.attempt_timeout is None:
+            return math.inf
+        if unanswered * math.log(self.attempt_backoff) >= math.log(_LONGEST_ATTEMPT):
+            return self.attempt_timeout * _LONGEST_ATTEMPT
+        return float(self.attempt_timeout * self.attempt_backoff**unanswered)
 
     def repeats_raised(self, error: BaseException) -> bool:
         """True if the method raised what `retry_on` lists, or a subclass of it."""
@@ -229,7 +245,19 @@ class RetrySchedule:
     may be infinite.
     """
 
-    __slots__ = ("_begun", "_counted", "_earlier_ran", "_outcome", "_total", "_waits", "attempts", "deadline", "idempotent", "policy")
+    __slots__ = (
+        "_begun",
+        "_counted",
+        "_earlier_ran",
+        "_outcome",
+        "_total",
+        "_unanswered",
+        "_waits",
+        "attempts",
+        "deadline",
+        "idempotent",
+        "policy",
+    )
 
     def __init__(self, policy: RetryPolicy, *, idempotent: bool, deadline: float, now: float) -> None:
         self.policy = policy
@@ -240,6 +268,7 @@ class RetrySchedule:
         self._total = 0
         self._counted = 0
         self._waits = 0
+        self._unanswered = 0
         self._outcome: Outcome = "not executed"
         self._earlier_ran = False
 
@@ -258,9 +287,13 @@ class RetrySchedule:
 
     @property
     def attempt_deadline(self) -> float:
-        """When the running attempt must be given up: `attempt_timeout` after its start, at the latest the call's deadline."""
-        timeout = self.policy.attempt_timeout
-        return self.deadline if timeout is None else min(self.deadline, self._begun + timeout)
+        """When the running attempt must be given up: its limit after its start, at the latest the call's deadline."""
+        return min(self.deadline, self._begun + self.attempt_limit)
+
+    @property
+    def attempt_limit(self) -> float:
+        """Seconds for the running attempt; see `RetryPolicy.attempt_limit`."""
+        return self.policy.attempt_limit(self._unanswered)
 
     def begin(self, now: float) -> bool:
         """Note that the next attempt starts now. False, and nothing noted, if the deadline has passed: then it must not start."""
@@ -283,6 +316,7 @@ class RetrySchedule:
         self._total += 1
         self._earlier_ran = self._earlier_ran or outcome != "not executed"
         self._outcome = outcome
+        self._unanswered += isinstance(error, CallTimeoutError)
         self.attempts.append(Attempt(self._total, error, outcome, self._begun, now, not uncounted))
         if uncounted:
             return self._wait(now, draw)

@@ -14,9 +14,19 @@ WITHOUT_END: Final = 1_000_000_000
 """Retries: a deadline or the death of the node ends them."""
 
 SYSTEM_CALLS: Final = CallOptions(
-    retry=RetryPolicy(max_retries=WITHOUT_END, initial_delay=0.02, backoff=2.0, max_delay=0.25, attempt_timeout=0.25, repeat_unknown=True)
+    retry=RetryPolicy(
+        max_retries=WITHOUT_END,
+        initial_delay=0.02,
+        backoff=2.0,
+        max_delay=0.25,
+        attempt_timeout=0.25,
+        attempt_backoff=2.0,
+        repeat_unknown=True,
+    )
 )
-"""For calls that are answered soon. One that takes longer loses nothing: its repeat is attached to it."""
+"""For calls that are answered soon. One that takes longer loses nothing: its repeat is attached to it. Thousands that wait for one node, as
+when an application starts, are not repeated as often as they could be answered.
+"""
 
 LONG_POLL_SECONDS: Final = 20.0
 """How long a service holds back the answer to a question about something that has not happened yet, before it says so."""

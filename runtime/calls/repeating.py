@@ -127,8 +127,8 @@ class LongCall:
         try:
             route = self._caller.routes.known(self._bound) or await self._caller.routes.find(self._bound)
             self._caller.refuse_self_call(trio.lowlevel.current_task(), self._bound)
-            limit = self._schedule.policy.attempt_timeout
-            if limit is None:
+            limit = self._schedule.attempt_limit
+            if limit == math.inf:
                 return route, await self._attempt(route)
             with trio.move_on_at(self._schedule.attempt_deadline):
                 return route, await self._attempt(route)

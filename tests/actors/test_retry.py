@@ -36,6 +36,7 @@ POLICIES = st.builds(
     max_delay=st.floats(0, 1e308),
     jitter=st.floats(0, 1),
     attempt_timeout=st.none() | st.floats(1e-6, 1e6),
+    attempt_backoff=st.floats(1, 1e308),
 )
 
 
@@ -134,6 +135,8 @@ def test_a_draw_outside_its_range_is_refused(draw: float) -> None:
         ("attempt_timeout", NAN, ValueError),
         ("attempt_timeout", INFINITY, ValueError),
         ("attempt_timeout", True, TypeError),
+        ("attempt_backoff", 0.9, ValueError),
+        ("attempt_backoff", "2", TypeError),
         ("repeat_unknown", 1, TypeError),
         ("repeat_unknown", None, TypeError),
         ("retry_on", 3, TypeError),
@@ -303,6 +306,29 @@ def test_an_attempt_ends_at_its_own_timeout_or_at_the_calls_deadline_whichever_i
     assert calls.failed("unknown", CallTimeoutError(), 2.0, 0.5) == Retry(3.0)
     assert calls.begin(4.0)
     assert calls.attempt_deadline == 5.0
+
+
+def test_an_attempt_after_others_that_got_no_answer_has_more_time_and_a_slow_node_is_not_kept_slow_by_repeats() -> None:
+    policy = RetryPolicy(max_retries=10**6, initial_delay=0, attempt_timeout=0.25, attempt_backoff=2.0)
+    calls = schedule(policy, idempotent=True)
+    limits = []
+    for _ in range(7):
+        limits.append(calls.attempt_limit)
+        calls.failed("unknown", CallTimeoutError(), calls.attempt_deadline, 0.5)
+        calls.begin(calls.attempts[-1].ended)
+    assert limits == [0.25, 0.5, 1.0, 2.0, 4.0, 4.0, 4.0]
+    calls = schedule(policy, idempotent=True)
+    calls.failed("not executed", NodeUnreachableError(), 0.1, 0.5)
+    assert calls.attempt_limit == 0.25, "an answer was not what it lacked"
+
+
+@given(POLICIES, st.integers(0, 10**9))
+def test_an_attempt_has_its_timeout_at_least_and_sixteen_times_that_at_most(policy: RetryPolicy, unanswered: int) -> None:
+    limit = policy.attempt_limit(unanswered)
+    if policy.attempt_timeout is None:
+        assert limit == math.inf
+    else:
+        assert policy.attempt_timeout <= limit <= 16 * policy.attempt_timeout * (1 + 1e-9)
 
 
 def test_a_call_that_may_have_run_once_stays_unknown_when_its_repeats_are_refused() -> None:

@@ -796,7 +796,7 @@ async def test_readers_that_come_and_go_at_random_leave_nothing_behind(pair: Pai
 
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            for _ in range(500):
+            for _ in range(250):
                 nursery.start_soon(read, draw.randrange(100), draw.randrange(4))
         await nothing_left(pair.here, pair.there)
         assert await source.live_now() == 0
