@@ -296,8 +296,9 @@ class JobStore:
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             ours, others = group.split(RendezvousError)
-            # Both may fail at once, of the same cause: one of them tells enough.
-            raise _first(ours) if ours is not None and others is None else unwrap(group) from None
+            # Both may fail at once, of the same cause, and the caller may be cancelled in the same moment: one of them tells enough.
+            enough = ours is not None and (others is None or others.split(trio.Cancelled)[1] is None)
+            raise _first(ours) if ours is not None and enough else unwrap(group) from None
 
     async def _polled(self, change: Callable[[], Awaitable[object]]) -> None:
         """A watch that is too late, or whose store is away for a moment, says only that it is time to look again."""

@@ -15,7 +15,7 @@ from runtime.testing import open_etcd
 from tests.cluster.actors_used import Ledger
 from tests.etcd import needs_etcd
 
-pytestmark = [needs_etcd, pytest.mark.timeout(120)]
+pytestmark = [needs_etcd, pytest.mark.timeout(240)]
 
 SECRET = "a secret of the tests with etcd"
 

@@ -72,7 +72,7 @@ class Ledger(Actor):
         return await self.saved()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_nodes_carry_on_while_the_founder_is_killed_and_comes_back(tmp_path: Path) -> None:
     with trio.fail_after(100):
         async with founder(tmp_path) as first:
@@ -103,7 +103,7 @@ async def test_nodes_carry_on_while_the_founder_is_killed_and_comes_back(tmp_pat
         await joining.__aexit__(None, None, None)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(tmp_path: Path) -> None:
     async with founder(tmp_path / "one") as first:
         joining = open_node("worker", join=first.address, secret=SECRET)
@@ -115,7 +115,7 @@ async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(tmp
         await joining.__aexit__(None, None, None)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_while_the_founder_is_away_the_store_is_away_and_no_name_is_said_not_to_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

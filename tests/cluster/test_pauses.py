@@ -10,7 +10,7 @@ from tests.cluster.pausing import judge, pause_nodes
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_no_actor_of_a_node_that_was_stopped_too_long_runs_after_its_successor() -> None:
     verdict = await pause_nodes(8, seed=1)
     # A stop may fall between the last look at the clock and the first instruction; `make pauses` tells how often. Without that look it

@@ -291,7 +291,7 @@ def test_version_help_and_doctor_answer(shell: Shell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_the_demo_ends_with_an_index_equal_to_the_single_process_one(shell: Shell) -> None:
     command = [*UNDERSTUDY, "demo", "--json"]
     done = subprocess.run(command, cwd=shell.place, env=shell.environment, text=True, capture_output=True, timeout=100, check=False)

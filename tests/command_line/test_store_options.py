@@ -122,7 +122,7 @@ def test_doctor_looks_at_a_store_that_nobody_serves(tmp_path: Path) -> None:
 @needs_etcd
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_the_demo_ends_equal_while_a_member_of_its_etcd_is_killed() -> None:
     async with open_etcd(3) as etcd:
         command = [sys.executable, "-m", "runtime.command_line", "demo", "--store", etcd.address]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from runtime.rendezvous.errors import StoreTimeoutError
+from runtime.rendezvous.errors import RoundOverError, StoreTimeoutError
 from runtime.rendezvous.interface import KeyValueStore, RendezvousStoreInfo
 from runtime.rendezvous.job_store import JobStore
 from tests.rendezvous.conftest import Make
@@ -209,3 +209,29 @@ async def test_who_gives_up_at_a_barrier_when_all_have_come_takes_nobody_out_of_
         await store._withdraw(key, 0)
         with trio.fail_after(20):
             await store.barrier("step", 2)
+
+
+async def test_who_is_cancelled_in_the_moment_in_which_the_round_ends_gets_one_error_and_no_group(
+    store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(store, JobStore)
+    ends, waits, errors = trio.Event(), trio.Event(), list[BaseException]()
+
+    async def round_over() -> None:
+        waits.set()
+        await ends.wait()
+        raise RoundOverError("over, by the test")
+
+    async def barrier() -> None:
+        try:
+            await store.barrier("all", 2)
+        except RoundOverError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(store, "_round_over", round_over)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(barrier)
+        await waits.wait()
+        ends.set()
+        nursery.cancel_scope.cancel()
+    assert [str(error) for error in errors] == ["over, by the test"]

@@ -51,7 +51,7 @@ async def pass_time(clock: trio.testing.MockClock, seconds: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.long)])
 def test_every_acknowledged_write_is_there_after_each_kill(kills: int, tmp_path: Path) -> None:
     draw = random.Random(0)

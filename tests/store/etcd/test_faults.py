@@ -205,7 +205,7 @@ async def test_a_write_while_etcd_is_down_certainly_was_not_done(monkeypatch: py
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledged_increment() -> None:
     with trio.fail_after(110):
         async with open_etcd(3) as server, store_at(server.address) as opened:
