@@ -14,6 +14,11 @@ WITHOUT_END: Final = 1_000_000_000
 """Retries: a deadline or the death of the node ends them."""
 
 SYSTEM_CALLS: Final = CallOptions(
+    retry=RetryPolicy(max_retries=WITHOUT_END, initial_delay=0.02, backoff=2.0, max_delay=0.25, attempt_timeout=0.25, repeat_unknown=True)
+)
+"""For calls that are answered soon. One that takes longer loses nothing: its repeat is attached to it."""
+
+NODE_CALLS: Final = CallOptions(
     retry=RetryPolicy(
         max_retries=WITHOUT_END,
         initial_delay=0.02,
@@ -24,8 +29,8 @@ SYSTEM_CALLS: Final = CallOptions(
         repeat_unknown=True,
     )
 )
-"""For calls that are answered soon. One that takes longer loses nothing: its repeat is attached to it. Thousands that wait for one node, as
-when an application starts, are not repeated as often as they could be answered.
+"""For what is asked of a node: to start an actor, or to stop one. Thousands of these may wait for one node at the same time, and must not
+be repeated as often as they could be answered.
 """
 
 LONG_POLL_SECONDS: Final = 20.0

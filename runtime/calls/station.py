@@ -17,6 +17,7 @@ from actors.actor import Actor
 from actors.errors import DecodeError, ProtocolError
 from actors.handle import Handle
 from actors.method import Address
+from actors.options import CallOptions
 from runtime.calls.answers import Answers
 from runtime.calls.caller import Caller
 from runtime.calls.deadlines import Deadlines
@@ -40,7 +41,7 @@ from runtime.links.transports import Network
 from runtime.references.references import MemoryOptions, References
 from runtime.references.service import REFERENCE_SERVICE, ReferenceService
 from runtime.references.values import Failure
-from runtime.system_calls import SYSTEM_CALLS
+from runtime.system_calls import NODE_CALLS, SYSTEM_CALLS
 from runtime.wire.codec import Codec, Extension
 from runtime.wire.introduction import Introduction, Peer
 
@@ -113,9 +114,9 @@ class Station:
         methods = cls.__methods__ if isinstance(cls, type) and issubclass(cls, Actor) else None
         return Handle(self.caller, address, methods)
 
-    def system_handle(self, service: type[Actor], name: str, node: str, incarnation: int) -> Any:
+    def system_handle(self, service: type[Actor], name: str, node: str, incarnation: int, options: CallOptions = SYSTEM_CALLS) -> Any:
         """A handle of one of the runtime's own services on another node, or on this one."""
-        return Handle(self.caller, Address(name, node, incarnation), service.__methods__, SYSTEM_CALLS)
+        return Handle(self.caller, Address(name, node, incarnation), service.__methods__, options)
 
     def loads(self) -> dict[str, int]:
         """How much is kept at the moment: what other nodes and this one's own tasks have not let go of yet."""
@@ -140,7 +141,7 @@ class Station:
         """The service of a node; see `NodeService`."""
         from runtime.hosting.services import NODE_SERVICE, NodeService
 
-        return self.system_handle(NodeService, NODE_SERVICE, node, incarnation)
+        return self.system_handle(NodeService, NODE_SERVICE, node, incarnation, NODE_CALLS)
 
     def reference_service(self, node: str, incarnation: int) -> Any:
         """The service of a node for references; see `ReferenceService`."""
