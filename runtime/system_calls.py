@@ -7,28 +7,22 @@ from __future__ import annotations
 
 from typing import Final
 
+import attrs
+
 from actors.options import CallOptions
 from actors.retry import RetryPolicy
 
 WITHOUT_END: Final = 1_000_000_000
 """Retries: a deadline or the death of the node ends them."""
 
-SYSTEM_CALLS: Final = CallOptions(
-    retry=RetryPolicy(max_retries=WITHOUT_END, initial_delay=0.02, backoff=2.0, max_delay=0.25, attempt_timeout=0.25, repeat_unknown=True)
+_SOON: Final = RetryPolicy(
+    max_retries=WITHOUT_END, initial_delay=0.02, backoff=2.0, max_delay=0.25, attempt_timeout=0.25, repeat_unknown=True
 )
+
+SYSTEM_CALLS: Final = CallOptions(retry=_SOON)
 """For calls that are answered soon. One that takes longer loses nothing: its repeat is attached to it."""
 
-NODE_CALLS: Final = CallOptions(
-    retry=RetryPolicy(
-        max_retries=WITHOUT_END,
-        initial_delay=0.02,
-        backoff=2.0,
-        max_delay=0.25,
-        attempt_timeout=0.25,
-        attempt_backoff=2.0,
-        repeat_unknown=True,
-    )
-)
+NODE_CALLS: Final = CallOptions(retry=attrs.evolve(_SOON, attempt_backoff=2.0))
 """For what is asked of a node: to start an actor, or to stop one. Thousands of these may wait for one node at the same time, and must not
 be repeated as often as they could be answered.
 """
