@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long torch lint format bench deaths soak pauses fuzz simulate docs clean
+.PHONY: help demo test long versions torch lint format bench deaths soak pauses chaos fuzz simulate docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -36,6 +36,19 @@ test: $(installed)/tests ## run the tests; ARGS="-k words" selects some
 
 long: $(installed)/tests ## run the tests that take a minute or more, and `make test` leaves out
 	$(python) -m pytest --numprocesses=$(PROCESSES) --dist=worksteal -m long $(ARGS)
+
+# Those on PATH, and those that pyenv has installed. Each in an environment of its own; VERSIONS names other interpreters, ARGS other tests.
+VERSIONS ?= $(wildcard $(foreach minor,11 12 13,$(lastword $(shell command -v python3.$(minor) 2>/dev/null) $(sort $(wildcard $(HOME)/.pyenv/versions/3.$(minor).*/bin/python)))))
+
+versions: $(installed)/tests ## the quick tests on every other Python 3.11 to 3.13 that is here; VERSIONS="python3.13" ARGS="-m 'not long'" for more
+	@set -e; ours=$$($(python) -c 'import sys; print(*sys.version_info[:2], sep=".")'); ran=; \
+	for each in $(VERSIONS); do \
+	  its=$$("$$each" -c 'import sys; print(*sys.version_info[:2], sep=".")') || { echo "$$each does not run, and is left out"; continue; }; \
+	  if [ "$$its" = "$$ours" ]; then continue; fi; \
+	  echo "+ Python $$its: $$each"; ran="$$ran $$its"; \
+	  $(MAKE) --no-print-directory VENV=$(VENV)-$$its PYTHON="$$each" ARGS='$(or $(ARGS),-m "not slow and not long and not cluster")' test; \
+	done; \
+	echo "versions: tested$${ran:- none} beside $$ours"
 
 # In an environment of its own: without PyTorch everything else is tested as most people have it. PyPI's PyTorch for Linux brings CUDA, of several
 # gigabytes; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has builds without it.
@@ -66,6 +79,9 @@ deaths: $(installed)/tests ## how long until a death is known and an actor answe
 pauses: $(installed)/tests ## 200 nodes stopped for longer than their lease, and an oracle for owners that overlap; ARGS="PAUSES SEED" changes that
 	$(python) -m tests.cluster.pausing $(ARGS)
 
+chaos: $(installed)/tests ## nodes, hosts, etcd and the founder killed, stopped and cut off for 25 minutes; ARGS="namespaces --seconds 60" for one
+	$(python) -m tests.chaos $(ARGS)
+
 fuzz: $(installed)/tests ## a million mutated frames against the decoder; ARGS="FRAMES SEED" changes that
 	$(python) -m tests.wire.fuzz $(ARGS)
 
@@ -76,7 +92,7 @@ docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html
 
 clean: ## remove .venv and everything that was built
-	rm -rf $(VENV) $(VENV)-torch docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-3.* docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find actors runtime tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a file under $(installed) is newer than pyproject.toml while what it names is installed.

@@ -16,7 +16,7 @@ from actors.method import Address, Marked, MethodDefinition
 from actors.node import NodeInterface
 from actors.options import CallChanges
 from actors.supervision import ExitReason
-from actors.watching import ActorGroups, ActorWatching, Observing
+from actors.watching import ActorGroups, ActorWatching, Observing, hook
 
 Ts = TypeVarTuple("Ts")
 
@@ -153,13 +153,19 @@ class Actor(Observing):
         address: Address = self._hosted().handle.address
         return address
 
+    @hook
     async def on_start(self) -> None:
-        """Called once before the first message. An exception here means that the actor did not start."""
+        """Called once before the first message. An exception here means that the actor did not start.
 
+        The constructor runs in a thread, so it may block. So does `on_start` if it is a plain `def`; an `async def` runs on the loop.
+        """
+
+    @hook
     async def on_stop(self, reason: ExitReason) -> None:
         """Called once after the last message when the actor is stopped or its node leaves; not when its process is killed.
 
-        Bounded: it is cancelled when the time allowed for stopping (5 seconds) is over.
+        Bounded: it is cancelled when the time allowed for stopping (5 seconds) is over. A plain `def` runs in a thread, and is left behind
+        then.
         """
 
     async def save(self, state: object, *, answer: object = attrs.NOTHING) -> None:

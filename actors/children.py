@@ -61,6 +61,10 @@ def _kind(spec: ChildSpec) -> ChildKind:
     return "supervisor" if cls is not None and cls.supervises else "worker"
 
 
+def _start_timeout(spec: ChildSpec) -> float | None:
+    return None if spec.kind == "supervisor" else START_SECONDS
+
+
 def _shutdown(spec: ChildSpec) -> float | None:
     return None if spec.kind == "supervisor" else WORKER_SHUTDOWN_SECONDS
 
@@ -73,8 +77,9 @@ class ChildSpec:
     `id` is unique in the supervisor; the actor's name is `<supervisor>/<id>` unless the options give one. `actor`: the class, or its
     "module:Class" path. `restart`: "permanent" (always), "transient" (unless it ended normally) or "temporary" (never). `significant`: its
     end by itself may end the supervisor. `shutdown`: seconds that the child is given to stop, "kill" for none, None for no limit; by
-    default 5, and no limit for supervisors. `start_timeout`: seconds until its start counts as failed, None for no limit. `kind` is found
-    out where the class is known; else say "supervisor" of one. `options`: where it runs, and the other options of a spawn.
+    default 5, and no limit for supervisors. `start_timeout`: seconds until its start counts as failed, None for no limit; by default 60,
+    and no limit for supervisors, which start their children meanwhile. `kind` is found out where the class is known; else say
+    "supervisor" of one. `options`: where it runs, and the other options of a spawn.
 
     Raises TypeError or ValueError, naming the child, for what makes no sense; a supervisor's arguments are checked as well.
     """
@@ -87,7 +92,7 @@ class ChildSpec:
     significant: bool = False
     kind: ChildKind = attrs.field(default=attrs.Factory(_kind, takes_self=True))
     shutdown: Shutdown = attrs.field(default=attrs.Factory(_shutdown, takes_self=True))
-    start_timeout: float | None = START_SECONDS
+    start_timeout: float | None = attrs.field(default=attrs.Factory(_start_timeout, takes_self=True))
     options: SpawnOptions = attrs.field(factory=SpawnOptions, validator=attrs.validators.instance_of(SpawnOptions))
 
     def __attrs_post_init__(self) -> None:
@@ -95,6 +100,11 @@ class ChildSpec:
         check_word(f"child {self.id!r}: kind", self.kind, ChildKind)
         if self.start_timeout is not None:
             check_number(f"child {self.id!r}: start_timeout", self.start_timeout, above=True)
+        if self.restart == "permanent" and self.options.idle_timeout is not None:
+            raise ValueError(
+                f"child {self.id!r}: a permanent child is started again whenever it ends, so idle_timeout makes no sense; "
+                "give restart='transient' or 'temporary' together with it"
+            )
         cls = _known_class(self.actor)
         if cls is not None and cls.supervises and cls.__init__.__module__ == "actors.supervisor":
             # Supervisors that users write may do anything in their constructors: those are called where they run.
@@ -120,6 +130,10 @@ class ChildSpec:
         options = {key: value for key, value in changes.items() if key not in _OWN}
         changed: ChildSpec = attrs.evolve(self, **own, options=attrs.evolve(self.options, **options))  # type: ignore[arg-type]
         return changed
+
+    def to_keep(self) -> ChildSpec:
+        """What is kept once the child has started: a temporary one is never started again, so its arguments are not, as in OTP."""
+        return attrs.evolve(self, args=(), kwargs={}) if self.restart == "temporary" and (self.args or self.kwargs) else self
 
     def rule(self) -> ChildRule:
         """The part of the spec that decisions depend on."""
@@ -171,8 +185,9 @@ class ChildCounts:
 @message
 @attrs.frozen(kw_only=True)
 class DeathReport:
-    """How an actor of a child ended. `at`: seconds since 1970 UTC, by the clock of the supervisor's node. `node` is None if it never
-    ran.
+    """How an actor of a child ended. `at` and `started`: seconds since 1970 UTC, by the clock of the supervisor's node.
+
+    `node` and `started` are None if it never ran. One that was taken over from an earlier supervisor counts as started then.
     """
 
     id: str
@@ -181,6 +196,7 @@ class DeathReport:
     epoch: int | None
     reason: ExitReason
     at: float
+    started: float | None = None
 
 
 @message

@@ -8,12 +8,12 @@ stopped by request, is forgotten, for nobody would start it again. Each input co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import attrs
 
-from actors.intensity import RestartIntensity
+from actors.intensity import RestartDelay, RestartIntensity
 from actors.retry import check_whole_number
 from actors.supervision import (
     Answer,
@@ -44,7 +44,7 @@ class _Child:
     """The requests that are answered when it has stopped."""
     begun: bool = False
     restarts: int = 0
-    failures: int = 0
+    delay: RestartDelay = attrs.Factory(RestartDelay)
     running_since: float = -math.inf
     due: float | None = None
     last_exit: ExitReason | None = None
@@ -84,6 +84,14 @@ class DynamicRestartMachine:
     def children(self) -> list[ChildView]:
         """All children, the oldest first."""
         return [ChildView(child.rule, _seen(child), child.restarts, child.last_exit) for child in self._children.values()]
+
+    def rests(self, id: str) -> bool:
+        """False: a child that has no actor, and is to get none, is forgotten."""
+        return False
+
+    def waits(self, id: str) -> bool:
+        """False: see `rests`. There is nothing to be decided."""
+        return False
 
     def start(self, now: float) -> list[Effect]:
         """Nothing is to be started yet. Raises RuntimeError if it was started before."""
@@ -125,6 +133,7 @@ class DynamicRestartMachine:
     def start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
         """The child could not be started: the first time its request is answered so; after that it is a failure like another.
 
+        One that an earlier incarnation was given (`add` with None for the request) is kept, and tried again, while it cannot be placed.
         Ignored for one that is not being started.
         """
         self._tick(now)
@@ -132,10 +141,11 @@ class DynamicRestartMachine:
         if child is None or child.state != "starting":
             return self.stopped(id)
         child.last_exit = reason
-        if not child.begun:
+        if not child.begun and (child.adding is not None or reason.is_failure):
             self._answer_adding(child, "start failed", reason)
             self._forget(child)
         else:
+            child.begun = True
             self._restart(child, now)
         return self._taken()
 
@@ -151,12 +161,20 @@ class DynamicRestartMachine:
         if child.state == "stopping":
             return self.stopped(id)
         if child.rule.restart == "permanent" or (child.rule.restart == "transient" and not reason.is_normal):
-            if self._backoff is not None and now - child.running_since >= self._backoff.calm:
-                child.failures = 0
+            child.delay.ran(now - child.running_since, self._backoff)
             self._restart(child, now)
         else:
             self._forget(child)
         return self._taken()
+
+    def lost(self, ids: Iterable[str], reason: ExitReason, now: float) -> list[Effect]:
+        """These children have ended in one moment, with the node that they were on. Here each is restarted for itself all the same."""
+        effects: list[Effect] = []
+        for id in ids:
+            child = self._children.get(id)
+            if child is not None and child.state == "running":
+                effects += self.exited(id, reason, now)
+        return effects
 
     def stopped(self, id: str) -> list[Effect]:
         """The child that was to be stopped has ended. Ignored for others."""
@@ -232,15 +250,14 @@ class DynamicRestartMachine:
         return True
 
     def _restart(self, child: _Child, now: float) -> None:
-        """Count a restart after a failure; give up if that makes too many, else begin it, at once or after its wait."""
+        """Count a restart, if the child itself has failed; give up if that makes too many, else begin it, at once or after its wait."""
         reason = child.last_exit
         assert reason is not None
-        child.failures += reason.is_failure
         child.state = "restarting"
         if reason.is_failure and not self.intensity.allows(now):
             self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, reason), reason.traceback))
             return
-        delay = 0.0 if self._backoff is None or not reason.is_failure else self._backoff.delay(child.failures, self._draw())
+        delay = child.delay.next(reason, self._backoff, self._draw)
         if delay > 0:
             child.due = now + delay
             self._effects.append(TryAgain(child.rule.id, child.due))

@@ -14,6 +14,11 @@ from typing import ClassVar, Literal
 Outcome = Literal["not executed", "unknown", "raised"]
 
 
+def outcome_of(error: CallError) -> Outcome:
+    """`error.outcome`, also where a remote exception has an attribute of that name itself."""
+    return "raised" if issubclass(type(error), RemoteError) else error.outcome
+
+
 class UnderstudyError(Exception):
     """The base of everything that this project raises on purpose."""
 
@@ -90,18 +95,37 @@ class NodeDrainingError(NotExecutedError):
 
 
 class NotAMemberError(NotExecutedError):
-    """The calling node has lost its place in the cluster: nothing it asks for is done any more."""
+    """The calling node has lost its place in the cluster, or its `open_node` block has ended: nothing it asks for is done any more."""
+
+
+class DirectoryUnavailableError(NotExecutedError):
+    """The cluster's store, which knows where actors and nodes are, cannot be asked now: nothing was done.
+
+    It says nothing about what there is: "not to be asked" is not "no such name". The error of the store is the `__cause__`.
+    """
+
+
+class ClassMismatchError(NotExecutedError, TypeError):
+    """The actor that has the name now is of another class than the handle, or the lookup, is for."""
 
 
 class MailboxFullError(NotExecutedError):
     """The actor's mailbox is at its limit; the call was shed at the door."""
 
 
+class AnswersUnreadError(NotExecutedError):
+    """The caller's node leaves so many answers unread that the actor's node takes no more calls from it for now."""
+
+
 class DeadlineExceededError(NotExecutedError, TimeoutError):
     """The deadline passed before the call began to run; it was dropped unexecuted."""
 
 
-class SelfCallError(NotExecutedError):
+class CallCycleError(NotExecutedError):
+    """The call came back to an actor whose running method waits for it: both would have waited for ever. The message has the chain."""
+
+
+class SelfCallError(CallCycleError):
     """A running method awaited its own actor: it would have waited for itself for ever."""
 
 
@@ -124,11 +148,17 @@ class NodeDiedError(OutcomeUnknownError):
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The connection broke after the call was handed to it and before its answer came."""
+    """The session with the node was given up after the call was handed to it and before its answer came. The node may live: its death is
+    a `NodeDiedError`.
+    """
 
 
 class ReplyEncodeError(OutcomeUnknownError):
     """The method ran and returned, but what it returned cannot be sent."""
+
+
+class AnswerDroppedError(OutcomeUnknownError):
+    """The method ran, and its answer was dropped: the caller's node leaves too many answers unread."""
 
 
 class AlreadyAppliedError(OutcomeUnknownError):
@@ -142,19 +172,16 @@ class RemoteError(CallError):
     """The method ran and raised.
 
     Where the remote exception's type is a builtin or a class registered with `@message`, the error that the caller catches is an
-    instance of that type as well: `except ValueError` and `except RemoteError` both work.
+    instance of that type as well, with its arguments, fields and notes: `except ValueError` and `except RemoteError` both work. A group
+    arrives as a group, so that `except*` finds what is in it. `str()` says what the exception said; the traceback is in a note.
 
-    Attributes besides those of `CallError`: `remote_type` (import path of the exception's class) and `remote_traceback` (text).
+    Attributes besides those of `CallError`: `remote_type` (import path of the exception's class) and `remote_traceback` (text). Where the
+    exception has attributes of these names itself, `error.node` for example, they are the exception's own.
     """
 
     outcome: ClassVar[Outcome] = "raised"
     remote_type: str = ""
     remote_traceback: str = ""
-
-    def __str__(self) -> str:
-        text = str(self.args[0]) if len(self.args) == 1 else ", ".join(map(repr, self.args))
-        where = f"\n\nraised by {self.actor}.{self.method} on node {self.node}:" if self.actor else "\n\nremote traceback:"
-        return f"{text}{where}\n{self.remote_traceback}" if self.remote_traceback else text
 
 
 class EncodeError(UnderstudyError, TypeError):
@@ -203,6 +230,12 @@ class WrongPeerError(HandshakeError):
     code: ClassVar[str] = "wrong-peer"
 
 
+class WrongStoreError(HandshakeError):
+    """A node of the cluster's name answered, or dialled, whose coordination store is another: one of the two was lost, and begun anew."""
+
+    code: ClassVar[str] = "wrong-store"
+
+
 class HandshakeTimeoutError(HandshakeError, TimeoutError):
     """The peer connected, or accepted, and then said too little for too long."""
 
@@ -244,6 +277,12 @@ class ActorStartError(SpawnError):
     def __init__(self, text: str, *, actor: str | None = None, node: str | None = None, remote_traceback: str = "") -> None:
         super().__init__(text, actor=actor, node=node)
         self.remote_traceback = remote_traceback
+
+
+class ActorNotPlacedError(ActorStartError):
+    """A supervisor could not be started because there is no node for one of its children, or the store is away. That says nothing about
+    either of them: whoever restarts it waits a little and tries again, and counts no restart.
+    """
 
 
 class ActorNotNeededError(ActorStartError):

@@ -62,19 +62,24 @@ class Group(Protocol[A_co]):
         ...
 
     def choose(self) -> A_co:
-        """One of the members, at random: of those on this node if there are any, else of all. Raises `EmptyGroupError`."""
+        """One of the members, at random: of those on this node if there are any, else of those on nodes that can be reached at the moment.
+
+        Raises `EmptyGroupError`.
+        """
         ...
 
     async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Call a method of all members one way: `await group.broadcast(Reader.on_news, text)`.
 
-        Returns how many it was handed to; what becomes of it stays unknown. Members on nodes that have ended are left out. Waits for room
-        where a connection has none. Raises `EncodeError`.
+        Returns how many it was handed to; what becomes of it stays unknown. Members on nodes that have ended, or cannot be reached at
+        the moment, are left out. Waits for room where a connection has none. Raises `EncodeError`, and `DirectoryUnavailableError` where
+        the members are not known yet and the store does not tell.
         """
         ...
 
     async def call_all(self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs) -> list[Answer[R]]:
         """Call a method of all members, side by side, and wait for all answers; one for each of `members()`, in that order.
+        A member on a node that cannot be reached at the moment is not called: its answer is a `NodeUnreachableError`.
 
         Bound the time with `group.options(timeout=...)` or a cancel scope; that of a scope loses the answers.
         """

@@ -1,11 +1,15 @@
-"""Restart intensity: how often children may be restarted before their supervisor gives up. OTP's words and defaults."""
+"""Restart intensity, OTP's words and defaults: how often children may be restarted before their supervisor gives up. And how soon."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
+
+import attrs
 
 from actors.retry import check_number, check_whole_number
+from actors.supervision import PLACEMENT_BACKOFF, ExitReason, RestartBackoff
 
 
 class RestartIntensity:
@@ -36,3 +40,34 @@ class RestartIntensity:
     def exceeded(self, child: str, last: object) -> str:
         """What to say when it was one too many: the last was of `child`, for the reason `last`."""
         return f"more than {self.intensity} restarts within {self.period:g} s, the last of child {child!r}: {last}"
+
+
+@attrs.define
+class RestartDelay:
+    """How long the restarts of one child wait, by what has called for them in a row: its own `failures`, and `losses`.
+
+    Losses are deaths of its nodes and starts for which there was no node: they say nothing about the child (see `ExitReason.is_failure`).
+    """
+
+    failures: int = 0
+    losses: int = 0
+
+    def ran(self, seconds: float, backoff: RestartBackoff | None) -> None:
+        """It has run for so long: after long enough, what was before does not count any more."""
+        if backoff is not None and seconds >= backoff.calm:
+            self.failures = 0
+        if seconds >= PLACEMENT_BACKOFF.calm:
+            self.losses = 0
+
+    def next(self, reason: ExitReason, backoff: RestartBackoff | None, draw: Callable[[], float]) -> float:
+        """Seconds before the restart that `reason` calls for. `backoff` is for failures; the restart after a first loss is immediate."""
+        if reason.is_failure:
+            self.failures += 1
+            return 0.0 if backoff is None else backoff.delay(self.failures, draw())
+        if reason.kind == "node left":
+            # Nodes leave when they are told to: that cannot become a storm.
+            return 0.0
+        self.losses += 1
+        if self.losses == 1 and reason.kind == "node died":
+            return 0.0
+        return PLACEMENT_BACKOFF.delay(max(1, self.losses - 1), draw())

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import attrs
 
 from actors.arguments import ByValue, by_value
+from actors.errors import BadArgumentsError
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.reference import Reference
@@ -37,6 +39,7 @@ class MethodDefinition:
 
     `idempotent`: running it twice does no harm, so the runtime may repeat a call whose outcome is unknown.
     `concurrent`: runs beside other calls of the same actor instead of in turn.
+    `reentrant`: while it waits for a call that it has made, calls that come back to its actor by that very chain run beside it.
     `in_thread`: a plain `def`; runs in a worker thread, so that it may block.
     `stream`: an async generator; its items travel one by one.
     `options`: how it is called where the call does not say otherwise.
@@ -49,11 +52,29 @@ class MethodDefinition:
     in_thread: bool = False
     stream: bool = False
     options: CallOptions = NO_CALL_OPTIONS
+    reentrant: bool = False
 
     @functools.cached_property
     def by_value(self) -> ByValue:
         """Which of its arguments it wants as values, where callers give references."""
         return by_value(self.function)
+
+    @functools.cached_property
+    def arity(self) -> tuple[int, int]:
+        """How few and how many arguments fit, where all are positional. No number does where some must be named."""
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
+            return sys.maxsize, 0
+        positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        most = sys.maxsize if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
+        return sum(one.default is one.empty for one in positional), most
+
+    def check(self, actor: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Raises BadArgumentsError, which names the parameter, for arguments that do not fit."""
+        try:
+            inspect.signature(self.function).bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise BadArgumentsError(f"{actor}.{self.name} was not called: {error}", actor=actor, method=self.name) from None
 
     def run(
         self, instance: object, args: tuple[object, ...], kwargs: dict[str, object], in_thread: InThread
@@ -124,6 +145,12 @@ class Bound:
         self.moved = False
         """True once the actor was not where `address` says."""
 
+    def _check(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        # Most calls are right, and their number says so: binding them all would make a call a good deal slower.
+        least, most = self.definition.arity
+        if kwargs or not least <= len(args) <= most:
+            self.definition.check(self.address.name, args, kwargs)
+
     def __repr__(self) -> str:
         return f"<method {self.address.name}.{self.definition.name} on {self.address.node}>"
 
@@ -134,7 +161,14 @@ class BoundMethod(Bound, Generic[P, R]):
     __slots__ = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`."""
+        """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`.
+
+        Raises BadArgumentsError at once, before anything is sent, for arguments that do not fit the method as the handle's class has it.
+        """
+        # Inline, for the hot path; see `_check`.
+        least, most = self.definition.arity
+        if kwargs or not least <= len(args) <= most:
+            self.definition.check(self.address.name, args, kwargs)
         return self._caller.call(self, args, kwargs)
 
     def options(self, **changes: Unpack[CallChanges]) -> BoundMethod[P, R]:
@@ -148,6 +182,7 @@ class BoundMethod(Bound, Generic[P, R]):
 
         At most once, in order with other calls from this node. An exception in the method is logged where the actor runs.
         """
+        self._check(args, kwargs)
         return self._caller.send(self, args, kwargs)
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Reference[R]]:
@@ -157,6 +192,7 @@ class BoundMethod(Bound, Generic[P, R]):
         included, becomes known through the reference. No deadline of the caller's covers the call, but for its own `timeout`. Until the
         reference is handed on, the call is made again like any that certainly did not run; then it stays with the owner that was told.
         """
+        self._check(args, kwargs)
         return self._caller.remote(self, args, kwargs)
 
 
@@ -172,7 +208,8 @@ class BoundStream(Bound, Generic[P, T]):
     __slots__ = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
-        """The items: `async for item in handle.scan(1)`, or `async with handle.scan(1) as items`."""
+        """The items: `async for item in handle.scan(1)`, or `async with handle.scan(1) as items`. Raises BadArgumentsError like a call."""
+        self._check(args, kwargs)
         return self._caller.stream(self, args, kwargs)
 
     def options(self, **changes: Unpack[StreamChanges]) -> BoundStream[P, T]:
@@ -270,15 +307,25 @@ def method(function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Method[P
 @overload
 def method(function: Callable[Concatenate[Any, P], R], /) -> Method[P, R]: ...
 @overload
-def method(*, idempotent: bool = False, concurrent: bool = False, **options: Unpack[CallChanges]) -> MethodDecorator: ...
 def method(
-    function: Callable[..., Any] | None = None, /, *, idempotent: bool = False, concurrent: bool = False, **options: Unpack[CallChanges]
+    *, idempotent: bool = False, concurrent: bool = False, reentrant: bool = False, **options: Unpack[CallChanges]
+) -> MethodDecorator: ...
+def method(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    idempotent: bool = False,
+    concurrent: bool = False,
+    reentrant: bool = False,
+    **options: Unpack[CallChanges],
 ) -> Any:
     """Mark a method of an `Actor` as callable from outside.
 
     `async def` runs on the node's event loop; plain `def` runs in a worker thread, so it may block. An `async def` that yields, annotated
     as `AsyncIterator[...]` or `AsyncGenerator[...]`, is a stream. One call, or stream, at a time per actor, in order, unless
-    `concurrent=True`. `idempotent=True` allows the runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are
+    `concurrent=True`. With `reentrant=True` its turn is open to calls that it waits for itself: where it awaits another actor, and that one
+    calls back, the call back runs beside it instead of being refused with `CallCycleError` (call-chain reentrancy, as Orleans has it).
+    `idempotent=True` allows the runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are
     defaults for every call of it. Raises TypeError for what cannot be a method, and for a stream that is to be repeated.
     """
 
@@ -304,6 +351,7 @@ def method(
                 stream=stream,
                 # The shared object where nothing was said: callers tell the short way by it.
                 options=CallOptions(**options) if options else NO_CALL_OPTIONS,
+                reentrant=reentrant,
             )
         )
 

@@ -54,7 +54,11 @@ class Spawner(Protocol):
         ...
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """The handle of the actor that has the name already, or of a new one. Arguments count only for a new one."""
+        """The handle of the actor that has the name already, once it has started, or of a new one. Arguments count only for a new one.
+
+        Raises what `spawn` does, but for `NameTakenError`: its start may be somebody else's, and fails for all who wait for it. Raises
+        `ClassMismatchError` if the actor that has the name is none of class `actor`.
+        """
         ...
 
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
@@ -85,7 +89,10 @@ class NodeInterface(Spawner, Protocol):
     @overload
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
-        """The handle of the actor of this name, wherever it runs. Raises `ActorNotFoundError`."""
+        """The handle of the actor of this name, wherever it runs.
+
+        Raises `ActorNotFoundError`, and `ClassMismatchError` if it is none of class `actor`.
+        """
         ...
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, TypedDict, get_args
+from typing import Literal, TypedDict, TypeVar, get_args
 
 import attrs
 
 from actors.messages import message
 from actors.retry import RetryPolicy
+
+T = TypeVar("T")
 
 Isolation = Literal["none", "process"]
 Placement = Literal["spread", "pack"]
@@ -30,19 +32,40 @@ def _positive_seconds(instance: object, attribute: attrs.Attribute[float | None]
         raise ValueError(f"{attribute.name} must be a positive number of seconds, not {value!r}; leave it out for no limit")
 
 
-def _name(instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
+def _positive_count(instance: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
     if value is None:
         return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{attribute.name} must be a whole number or None, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{attribute.name} must be at least 1, not {value!r}")
+
+
+def check_name(what: str, value: object) -> None:
+    """Raises TypeError or ValueError, which call it `what`, for what cannot be the name of an actor or of a node."""
     if not isinstance(value, str):
-        raise TypeError(f"{attribute.name} must be a str or None, not {value!r}")
+        raise TypeError(f"{what} must be a str or None, not {value!r}")
     if not value or value != value.strip() or value.startswith("@") or any(ord(c) < 32 for c in value) or len(value) > 255:
         raise ValueError(
-            f"{attribute.name}={value!r} is not a usable name: 1 to 255 characters, none of control, no spaces at the ends, no leading '@'"
+            f"{what}={value!r} is not a usable name: 1 to 255 characters, none of control, no spaces at the ends, no leading '@'"
         )
 
 
-def _labels(pairs: Mapping[str, str]) -> dict[str, str]:
-    labels = dict(pairs)
+def _name(instance: object, attribute: attrs.Attribute[str | None], value: str | None) -> None:
+    if value is not None:
+        check_name(attribute.name, value)
+
+
+def _copied(what: str, pairs: Mapping[str, T]) -> dict[str, T]:
+    given: object = pairs
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} are a mapping, not {given!r}")
+    return dict(pairs)
+
+
+def checked_labels(pairs: Mapping[str, str]) -> dict[str, str]:
+    """A copy of the labels of a node, or of those that an actor asks for. Raises TypeError for what cannot be any."""
+    labels = _copied("labels", pairs)
     for key, value in labels.items():
         texts: tuple[object, object] = (key, value)
         if not all(isinstance(text, str) for text in texts):
@@ -50,8 +73,9 @@ def _labels(pairs: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
-def _resources(amounts: Mapping[str, float]) -> dict[str, float]:
-    resources = dict(amounts)
+def checked_resources(amounts: Mapping[str, float]) -> dict[str, float]:
+    """A copy of the amounts that a node has, or that an actor takes. Raises TypeError or ValueError for what cannot be any."""
+    resources = _copied("resources", amounts)
     for name, amount in resources.items():
         given: tuple[object, object] = (name, amount)
         if not isinstance(given[0], str) or isinstance(given[1], bool) or not isinstance(given[1], int | float):
@@ -93,6 +117,7 @@ class SpawnChanges(CallChanges, total=False):
     resources: Mapping[str, float]
     placement: Placement | None
     mailbox_limit: int
+    thread_limit: int | None
     idle_timeout: float | None
     isolation: Isolation
     memory_limit: int | None
@@ -138,6 +163,7 @@ class SpawnOptions(CallOptions):
     `placement`: of several nodes that fit, "spread" takes the one with the fewest actors, "pack" the one with the most; None: this node if
     it fits and nothing else was asked for, or for supervised children "spread".
     `mailbox_limit`: calls that may wait at the actor; more are refused with `MailboxFullError`.
+    `thread_limit`: plain `def` methods of the actor that may run at once, each in a thread, if they are concurrent; more wait. None: 40.
     `idle_timeout`: seconds without a call after which the actor is stopped, with the reason "idle"; at most twice as many pass.
     `isolation`: "none", or "process" for a process of its own, which can crash, hang or be killed alone.
     `memory_limit`: bytes of address space that this process may have, only with isolation="process"; None: what the system grants.
@@ -145,10 +171,11 @@ class SpawnOptions(CallOptions):
 
     name: str | None = attrs.field(default=None, validator=_name)
     on: str | None = attrs.field(default=None, validator=_name)
-    labels: Mapping[str, str] = attrs.field(factory=dict, converter=_labels)
-    resources: Mapping[str, float] = attrs.field(factory=dict, converter=_resources)
+    labels: Mapping[str, str] = attrs.field(factory=dict, converter=checked_labels)
+    resources: Mapping[str, float] = attrs.field(factory=dict, converter=checked_resources)
     placement: Placement | None = attrs.field(default=None, validator=attrs.validators.optional(_placement))
     mailbox_limit: int = attrs.field(default=DEFAULT_MAILBOX_LIMIT, validator=[attrs.validators.instance_of(int), attrs.validators.ge(1)])
+    thread_limit: int | None = attrs.field(default=None, validator=_positive_count)
     idle_timeout: float | None = attrs.field(default=None, validator=_positive_seconds)
     isolation: Isolation = attrs.field(default="none", validator=attrs.validators.in_(get_args(Isolation)))
     memory_limit: int | None = attrs.field(default=None, validator=_memory_limit)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 import attrs
 
-from actors.intensity import RestartIntensity
+from actors.intensity import RestartDelay, RestartIntensity
 from actors.supervision import (
     Answer,
     AutomaticShutdown,
@@ -24,6 +24,7 @@ from actors.supervision import (
     ChildView,
     Effect,
     Exit,
+    ExitKind,
     ExitReason,
     Forgotten,
     Phase,
@@ -47,7 +48,7 @@ class _Child:
     rule: ChildRule
     state: ChildState = "stopped"
     restarts: int = 0
-    failures: int = 0
+    delay: RestartDelay = attrs.Factory(RestartDelay)
     running_since: float = -math.inf
     due: float | None = None
     last_exit: ExitReason | None = None
@@ -89,7 +90,8 @@ class RestartMachine:
     `strategy`: what is restarted with a failed child: itself alone, all, or it and those started after it. More than `intensity` restarts
     within `period` seconds, each at the time of the exit or failed start that called for it, and it stops its children and ends with
     "shutdown". `automatic_shutdown`: it does so too when a significant child ended by itself, any or the last of all.
-    `backoff`: waits before restarts, with `draw` (a function that gives a number in [0, 1)) for their jitter.
+    `backoff`: waits before restarts, with `draw` (a function that gives a number in [0, 1)) for their jitter. What says nothing about a
+    child, because its node died or left or none fits, counts as no restart; `PLACEMENT_BACKOFF` bounds those.
 
     A start that goes on when the supervisor is stopped is stopped first, being nobody's foundation yet; OTP would wait for it.
     Raises TypeError or ValueError for what makes no sense, naming the child where it is one's.
@@ -132,12 +134,39 @@ class RestartMachine:
 
     def children(self) -> list[ChildView]:
         """All children in the order of their start."""
-        work = self._work
-        coming = set() if work is None or work.kind != "restart" else {self._outstanding, *work.starts}
+        coming = self._coming()
         return [
             ChildView(c.rule, "restarting" if id in coming and c.state in ("starting", "stopped") else c.state, c.restarts, c.last_exit)
             for id, c in self._children.items()
         ]
+
+    def rests(self, id: str) -> bool:
+        """True if the child has no actor, and none is to come by itself."""
+        child = self._children.get(id)
+        return child is not None and child.state == "stopped" and not self.waits(id)
+
+    def waits(self, id: str) -> bool:
+        """True if the child has no actor at the moment, and it is not decided that this stays so."""
+        child = self._children.get(id)
+        if child is None or child.state in ("starting", "running", "stopping"):
+            return False
+        if child.state != "stopped":
+            return True
+        # One for one, nobody is restarted with another.
+        return self._strategy != "one-for-one" and id in self._coming()
+
+    def _coming(self) -> set[str]:
+        """The children that are being restarted, with those that wait for it as members of their groups."""
+        work = self._work
+        coming: set[str] = set()
+        if work is not None and work.kind == "restart":
+            coming.update(work.starts)
+            if self._outstanding is not None:
+                coming.add(self._outstanding)
+        for child in self._children.values():
+            if child.state == "restarting":
+                coming.update(each.rule.id for each in self._group(child))
+        return coming
 
     def start(self, now: float) -> list[Effect]:
         """Start all children, in order. Raises RuntimeError if it was started before."""
@@ -189,10 +218,11 @@ class RestartMachine:
         child.last_exit = reason
         assert work is not None
         if work.kind == "boot":
-            self._shut_down(ExitReason("start failed", f"child {id!r} did not start: {reason}", reason.traceback))
+            # A supervisor whose child has no node has none itself, as it were: its own supervisor tries again.
+            kind: ExitKind = "start failed" if reason.is_failure else "not placed"
+            self._shut_down(ExitReason(kind, f"child {id!r} did not start: {reason}", reason.traceback))
         elif work.kind == "restart":
             child.state = "restarting"
-            child.failures += 1
             self._wait_in_line(child, "restart failed", now)
         else:
             assert work.request is not None
@@ -214,6 +244,20 @@ class RestartMachine:
             return self.stopped(id)
         child.state = "exited"
         self._wait_in_line(child, "exit", now)
+        return self._advance()
+
+    def lost(self, ids: Collection[str], reason: ExitReason, now: float) -> list[Effect]:
+        """These running children have ended in one moment, with the node that they were on: one event, known before anything follows.
+
+        So what is restarted together is restarted once, and none of them is stopped as if it lived. Ignored for those that do not run.
+        """
+        self._tick(now)
+        gone = [child for id, child in self._children.items() if id in ids and child.state == "running"]
+        for child in gone:
+            child.last_exit = reason
+            child.state = "exited"
+            # In the order of their start: in rest-for-one the first takes those after it along, whose own events are void then.
+            self._wait_in_line(child, "exit", now)
         return self._advance()
 
     def stopped(self, id: str) -> list[Effect]:
@@ -373,9 +417,7 @@ class RestartMachine:
         reason = child.last_exit
         assert reason is not None
         if child.rule.restart == "permanent" or (child.rule.restart == "transient" and not reason.is_normal):
-            if self._backoff is not None and now - child.running_since >= self._backoff.calm:
-                child.failures = 0
-            child.failures += reason.is_failure
+            child.delay.ran(now - child.running_since, self._backoff)
             self._consider_restart(child, now)
             return
         self._rest(child)
@@ -388,13 +430,13 @@ class RestartMachine:
         return not any(child.rule.significant and child.state != "stopped" for child in self._children.values())
 
     def _consider_restart(self, child: _Child, now: float) -> None:
-        """Count a restart after a failure; give up if that makes too many, else begin it, at once or after its wait."""
+        """Count a restart, if the child itself has failed; give up if that makes too many, else begin it, at once or after its wait."""
         last = child.last_exit or ExitReason("normal")
         if last.is_failure and not self.intensity.allows(now):
             self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, last), last.traceback))
             return
         child.state = "restarting"
-        delay = 0.0 if self._backoff is None or not last.is_failure else self._backoff.delay(child.failures, self._draw())
+        delay = child.delay.next(last, self._backoff, self._draw)
         if delay > 0:
             others = [each.rule.id for each in self._group(child) if each is not child]
             self._work = _Work("hold", stops=others, child=child.rule.id, at=now + delay)

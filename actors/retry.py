@@ -3,7 +3,9 @@
 Pure: times are seconds on any monotonic clock, chance comes in as a number. Three parts, each of its own:
 
 - `RetryPolicy` is what a user says: how many retries, how long between them.
-- `RetryBudget` is kept per target and stops retries while most calls to it fail (gRPC's proposal A6, "retry throttling").
+- `RetryBudget` is kept per target and stops retries while most calls to it fail (gRPC's proposal A6, "retry throttling"). What certainly
+  did not run is free, as A6's transparent retries are, unless its target turned it away for having too much to do; and however many calls
+  fail by one death, that is one failure.
 - `RetrySchedule` is one call's history: it is told of each failed attempt and decides `Retry` or `GiveUp`.
 
 What certainly did not run may always be repeated. What may have run is repeated only if the method is idempotent or the policy says so:
@@ -24,13 +26,15 @@ from actors.errors import (
     ActorNotFoundError,
     AlreadyAppliedError,
     BadArgumentsError,
+    CallCycleError,
     CallTimeoutError,
+    ClassMismatchError,
+    MailboxFullError,
     MethodNotFoundError,
     NodeNotFoundError,
     NotAMemberError,
     Outcome,
     RemoteError,
-    SelfCallError,
 )
 from actors.messages import import_path, message
 
@@ -43,8 +47,22 @@ SHORTEST_WAIT: Final = 0.001
 _LONGEST_ATTEMPT: Final = 16.0
 """Times an `attempt_timeout`, with its back-off."""
 
-_POINTLESS: Final = (ActorNotFoundError, BadArgumentsError, MethodNotFoundError, NodeNotFoundError, NotAMemberError, SelfCallError)
+_POINTLESS: Final = (
+    ActorNotFoundError,
+    BadArgumentsError,
+    CallCycleError,
+    ClassMismatchError,
+    MethodNotFoundError,
+    NodeNotFoundError,
+    NotAMemberError,
+)
 """Refusals that a repeat can only meet again, so soon that waiting helps nobody."""
+
+BUDGET_TOKENS: Final = 10.0
+"""Of a target's retry budget, where a policy does not say otherwise."""
+
+_INCIDENTS_KEPT: Final = 8
+"""Latest deaths of a target that a budget remembers: calls that failed by the same one may learn it at different times."""
 
 
 def check_number(name: str, value: object, *, least: float = 0.0, most: float = math.inf, above: bool = False) -> None:
@@ -116,6 +134,8 @@ class RetryPolicy:
     there is much of it must not become more by being repeated.
     `repeat_unknown`: True repeats a call of unknown outcome although its method is not marked idempotent.
     `retry_on`: exception classes (kept as import paths, so that a policy can be sent) that are worth a retry when the method raises them.
+    `budget`: tokens of the `RetryBudget` that this node keeps for each target; None for no budget, so that only `max_retries` bounds the
+    repeats of a call.
 
     Raises TypeError or ValueError, naming the field and the value, for what makes no sense.
     """
@@ -129,6 +149,7 @@ class RetryPolicy:
     attempt_backoff: float = 1.0
     repeat_unknown: bool = False
     retry_on: tuple[str, ...] = attrs.field(default=(), converter=_error_paths)
+    budget: float | None = BUDGET_TOKENS
 
     def __attrs_post_init__(self) -> None:
         check_whole_number("max_retries", self.max_retries)
@@ -141,6 +162,8 @@ class RetryPolicy:
         check_number("attempt_backoff", self.attempt_backoff, least=1.0)
         if not isinstance(self.repeat_unknown, bool):
             raise TypeError(f"repeat_unknown must be True or False, not {self.repeat_unknown!r}")
+        if self.budget is not None:
+            check_number("budget", self.budget, above=True)
 
     def delay(self, attempt: int, draw: float) -> float:
         """Seconds to wait after failed attempt number `attempt` (1 is the first) before the next one.
@@ -181,13 +204,14 @@ class RetryBudget:
     Counts in thousandths, as gRPC does, so that tenths add up.
     """
 
-    __slots__ = ("_left", "_most", "_per_success")
+    __slots__ = ("_incidents", "_left", "_most", "_per_success")
 
-    def __init__(self, *, tokens: float = 10.0, per_success: float = 0.1) -> None:
+    def __init__(self, *, tokens: float = BUDGET_TOKENS, per_success: float = 0.1) -> None:
         check_number("tokens", tokens, above=True)
         check_number("per_success", per_success)
         self._most = self._left = round(tokens * 1000)
         self._per_success = round(per_success * 1000)
+        self._incidents: deque[object] = deque(maxlen=_INCIDENTS_KEPT)
 
     @property
     def tokens(self) -> float:
@@ -203,9 +227,16 @@ class RetryBudget:
         """An attempt was answered."""
         self._left = min(self._most, self._left + self._per_success)
 
-    def failed(self) -> None:
-        """An attempt failed in a way that a retry might mend."""
+    def failed(self, incident: object = None) -> None:
+        """An attempt failed in a way that a retry might mend. What fails by one `incident`, a death for example, counts once together."""
+        if incident is not None:
+            if incident in self._incidents:
+                return
+            self._incidents.append(incident)
         self._left = max(0, self._left - 1000)
+
+    def __str__(self) -> str:
+        return f"{self.tokens:g} of {self._most / 1000:g} tokens are left, and retries need more than half"
 
 
 @attrs.frozen
@@ -303,11 +334,20 @@ class RetrySchedule:
         return True
 
     def failed(
-        self, outcome: Outcome, error: BaseException, now: float, draw: float, budget: RetryBudget | None = None, *, uncounted: bool = False
+        self,
+        outcome: Outcome,
+        error: BaseException,
+        now: float,
+        draw: float,
+        budget: RetryBudget | None = None,
+        *,
+        uncounted: bool = False,
+        incident: object = None,
     ) -> Decision:
         """Note that the running attempt ended with `error` at `now`, and decide what follows.
 
-        `draw` in [0, 1) picks the point in the jitter band. `budget` is the target's; it is charged here. `uncounted`: the actor is being
+        `draw` in [0, 1) picks the point in the jitter band. `budget` is the target's; it is charged here, once for all attempts that failed
+        by one `incident` (any hashable value, None for a failure of its own). `uncounted`: the actor is being
         restarted or placed, so the wait uses up neither a retry nor a token; only an attempt that was not executed can be of that kind,
         for others ValueError is raised.
         """
@@ -323,7 +363,9 @@ class RetrySchedule:
         self._counted += 1
         self._waits = 0
         repeatable = self._may_repeat(outcome, error)
-        self._charge(budget, outcome, error, repeatable)
+        free = outcome == "not executed" and not isinstance(error, MailboxFullError)
+        if budget is not None and not free:
+            self._charge(budget, outcome, repeatable, incident)
         if not repeatable:
             return GiveUp("not repeatable")
         if self._counted > self.policy.max_retries:
@@ -331,9 +373,21 @@ class RetrySchedule:
         at = now + self.policy.delay(self._counted, draw)
         if at >= self.deadline:
             return GiveUp("deadline")
-        if budget is not None and not budget.allows_retries:
+        if budget is not None and not free and not budget.allows_retries:
             return GiveUp("budget used up")
         return Retry(at)
+
+    def explain(self, decision: GiveUp, budget: RetryBudget | None) -> str:
+        """Why the policy makes no further attempt, as a part of a sentence, with what to do about it."""
+        if decision.why == "retries used up":
+            return f"its RetryPolicy allows {self.policy.max_retries}"
+        if decision.why == "budget used up":
+            return f"the retry budget of its target is used up: {budget}; RetryPolicy(budget=None) repeats regardless"
+        if decision.why == "deadline":
+            return "its time is over, or would be before the next attempt"
+        if self._outcome == "unknown":
+            return "what may have run is repeated only if the method is idempotent or its RetryPolicy says repeat_unknown=True"
+        return "a repeat would meet the same" if self._outcome == "not executed" else "its RetryPolicy does not list that in retry_on"
 
     def history(self) -> str:
         """The attempts as text, one a line, for the error that the caller gets."""
@@ -349,14 +403,12 @@ class RetrySchedule:
             return (self.idempotent or self.policy.repeat_unknown) and not isinstance(error, AlreadyAppliedError)
         return self.policy.repeats_raised(error)
 
-    def _charge(self, budget: RetryBudget | None, outcome: Outcome, error: BaseException, repeatable: bool) -> None:
-        if budget is None or isinstance(error, _POINTLESS):
-            return
+    def _charge(self, budget: RetryBudget, outcome: Outcome, repeatable: bool, incident: object) -> None:
         if outcome == "raised" and not repeatable:
             # The target answered, as it should: the failure is the method's own.
             budget.succeeded()
         else:
-            budget.failed()
+            budget.failed(incident)
 
     def _wait(self, now: float, draw: float) -> Decision:
         left = self.deadline - now

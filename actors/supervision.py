@@ -27,6 +27,7 @@ ExitKind = Literal[
     "node died",
     "node left",
     "start failed",
+    "not placed",
     "idle",
     "killed",
     "no such actor",
@@ -62,7 +63,11 @@ def check_word(what: str, word: object, words: object) -> None:
 @message
 @attrs.frozen
 class ExitReason:
-    """Why an actor ended. `text` says more for people, `traceback` where it was raised; both may be empty."""
+    """Why an actor ended, or did not start. `text` says more for people, `traceback` where it was raised; both may be empty.
+
+    "not placed": it was not started, because no node fitted, or the node or the store was away. "killed": it was ended without its
+    `on_stop`, or because it did not stop in its time.
+    """
 
     kind: ExitKind
     text: str = ""
@@ -78,8 +83,13 @@ class ExitReason:
 
     @property
     def is_failure(self) -> bool:
-        """False for what was meant to happen to the child's node: a move to another counts as no restart."""
-        return self.kind != "node left"
+        """False for what says nothing about the actor, but about its node or the store: a restart for it uses up no intensity."""
+        return self.kind not in ("node died", "node left", "not placed")
+
+    @property
+    def is_passed_on(self) -> bool:
+        """True for the ends that stop what is linked to the actor. One whose node left in order is only moved."""
+        return not self.is_normal and self.kind != "node left"
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" if self.text else self.kind
@@ -140,6 +150,12 @@ class RestartBackoff:
         return growing_delay(failures, draw, initial=self.initial_delay, factor=self.backoff, most=self.max_delay, jitter=self.jitter)
 
 
+PLACEMENT_BACKOFF = RestartBackoff(initial_delay=0.1, backoff=2.0, max_delay=5.0, jitter=0.2, calm=60.0)
+"""Between the restarts of a child that says nothing about: its first is immediate. It bounds what no intensity bounds: a child that takes
+its nodes down with it, and children for which there is no node. At most 5 s, for that is how late a node that has come back is used.
+"""
+
+
 @attrs.frozen
 class Start:
     """Start the child; answer with `started`, `ignored` or `start_failed`. A `Stop` of it may come first."""
@@ -172,7 +188,7 @@ class Forgotten:
 
 @attrs.frozen
 class Answer:
-    """What came of a request. `reason` is there for "start failed"."""
+    """The answer to a request. `reason` is there for "start failed"."""
 
     request: object
     reply: Reply

@@ -6,8 +6,8 @@ joins two actors' fates, both ways. The semantics are those of Erlang's monitors
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol
 
 import attrs
 
@@ -16,6 +16,8 @@ from actors.supervision import ExitReason
 
 if TYPE_CHECKING:
     from actors.actor import ActorContext
+
+P = ParamSpec("P")
 
 
 @message
@@ -78,14 +80,21 @@ class ActorGroups(Protocol):
         ...
 
 
+def hook(function: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, Any]:
+    """A method that the runtime calls, and that users may override with an `async def` or a plain `def`: no narrower type admits both."""
+    return function
+
+
 class Observing:
     """What every actor can do besides answering calls; a part of `actors.Actor`."""
 
     handles_exits: ClassVar[bool] = False
     """True: the end of a linked actor, a normal one as well, is told by `on_ended` instead of stopping this one."""
 
+    @hook
     async def on_ended(self, notice: Ended) -> None:
-        """An actor that this one watches, or is linked to while `handles_exits`, has ended. Run in its turn, like a method.
+        """An actor that this one watches, or is linked to while `handles_exits`, has ended. Run in its turn, like a method: a plain `def`
+        in a thread.
 
         An exception here ends the actor, as one in a task of its own does: nobody else would learn of it.
         """
@@ -105,7 +114,7 @@ class Observing:
         watch.cancel()
 
     async def link(self, handle: object) -> None:
-        """Join fates: when either actor ends abnormally (see `ExitReason.is_normal`), the other is stopped with the same reason.
+        """Join fates: when either actor ends abnormally (see `ExitReason.is_passed_on`), the other is stopped with the same reason.
 
         Also when a node dies. One with `handles_exits` gets `on_ended` instead. Linking to an actor that is dead ends this one, or tells
         it, at once. Two actors have one link at most; linking to oneself does nothing. Waits while the other's node cannot be reached.

@@ -1,6 +1,7 @@
 """A pipeline that counts the words of files, and survives the death of a worker, of a whole supervisor and of a node."""
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -113,4 +114,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("understudy").setLevel(logging.CRITICAL)  # What dies below dies on purpose, and the log would tell of it.
     trio.run(main)

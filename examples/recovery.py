@@ -1,5 +1,7 @@
 """Kill the process of a supervised actor: it comes back elsewhere with the state it saved, and its old handle still works."""
 
+import logging
+
 import trio
 
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
@@ -37,4 +39,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("understudy").setLevel(logging.CRITICAL)  # The process below is killed on purpose, and the log would tell of it.
     trio.run(main)

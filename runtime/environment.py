@@ -6,18 +6,29 @@ seeded generator. Product code outside this module never touches `time`, `random
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import FrameType
 from typing import Protocol, TypeVar
 
 import attrs
 import trio
 
 from runtime.liveness import has_ended, host_identity, process_start
+from runtime.user_errors import Ran
 
 T = TypeVar("T")
+
+logger = logging.getLogger("understudy.node")
+
+OWN_THREADS = 40
+"""Threads that the runtime's own work on disks and files may take at once."""
 
 
 @attrs.frozen
@@ -32,6 +43,10 @@ class Process:
 def real_seconds() -> float:
     """The machine's own clock, where time is virtual: to say how long something took."""
     return time.perf_counter()
+
+
+LookAtStack = Callable[[], FrameType | None]
+"""What the thread of an event loop runs at this moment, the innermost frame; None if that cannot be told."""
 
 
 class Environment(Protocol):
@@ -61,8 +76,25 @@ class Environment(Protocol):
         """True only if it is certain that `process` runs no more, which nobody on another host can say."""
         ...
 
-    async def in_thread(self, function: Callable[[], T]) -> T:
-        """Run what blocks beside the event loop. It is waited for even when cancelled: a thread cannot be stopped."""
+    async def in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False) -> T:
+        """Run what blocks beside the event loop. `limiter`: how many such may run at once; None: as many as the runtime's own are allowed.
+
+        It is waited for even when cancelled, because a thread cannot be stopped; with `abandon` it is left to itself.
+        """
+        ...
+
+    def run_beside(self, function: Callable[[Environment, LookAtStack], Awaitable[None]]) -> Beside | None:
+        """Run `function` in an event loop of its own that goes on while the caller's is blocked: with an environment for that loop, on the
+        same clock, and a way to see what the caller's loop runs. None where there is no such loop: then nothing is run.
+        """
+        ...
+
+
+class Beside(Protocol):
+    """An event loop beside another, while it runs."""
+
+    async def end(self) -> None:
+        """Cancel what it runs, and wait for its end, bounded in time."""
         ...
 
 
@@ -71,6 +103,7 @@ class SystemEnvironment:
 
     def __init__(self) -> None:
         self._generator = random.Random(os.urandom(16))
+        self._limiter = trio.CapacityLimiter(OWN_THREADS)
 
     def now(self) -> float:
         """See `Environment.now`; must be called inside `trio.run`."""
@@ -96,6 +129,64 @@ class SystemEnvironment:
         """See `Environment.has_ended`."""
         return bool(process.host) and process.host == host_identity() and has_ended(process.pid, process.started)
 
-    async def in_thread(self, function: Callable[[], T]) -> T:
+    async def in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False) -> T:
         """See `Environment.in_thread`."""
-        return await trio.to_thread.run_sync(function)
+        # Never trio's default limiter: users' own `trio.to_thread.run_sync` counts with that, and may block for ever.
+        return (await trio.to_thread.run_sync(Ran, function, limiter=limiter or self._limiter, abandon_on_cancel=abandon)).value()
+
+    def run_beside(self, function: Callable[[Environment, LookAtStack], Awaitable[None]]) -> Beside | None:
+        """See `Environment.run_beside`: a thread, which ends with the process whatever it does."""
+        clock = trio.lowlevel.current_clock()
+        if type(clock).__name__ != "SystemClock":
+            # Time is virtual, and does not pass in threads.
+            return None
+        return _Thread(clock, partial(function, SystemEnvironment(), partial(_frame_of, threading.get_ident())))
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    return sys._current_frames().get(thread)
+
+
+END_SECONDS = 1.0
+"""How long the end of a loop beside is waited for."""
+
+
+class _Thread:
+    """A thread with an event loop, whose clock is the one of the loop that starts it: trio's is the machine's, plus a number."""
+
+    def __init__(self, clock: trio.abc.Clock, main: Callable[[], Awaitable[None]]) -> None:
+        self._scope = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, args=(clock, main), name="beside the event loop", daemon=True)
+        self._thread.start()
+
+    def _run(self, clock: trio.abc.Clock, main: Callable[[], Awaitable[None]]) -> None:
+        try:
+            trio.run(self._main, main, clock=clock)
+        except Exception:
+            # The loop that it runs beside goes on, as it did before there were two.
+            logger.exception("the event loop that was to watch the node's has ended")
+
+    async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
+        with self._lock:
+            self._token = trio.lowlevel.current_trio_token()
+            if self._ended:
+                return
+        try:
+            with self._scope:
+                await main()
+        finally:
+            # Also if it raises: a loop that has ended can be told nothing any more.
+            with self._lock:
+                self._token = None
+
+    async def end(self) -> None:
+        """See `Beside.end`."""
+        with self._lock:
+            self._ended = True
+            if self._token is not None:
+                self._token.run_sync_soon(self._scope.cancel)
+        with trio.move_on_after(END_SECONDS):
+            await trio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))

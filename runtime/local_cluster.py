@@ -11,15 +11,18 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import cbor2
 import trio
 
-from actors.errors import NodeNotFoundError
+from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
+from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
 from runtime.opening import open_node
-from runtime.processes import ChildProcess, ExitStatus, ForkServer, open_fork_server
+from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer, open_fork_server
 from runtime.processes.collector import settle_collector
 
 PRELOADED = ("runtime.local_cluster", "actors")
@@ -49,8 +52,8 @@ class NodeProcess:
         return self._child.exit_status is None
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL), as a crash would."""
-        self._child.send_signal(signal.SIGKILL)
+        """End the process at once (SIGKILL), as a crash would. When this returns it runs no more, and answers no further call."""
+        self._child.kill()
 
     def pause(self) -> None:
         """Stop the process from running (SIGSTOP) until `resume`."""
@@ -82,12 +85,23 @@ class LocalCluster:
         self._next = 1
 
     @property
+    def address(self) -> str:
+        """`HOST:PORT` of the founding node. This user's commands find the cluster without it if it is the only one that is open."""
+        return self.node.address
+
+    @property
     def processes(self) -> Mapping[str, NodeProcess]:
         """The node processes started so far, by node name; those that have ended included."""
         return dict(self._processes)
 
-    async def start_node(self, name: str | None = None, *, labels: Mapping[str, str] | None = None) -> NodeProcess:
-        """Start one more node and wait until it has joined; `name` defaults to the next of `worker-1`, `worker-2`, ..."""
+    async def start_node(
+        self, name: str | None = None, *, labels: Mapping[str, str] | None = None, blocked_limit: float = BLOCKED_LIMIT_SECONDS
+    ) -> NodeProcess:
+        """Start one more node and wait until it has joined; `name` defaults to the next of `worker-1`, `worker-2`, ...
+
+        `blocked_limit`: see `open_node`. Raises `JoinError`, which says why it could not, and `NotAMemberError` after the cluster's block.
+        """
+        self.node.lifetime.check()
         if name is None:
             name = f"worker-{self._next}"
             self._next += 1
@@ -98,10 +112,16 @@ class LocalCluster:
             "cluster": self.node.cluster,
             "secret": self.node.secret,
             "labels": dict(labels or {}),
+            "blocked_limit": blocked_limit,
+            "call_timeout": self.node.station.caller.call_timeout,
             "level": logging.getLogger("understudy").getEffectiveLevel(),
         }
         child = await self._server.start("runtime.local_cluster:run_node", cbor2.dumps(settings), name)
-        await child.ready()
+        try:
+            await child.ready()
+        except ChildDiedError as error:
+            why = error.last_lines[-1] if error.last_lines else error.exit_status.describe()
+            raise JoinError(f"node {name} did not join: {why}") from error
         process = self._processes[name] = NodeProcess(child)
         return process
 
@@ -125,46 +145,65 @@ class LocalCluster:
 
 @asynccontextmanager
 async def open_local_cluster(
-    nodes: int = 2, *, cluster: str = "local", store: str | None = None, on_line: Callable[[str, str], None] | None = None
+    nodes: int = 2,
+    *,
+    cluster: str = "local",
+    store: str | None = None,
+    call_timeout: float | None = None,
+    on_line: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Start `nodes` node processes called `worker-1`, `worker-2`, ... around a founding node in this process.
 
     Actor classes of the script itself can be used: the processes import the same file, without its `if __name__ == "__main__"` part. What
     the processes print comes out here line by line with the node's name in front; `on_line(name, line)` takes the lines instead.
-    `store`: an `etcd://` address to keep the cluster's store in; by default the founding node keeps it. Leaving the block stops all.
+    `store`: an `etcd://` address to keep the cluster's store in; by default the founding node keeps it. `call_timeout`: as for `open_node`,
+    on all nodes. Leaving the block stops all.
+    While it is open, `understudy status` and the other commands of this user find it, and scripts come in with the address and the secret
+    of `cluster.node`.
     """
-    secret = SystemEnvironment().token(32)
+    environment = SystemEnvironment()
+    secret = environment.token(32)
     async with (
         open_fork_server(preload=PRELOADED, on_line=on_line) as server,
-        open_node("driver", cluster=cluster, store=store, secret=secret) as node,
+        open_node("driver", listen="127.0.0.1:0", cluster=cluster, store=store, secret=secret, call_timeout=call_timeout) as node,
     ):
+        announcement = Announcement(node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name)
         opened = LocalCluster(node, server, store)
         async with trio.open_nursery() as starting:
             for _ in range(nodes):
                 starting.start_soon(opened.start_node)
         await node.wait_for(nodes + 1)
-        try:
-            yield opened
-        finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
-                await opened.close()
+        with announced(announcement, environment):
+            try:
+                yield opened
+            finally:
+                with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
+                    await opened.close()
 
 
 def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
     """What a node process does; started by the fork server."""
     settings = cbor2.loads(argument)
     logging.basicConfig(level=settings["level"], format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    trio.run(_serve, settings, report)
+    try:
+        trio.run(_serve, settings, report)
+    except UnderstudyError as error:
+        # One line, and status 1: that the cluster cannot be entered, or gave this node up, is no mistake in the program that a traceback
+        # would show.
+        sys.exit(str(error))
 
 
 async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -> None:
     opening = open_node(
         str(settings["name"]),
+        listen="127.0.0.1:0",
         join=settings["join"],  # type: ignore[arg-type]
         store=settings["store"],  # type: ignore[arg-type]
         cluster=str(settings["cluster"]),
         secret=settings["secret"],  # type: ignore[arg-type]
         labels=settings["labels"],  # type: ignore[arg-type]
+        blocked_limit=settings["blocked_limit"],  # type: ignore[arg-type]
+        call_timeout=settings["call_timeout"],  # type: ignore[arg-type]
     )
     async with opening as node, leaving_on_signals(node):
         settle_collector()

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
@@ -16,21 +17,26 @@ import attrs
 import trio
 
 from actors.errors import JoinError, ListenError
+from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from runtime.environment import Environment, SystemEnvironment
 from runtime.exception_groups import unwrap
 from runtime.faults import Faults
+from runtime.hosting.threads import NODE_THREADS
 from runtime.isolation import IsolationFactory, open_processes
 from runtime.links.transports import Connection, Network, SocketNetwork, is_loopback, split_address, split_host_port
+from runtime.membership.advertising import advertised, check_advertise, default_listen
 from runtime.membership.charter import find_founder, note_founder
 from runtime.membership.coordination import Coordination, Elsewhere, StoreKind, enter_by_member, enter_with_store
 from runtime.membership.members import NodeRecord
 from runtime.membership.secrets import find_secret
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, reach_by_member
 from runtime.node import CLOSE_SECONDS, DRAIN_SECONDS, Node
 from runtime.references.memory.values import MEMORY_BYTES
 from runtime.references.references import MemoryOptions, OnLeave
 from runtime.references.sites import calling_site
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
+from runtime.store.interface import Store
 from runtime.wire.introduction import Introduction, Peer
 
 if TYPE_CHECKING:
@@ -49,6 +55,7 @@ class _Settings:
     name: str | None
     join: str | None
     listen: str
+    advertise: str | None
     cluster: str
     secret: bytes = attrs.field(repr=False)
     labels: dict[str, str]
@@ -62,6 +69,9 @@ class _Settings:
     faults: Faults | None
     memory: MemoryOptions
     trace_references: bool
+    thread_limit: int = attrs.field(validator=attrs.validators.ge(1))
+    blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
+    call_timeout: float | None
 
 
 @attrs.frozen
@@ -100,7 +110,8 @@ async def open_node(
     name: str | None = None,
     *,
     join: str | None = None,
-    listen: str = "127.0.0.1:0",
+    listen: str | None = None,
+    advertise: str | None = None,
     cluster: str = "understudy",
     secret: bytes | str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -116,47 +127,52 @@ async def open_node(
     reference_directory: str | os.PathLike[str] | None = None,
     references_on_leave: OnLeave = "move",
     trace_references: bool = False,
+    thread_limit: int = NODE_THREADS,
+    blocked_limit: float = BLOCKED_LIMIT_SECONDS,
+    call_timeout: float | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving the block drains the node and leaves.
 
-    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT` for other nodes, port 0 for any free one; nodes of the
-    same machine use a Unix socket besides. `secret`: what proves that a peer belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on
-    loopback addresses a secret that all clusters of this user on this machine share. `labels`: for placing actors. `resources`: amounts by
-    name, for members to see.
-    `environment`, `network`, `disk`, `isolation`: what simulated nodes have in the place of the real ones. `faults`: failpoints for tests,
-    see `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`, if it is set.
-    `trace_references`: note the file and line of each `put` and `.remote(...)`, for `understudy refs --where`.
-
-    `data_dir`: a directory in which the founder keeps the cluster's store. Opened again on it, the node comes back under its name and, if
-    its port is free, at its address; the others go on meanwhile. Without it the store is in memory, and ends with the founder.
-    `store`: `etcd://HOST:PORT,HOST:PORT`, for a cluster that keeps its store in etcd: every node is opened with it, and none is special.
-    For its options see `runtime.store.etcd.address`.
-
-    `reference_memory`: bytes of memory that the values of references on this node may take; what is beyond goes to files without names in
-    `reference_directory`, by default TMPDIR or /var/tmp. `references_on_leave`: whether they "move" to other nodes when this one leaves,
-    or are lost, of which those who hold them are told.
-
-    Raises `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, `StoreDataError`, `StoreMismatchError`: what to do next.
+    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT`; port 0 for a free one, host `0.0.0.0` or `[::]` for all
+    addresses; by default `127.0.0.1:0`, or this machine's address on the way to `join` or `store`. `advertise`: `HOST` or `HOST:PORT` that
+    others are told to dial, if it is not what this node listens on. `secret`: proves that a peer belongs to the cluster; without it
+    `UNDERSTUDY_SECRET`, or on loopback addresses one that all clusters of this user on this machine share. `labels`: for placing actors.
+    `resources`: amounts by name, which actors may take. `environment`, `network`, `disk`, `isolation`: for simulated nodes. `faults`: see
+    `runtime.testing`; by default those of `UNDERSTUDY_FAULTS`. `trace_references`: note where each `put` and `.remote(...)` is, for
+    `understudy refs`. `call_timeout`: seconds for calls awaited on this node that have no `timeout`. `thread_limit`: plain methods that may
+    run at once, in threads. `blocked_limit`: seconds for which a blocked loop keeps its membership. `data_dir`: where the founder keeps the
+    cluster's store. Opened again on it, the node comes back under its name and, if its port is free, at its address. Without it the store
+    ends with the founder. `store`: `etcd://HOST:PORT,HOST:PORT` (see `runtime.store.etcd.address`), if the store is there: all nodes give
+    it. `reference_memory`: bytes that values of references may take; others go to files in `reference_directory`, by default TMPDIR or
+    /var/tmp. `references_on_leave`: "move" them to other nodes when this one leaves, or "lose". Raises TypeError or ValueError,
+    `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of
+    the block if the cluster has given the node up. After it the node answers with `NotAMemberError`.
     """
-    _refuse_contradictions(data_dir, join, store)
+    _check(name, cluster, {"join": join, "listen": listen, "advertise": advertise, "store": store}, data_dir)
     environment = environment or SystemEnvironment()
+    wires = network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto")
+    listen = listen or await default_listen(wires, join or store or "")
     settings = _Settings(
         name=name,
         join=join,
         listen=":".join(split_address(listen)),
+        advertise=advertise,
         cluster=cluster,
         secret=find_secret(secret, environment.token, needs_own=not is_loopback(listen)),
-        labels=dict(labels or {}),
-        resources=dict(resources or {}),
+        labels=checked_labels({} if labels is None else labels),
+        resources=checked_resources({} if resources is None else resources),
         data_dir=Path(data_dir) if data_dir is not None else None,
         store=store,
         environment=environment,
-        network=network or SocketNetwork(spin=os.environ.get(SPIN_VARIABLE) or "auto"),
+        network=wires,
         disk=disk or open_file,
         isolation=isolation or open_processes,
         faults=faults or _faults_asked_for(),
         memory=_memory(reference_memory, reference_directory, references_on_leave, shared=network is None),
         trace_references=trace_references,
+        thread_limit=thread_limit,
+        blocked_limit=blocked_limit,
+        call_timeout=CallOptions(timeout=call_timeout).timeout,
     )
     async with _sheltered(settings) as node:
         yield node
@@ -178,17 +194,31 @@ async def _sheltered(settings: _Settings) -> AsyncIterator[Node]:
         raise unwrap(group) from None
 
 
-def _refuse_contradictions(data_dir: object, join: str | None, store: str | None) -> None:
-    if data_dir is not None and (join is not None or store is not None):
+def _check(name: str | None, cluster: str, given: Mapping[str, object], data_dir: object) -> None:
+    """Raises TypeError or ValueError, naming the options that make no sense, by themselves or together."""
+    if name is not None:
+        check_name("name", name)
+    check_name("cluster", cluster)
+    for option, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{option} must be a str or None, not {value!r}")
+    if data_dir is not None and (given["join"] is not None or given["store"] is not None):
         raise ValueError("data_dir is for the node that founds a cluster and keeps its store: leave data_dir out beside join or store")
-    if join is not None and store is not None:
+    if given["join"] is not None and given["store"] is not None:
         raise ValueError("a store leads to its cluster by itself: give join or store, not both")
+    if isinstance(advertise := given["advertise"], str):
+        check_advertise(advertise)
 
 
 def _memory(limit: int, directory: str | os.PathLike[str] | None, on_leave: OnLeave, *, shared: bool) -> MemoryOptions:
     """How values are kept. Not `shared` with simulated nodes, whose processes are all one."""
+    given: object = limit
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"reference_memory is a number of bytes, not {given!r}")
     if limit < 0:
         raise ValueError(f"reference_memory is a number of bytes, not {limit}")
+    if directory is not None and not Path(directory).is_dir():
+        raise ValueError(f"reference_directory={str(directory)!r} is no directory")
     if on_leave not in get_args(OnLeave):
         raise ValueError(f"references_on_leave is one of {', '.join(get_args(OnLeave))}, not {on_leave!r}")
     return MemoryOptions(limit, Path(directory) if directory is not None else None, shared, on_leave)
@@ -226,7 +256,7 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
     process = environment.process()
     record = NodeRecord(
         name=settings.name or (before[0] if before is not None else f"node-{environment.token(4).hex()}"),
-        addresses=(bound, local),
+        addresses=(await advertised(network, bound, settings.advertise, settings.join or settings.store or ""), local),
         host=process.host,
         pid=process.pid,
         started=process.started,
@@ -258,20 +288,39 @@ async def _opened(nursery: trio.Nursery, settings: _Settings) -> AsyncIterator[N
     )
     introduction = Introduction(cluster=settings.cluster, peer=peer)
     node = Node(
-        introduction, settings.secret, environment, network, nursery, coordination, settings.isolation, settings.faults, settings.memory
+        introduction,
+        settings.secret,
+        environment,
+        network,
+        nursery,
+        coordination,
+        settings.isolation,
+        settings.faults,
+        settings.memory,
+        settings.thread_limit,
     )
-    if settings.trace_references:
-        node.station.references.site = calling_site
+    _furnish(node, settings)
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its owner has just dialled.
         door.open(node)
         await node.serve()
+        node.stand_by(settings.blocked_limit, _reach(node, coordination, settings))
         yield node
     finally:
         with trio.CancelScope(shield=True), trio.move_on_after(DRAIN_SECONDS + 2 * CLOSE_SECONDS):
             await node.close()
         if held is not None:
             held.store.close()
+    if node.given_up is not None:
+        # Only here, when the block has ended without an error of its own: a process whose node was given up must not exit with status 0.
+        raise node.given_up
+
+
+def _furnish(node: Node, settings: _Settings) -> None:
+    """What can be said to a node after it is made."""
+    node.station.caller.call_timeout = settings.call_timeout
+    if settings.trace_references:
+        node.station.references.site = calling_site
 
 
 async def _held_store(nursery: trio.Nursery, settings: _Settings) -> _Held | None:
@@ -283,6 +332,32 @@ async def _held_store(nursery: trio.Nursery, settings: _Settings) -> _Held | Non
     if settings.data_dir is None:
         return await _running(nursery, _Held(EmbeddedStore(settings.environment), "embedded"))
     return await _running(nursery, _Held(await EmbeddedStore.on_disk(settings.environment, settings.data_dir, settings.disk), "embedded"))
+
+
+def _reach(node: Node, coordination: Coordination, settings: _Settings) -> Reach | None:
+    """The way to the store from another event loop of this process; None if the node serves the store itself, or there is no such way."""
+    if coordination.kind == "etcd":
+        return partial(_reach_etcd, coordination.address if settings.store is None else settings.store, settings)
+    network = settings.network.beside()
+    if coordination.peer is None or network is None:
+        return None
+    return partial(reach_by_member, node.store_peer, coordination.identity, settings.cluster, settings.secret, network)
+
+
+@asynccontextmanager
+async def _reach_etcd(address: str, settings: _Settings, environment: Environment) -> AsyncIterator[Store]:
+    held = _etcd(address, attrs.evolve(settings, environment=environment))
+    try:
+        async with trio.open_nursery() as nursery:
+            await _running(nursery, held)
+            try:
+                yield held.store
+            finally:
+                held.store.close()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # That there is a nursery in here is no business of those who expect an error of the store.
+        raise unwrap(group) from None
 
 
 def _etcd(address: str, settings: _Settings) -> _Held:

@@ -2,7 +2,8 @@
 
 pytest-timeout's own ways are too gentle here. Raising in the middle of an event loop shows the loop and none of its tasks, leaves the loop
 behind, so that nothing more can run in that process, and does nothing for a tear-down that hangs after it. So the process ends, after it
-has shown where each task and thread stands; pytest-xdist names the test as failed and goes on with another process.
+has shown where each task and thread stands; pytest-xdist names the test as failed and goes on with another process. What the
+test had started ends with it: see `tests/sweeper.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 import trio
 
+from tests import sweeper
+
 STUCK_SECONDS = 30.0
 """After its timeout, for a process that cannot even run a signal handler."""
 FINISH_SECONDS = 120.0
@@ -32,6 +35,7 @@ errors = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     # While a test runs its number means a file that catches what is written there.
     config.stash[errors] = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
+    sweeper.start_sweeper()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -46,6 +50,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     def end(number: int, frame: FrameType | None) -> None:
         os.write(output, f"\n+ {item.nodeid} hung for {settings.timeout:g} s; its process ends. Where it stood:\n\n{tasks()}".encode())
         faulthandler.dump_traceback(output, all_threads=True)
+        sweeper.end(sweeper.below(os.getpid()))
         os._exit(EXIT_STATUS)
 
     signal.signal(signal.SIGALRM, end)

@@ -110,6 +110,9 @@ class MemoryNetwork:
         self._listeners: dict[str, tuple[trio.Nursery, Callable[[Connection], Awaitable[None]]]] = {}
         self._ports = itertools.count(1)
 
+    def beside(self) -> None:
+        """See `Network.beside`: one event loop."""
+
     async def connect(self, address: str) -> Connection:
         """See `Network.connect`."""
         await trio.sleep(self.latency())
@@ -140,6 +143,10 @@ class MemoryNetwork:
                 await trio.sleep_forever()
             finally:
                 del self._listeners[bound]
+
+    async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
+        """See `Network.own_host`."""
+        return "127.0.0.1"
 
     def reset_all(self) -> None:
         """Break every connection."""

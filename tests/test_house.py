@@ -63,6 +63,7 @@ SANS_IO = (
     "runtime/membership/applied_keys.py",
     "runtime/isolation/orders.py",
     "runtime/links/session.py",
+    "runtime/links/settling.py",
     "runtime/membership/lease.py",
     "runtime/links/spin.py",
     "runtime/links/transfers.py",
@@ -126,7 +127,7 @@ ROOMS = (
     "watching",
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("environment", "exception_groups", "faults", "liveness", "system_calls", "version"),
+    ("environment", "exception_groups", "faults", "limited_log", "lifetime", "liveness", "system_calls", "user_errors", "version"),
     ("wire",),
     ("links",),
     ROOMS,
@@ -134,14 +135,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("opening",),
     ("testing",),
     ("simulation",),
-    ("local_cluster",),
+    ("announcements", "local_cluster"),
     ("demonstration",),
     (FACE,),
     ("command_line",),
 )
 """Lowest first: a module imports from its own floor and those below. `__init__` is the face of `runtime`: it gathers what is public."""
 
-MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -418,11 +418,8 @@ def test_everything_public_says_what_it_promises() -> None:
     check(rule)
 
 
-def test_files_and_functions_stay_small() -> None:
+def test_functions_fit_one_screen() -> None:
     def rule(source: Source) -> Iterator[str]:
-        lines = len(source.text.splitlines())
-        if lines > MAX_FILE_LINES:
-            yield source.at(1, f"{lines} lines; {MAX_FILE_LINES} are the limit: which idea can move out?")
         for node in functions(source.tree):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > MAX_FUNCTION_LINES:

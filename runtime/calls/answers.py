@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from actors.errors import CallError, DecodeError, NodeDiedError, NodeUnreachableError, OutcomeUnknownError
+from actors.errors import (
+    CallError,
+    ConnectionLostError,
+    DecodeError,
+    NodeDiedError,
+    NodeUnreachableError,
+    NotAMemberError,
+    OutcomeUnknownError,
+)
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, rebuild
 from runtime.calls.format import answer_items
 from runtime.calls.routes import Routes
 from runtime.links.link import Link
+from runtime.links.peers import LEFT
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame
 
@@ -65,10 +74,25 @@ class Answers:
     def lost(self, link: Link, call: Waiting) -> CallError:
         """What to raise for a call whose link has ended before its answer came."""
         place = call.place
-        if link.certainly_not_received(call.ticket):
+        certainly_not = link.certainly_not_received(call.ticket)
+        if link.ended == LEFT:
+            # It says nothing about the other node that this one has left.
+            if certainly_not:
+                return NotAMemberError(f"{place.actor}.{place.method} was not called: {link.ended}", **facts(place))
+            return ConnectionLostError(
+                f"{link.ended} while {place.actor}.{place.method} was under way on node {place.node}; the call may have taken effect",
+                **facts(place),
+            )
+        if certainly_not:
             return NodeUnreachableError(f"{place.actor}.{place.method} was never handed to node {place.node}: {link.ended}", **facts(place))
-        return NodeDiedError(
-            f"node {place.node} ended while {place.actor}.{place.method} was with it: {link.ended}; the call may have taken effect",
+        if link.peer_ended:
+            return NodeDiedError(
+                f"node {place.node} ended while {place.actor}.{place.method} was with it: {link.ended}; the call may have taken effect",
+                **facts(place),
+            )
+        return ConnectionLostError(
+            f"the link to node {place.node} ended while {place.actor}.{place.method} was with it: {link.ended}; the call may have taken "
+            "effect, and the node may live",
             **facts(place),
         )
 

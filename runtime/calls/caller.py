@@ -18,12 +18,13 @@ from actors.errors import CallError, CallTimeoutError, ConnectionLostError, Dead
 from actors.method import Bound, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS
 from actors.reference import Reference
-from actors.retry import RetryBudget
+from actors.retry import BUDGET_TOKENS, RetryBudget
 from actors.stream import Stream
 from runtime.calls.answers import Answers, facts
 from runtime.calls.deadlines import Deadlines, Waiting
 from runtime.calls.effective_deadline import effective_deadline
 from runtime.calls.format import NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
+from runtime.calls.lines import Lines
 from runtime.calls.local import FIRST, Attempt, LocalCalls
 from runtime.calls.outgoing import Confirmations, OpenCalls, PendingCall
 from runtime.calls.remote import RemoteResults
@@ -33,6 +34,7 @@ from runtime.calls.streams import OpenStream
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.cell import Job
+from runtime.hosting.chains import Chain
 from runtime.hosting.host import Host
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
@@ -60,14 +62,17 @@ class Caller:
     ) -> None:
         self.environment = environment
         self.routes = routes
+        self.lines = Lines(routes, environment)
         self.numbers = numbers
-        self.budgets: dict[str, RetryBudget] = {}
+        self.budgets: dict[tuple[str, float], RetryBudget] = {}
         self.confirmations: dict[tuple[str, int], Confirmations] = {}
         self.open_calls = OpenCalls()
         self._codec = codec
         self._answers = answers
         self.deadlines = deadlines
         self.faults = faults
+        self.call_timeout: float | None = None
+        """Seconds for a call that is awaited and has no timeout of its own; None for no limit. The runtime's own calls have others."""
         self.kept: RemoteResults
         """Makes the calls whose results stay elsewhere."""
         self._local: LocalCalls | None = None
@@ -94,18 +99,33 @@ class Caller:
     async def send(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Hand a one-way call to the connection. See `BoundMethod.send`."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        route = self.routes.known(bound) or await self.routes.find(bound)
-        if route.link is None:
+        route = self.lines.free(bound)
+        if route is None:
+            await self.lines.through(bound, self.numbers(), partial(self._send, bound, args, kwargs))
+        elif route.link is None:
+            self._send(bound, args, kwargs, route)
+        else:
+            frame, segments = self._one_way(bound, args, kwargs, route, route.link)
+            # Nobody waits for the answer: what bounds the memory that large ones take is room for them.
+            await route.link.room(sum(map(len, segments)))
+            route.link.post(frame, kept(segments), lane=route.place.actor)
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _send(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], route: Route) -> None:
+        link = route.link
+        if link is None:
             assert self._local is not None
             self._local.send(route.address, bound.definition, args, kwargs)
-            await trio.lowlevel.cancel_shielded_checkpoint()
-            return
-        segments: list[Buffer] = Outgoing(route.link.peer.identity)
+        else:
+            frame, segments = self._one_way(bound, args, kwargs, route, link)
+            link.post(frame, kept(segments), lane=route.place.actor)
+
+    def _one_way(
+        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], route: Route, link: Link
+    ) -> tuple[bytes, list[Buffer]]:
+        segments: list[Buffer] = Outgoing(link.peer.identity)
         control = array_head(5, 0) + route.prefix + self._codec.encode_arguments(args, kwargs, segments)
-        frame = encode_frame(Kind.SEND, control, segments)
-        await route.link.room(sum(map(len, segments)))
-        route.link.post(frame, kept(segments), lane=route.place.actor)
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        return encode_frame(Kind.SEND, control, segments), segments
 
     async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         options = bound.options_
@@ -113,22 +133,29 @@ class Caller:
         expires = math.inf
         if options is not NO_CALL_OPTIONS and options.timeout is not None:
             expires = self.environment.now() + options.timeout
-        if route is None or options.retry is not None:
-            return await LongCall(self, bound, args, kwargs, expires).run(None, None)
+        elif self.call_timeout is not None and not bound.address.name.startswith("@"):
+            expires = self.environment.now() + self.call_timeout
+        if (
+            route is None
+            or options.retry is not None
+            or (self.lines.all and self.lines.ahead_of(bound))
+            or (route.link is not None and not route.link.has_room)
+        ):
+            return await LongCall(self, bound, args, kwargs, expires, self.numbers()).run(None, None)
         task = trio.lowlevel.current_task()
+        attempt = FIRST
         if self._running:
             self.refuse_self_call(task, bound)
+            chain = self.chain(task)
+            if chain is not None:
+                attempt = Attempt(0, False, False, None, chain)
         deadline = effective_deadline(task)
         if deadline != math.inf and deadline <= self.environment.now():
             await trio.lowlevel.checkpoint()
-        link = route.link
-        if link is not None and not link.has_room:
-            with trio.move_on_at(expires):
-                await link.room()
         if self.faults is not None:
             await self.faults.slow_down(bound.definition.name)
         call: Waiting = PendingCall(self.numbers(), route.place, task)
-        self.post(call, route, bound, args, kwargs, 0, expires if expires < deadline else deadline)
+        self.post(call, route, bound, args, kwargs, 0, expires if expires < deadline else deadline, attempt)
         if call.finished:
             await trio.lowlevel.checkpoint()
         elif expires == math.inf:
@@ -147,7 +174,7 @@ class Caller:
             return value
         if isinstance(error, MOVED) and bound.address.registered:
             # Certainly not run, and perhaps only because the actor has moved.
-            return await LongCall(self, bound, args, kwargs, expires).run(route, error)
+            return await LongCall(self, bound, args, kwargs, expires, call.number).run(route, error)
         if isinstance(error, DeadlineExceededError) and deadline < expires:
             # It is the caller's own deadline that is too near: that ends the call, as trio has it.
             await trio.sleep_until(deadline)
@@ -190,7 +217,7 @@ class Caller:
         remaining = None if deadline == math.inf else deadline - self.environment.now()
         first = 0 if not attempt.first or not (attempt.elsewhere or attempt.first != call.number) else attempt.first
         kept_as = None if attempt.anchor is None else (attempt.anchor.identity[2], attempt.anchor.version)
-        frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining, first, kept_as)
+        frame = call_frame(call.number, flags, route.prefix, arguments, segments, remaining, first, kept_as, attempt.chain)
         alone = not calls.pending
         calls.pending[call.number] = call
         if self.faults is None:
@@ -246,14 +273,19 @@ class Caller:
         if call.recalled:
             return DeadlineExceededError(
                 f"{call.place.actor}.{call.place.method} could not be handed to node {call.place.node} within its timeout of "
-                f"{bound.options_.timeout:g} s; it did not run and will not",
+                f"{self.timeout(bound):g} s; it did not run and will not",
                 **facts(call.place),
             )
         return CallTimeoutError(
-            f"{call.place.actor}.{call.place.method} gave no answer within its timeout of {bound.options_.timeout:g} s; it was told to "
+            f"{call.place.actor}.{call.place.method} gave no answer within its timeout of {self.timeout(bound):g} s; it was told to "
             "stop, but may have taken effect",
             **facts(call.place),
         )
+
+    def timeout(self, bound: Bound) -> float:
+        """Seconds that a call may take by its options, or else by those of the node."""
+        own = bound.options_.timeout
+        return own if own is not None else self.call_timeout or math.inf
 
     def confirm(self, call: Waiting, link: Link) -> None:
         """A repeatable call will not be made again under its number: let its peer forget it."""
@@ -276,11 +308,11 @@ class Caller:
         assert self._local is not None
         self._local.over(first, actor, self.open_calls.watermark)
 
-    def budget(self, target: str) -> RetryBudget:
-        """The retry budget of an actor."""
-        budget = self.budgets.get(target)
+    def budget(self, target: str, tokens: float = BUDGET_TOKENS) -> RetryBudget:
+        """The retry budget of an actor, for policies that give it so many tokens."""
+        budget = self.budgets.get((target, tokens))
         if budget is None:
-            budget = self.budgets[target] = RetryBudget()
+            budget = self.budgets[target, tokens] = RetryBudget(tokens=tokens)
             if len(self.budgets) > MOST_BUDGETS:
                 del self.budgets[next(iter(self.budgets))]
         return budget
@@ -291,15 +323,37 @@ class Caller:
         if (
             job is not None
             and job.cell.address.name == bound.address.name
-            and not (bound.definition.concurrent or job.definition.concurrent)
+            and not (bound.definition.concurrent or job.definition.concurrent or job.definition.reentrant)
         ):
             name = bound.address.name
             raise SelfCallError(
                 f"{name}.{job.definition.name} awaited {name}.{bound.definition.name}: it would wait for itself for ever. "
-                f"Call self.{bound.definition.name}(...) instead, or mark one of the two as concurrent",
+                f"Call self.{bound.definition.name}(...) instead, mark one of the two as concurrent, or {job.definition.name} as reentrant",
                 actor=name,
                 method=bound.definition.name,
             )
+
+    @property
+    def has_methods_running(self) -> bool:
+        """False if no method runs on this node, so that none can make a call."""
+        return bool(self._running)
+
+    def chain(self, task: trio.lowlevel.Task) -> Chain | None:
+        """Who waits for a call that is made in `task`: the method that runs in it, or has opened the nursery that it is in, and those who
+        wait for that. None if nobody does; what is made in a task of an actor's own nursery is awaited by no method.
+        """
+        running = self._running
+        inside: trio.lowlevel.Task | None = task
+        while inside is not None:
+            job = running.get(inside)
+            if job is not None:
+                return job.chain_of_calls(self._mark)
+            nursery = inside.parent_nursery
+            inside = nursery.parent_task if nursery is not None else None
+        return None
+
+    def _mark(self) -> int:
+        return int.from_bytes(self.environment.token(6), "big") | 1
 
     def ended(self, peer: tuple[str, int]) -> None:
         """That incarnation is no more: nothing needs to be confirmed to it."""

@@ -1,7 +1,7 @@
 """What frames about calls look like: flags, and the items of their control parts.
 
-    CALL      [number, actor, epoch, method, arguments, remaining seconds, first number, [reference, version]]    the last three only where
-                                                                                                                  there is any
+    CALL      [number, actor, epoch, method, arguments, remaining seconds, first number, [reference, version], chain]    the last four only
+                                                                                                                         where there is any
     SEND      the same, number 0
     REPLY     [number, value]
     ERROR     [number, code, description]
@@ -12,6 +12,8 @@
 
 The first number of a CALL is that of the first attempt at it that may have run, told where it is another, or was made to another epoch of
 the actor: the call is the same nevertheless. Below the watermark of all peers every call has ended, wherever it was made.
+
+The chain of a CALL that is made by a method: a text, see `runtime.hosting.chains`.
 
 Arrays, not maps, and their heads written by hand: they are encoded for every call. More items than we know are ignored: a newer peer may
 send them.
@@ -25,6 +27,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from actors.errors import ProtocolError
+from runtime.hosting.chains import Chain
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Kind, encode_frame
 
@@ -40,6 +43,9 @@ REPEAT = 4
 STREAM = 8
 """Flag of a CALL: it is answered item by item, and by a REPLY without a value at the end."""
 
+TENTATIVE = 16
+"""Flag of a CALL whose result stays: it may be made again if the method raises, so what that raises is not its outcome yet."""
+
 NOTHING = b"\xf6"
 """What None is encoded as."""
 
@@ -51,6 +57,9 @@ CALL_HEAD = struct.Struct("!BBHIBBI")
 
 FLOAT = struct.Struct("!Bd")
 SHORT_NUMBERS = 1 << 32
+
+SHORT_REST = 4096
+"""Bytes of a call that is small beyond doubt: longer ones are looked at before they are sent."""
 
 MAX_NUMBER = 1 << 64
 """The numbers of calls are below this."""
@@ -71,6 +80,7 @@ class Request(NamedTuple):
     remaining: float
     first: int = 0
     kept: tuple[int, int] = (0, 0)
+    chain: Chain | None = None
 
 
 def array_head(length: int, number: int) -> bytes:
@@ -89,18 +99,30 @@ def call_frame(
     remaining: float | None,
     first: int = 0,
     kept: tuple[int, int] | None = None,
+    chain: Chain | None = None,
 ) -> bytes:
-    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until the deadline; `first`, `kept`: see
-    `Request`.
+    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until the deadline; `first`, `kept`, `chain`:
+    see `Request`.
 
     Raises EncodeError if the frame is larger than any peer would accept.
     """
-    if first or kept is not None:
+    if chain is not None and not first and kept is None and not segments and number < SHORT_NUMBERS:
+        # Of a method that awaits a plain call.
+        seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
+        rest = b"%b%b%b\xf6\xf6%b" % (prefix, arguments, seconds, chain.sent)
+        if len(rest) < SHORT_REST:
+            return CALL_HEAD.pack(Kind.CALL, flags, 0, 6 + len(rest), 0x89, 0x1A, number) + rest
+    if first or kept is not None or chain is not None:
         seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
         last = (b"\x1b" + first.to_bytes(8, "big")) if first else NOTHING
         if kept is not None:
             last += b"\x82\x1b" + kept[0].to_bytes(8, "big") + b"\x1b" + kept[1].to_bytes(8, "big")
+        elif chain is not None:
+            last += NOTHING
         length = 7 if kept is None else 8
+        if chain is not None:
+            length = 9
+            last += chain.sent
         return encode_frame(Kind.CALL, array_head(length, number) + prefix + arguments + seconds + last, segments, flags)
     if remaining is None:
         if number < SHORT_NUMBERS and not segments:
@@ -156,13 +178,18 @@ def request(parts: Any, codec: Codec) -> Request:
     first, kept = 0, (0, 0)
     if len(items) > 6 and items[6] is not None:
         first = _number(items[6])
-    if len(items) > 7:
+    if len(items) > 7 and items[7] is not None:
         pair = items[7]
         if type(pair) is not list or len(pair) != 2:
             raise ProtocolError("what is kept is told by two numbers")
         kept = (_number(pair[0]), _number(pair[1]))
+    chain = None
+    if len(items) > 8 and items[8] is not None:
+        if type(items[8]) is not str:
+            raise ProtocolError("a chain of calls is a text")
+        chain = Chain(items[8])
     # Past the class's own constructor, which is written in Python.
-    return tuple.__new__(Request, (number, name, epoch, method, args, kwargs, remaining, first, kept))
+    return tuple.__new__(Request, (number, name, epoch, method, args, kwargs, remaining, first, kept, chain))
 
 
 def _number(told: object) -> int:

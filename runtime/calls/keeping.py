@@ -13,16 +13,25 @@ from runtime.wire.codec import Codec
 
 
 class Keeping:
-    """Stands before the sink of a job whose result stays here: keeps the outcome in `anchor`, and passes on that there is one."""
+    """Stands before the sink of a job whose result stays here: keeps the outcome in `anchor`, and passes on that there is one.
 
-    def __init__(self, values: OwnValues, codec: Codec, anchor: Anchor, sink: Sink) -> None:
+    A value is the outcome of the reference. A failure is that of an attempt: others who have the reference must not be told of it while its
+    maker may still fetch a value, so the maker closes the anchor. `tentative` is False where it will not make a call again that raises.
+    """
+
+    def __init__(self, values: OwnValues, codec: Codec, anchor: Anchor, sink: Sink, *, tentative: bool) -> None:
         self._values = values
         self._codec = codec
         self._anchor = anchor
         self._sink = sink
+        self._tentative = tentative
 
     def value(self, job: Job, value: object) -> None:
         """See `Sink.value`."""
+        if job.cancelled:
+            # It came too late: its maker makes the call anew, or has given it up.
+            self._sink.value(job, 0)
+            return
         try:
             size = self._values.resolve(self._anchor, value)
         except EncodeError as error:
@@ -33,23 +42,24 @@ class Keeping:
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
-        self._fail(job, *raised_by_method(error, self._codec.encodable))
+        self._attempted(job, *raised_by_method(error, self._codec.size_of))
+        if not self._tentative:
+            self._anchor.close()
         self._sink.raised(job, error)
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
-        if not self._anchor.is_open:
-            self._fail(job, *described(error, self._codec.encodable))
+        self._attempted(job, *described(error, self._codec.size_of))
         self._sink.refused(job, error)
 
     def given_up(self, job: Job, error: CallError) -> None:
         """The caller took the call back: stop it, for all who have the reference."""
-        self._fail(job, *described(error, self._codec.encodable))
+        self._attempted(job, *described(error, self._codec.size_of))
         job.cancel()
 
-    def _fail(self, job: Job, code: str, plain: Plain) -> None:
+    def _attempted(self, job: Job, code: str, plain: Plain) -> None:
         address = job.cell.address
-        self._values.fail(self._anchor, Failure(code, plain, address.name, job.definition.name, address.node, address.epoch))
+        self._anchor.attempted(Failure(code, plain, address.name, job.definition.name, address.node, address.epoch))
 
 
 class KeptResults:
@@ -60,20 +70,34 @@ class KeptResults:
         self._values = values
         self._codec = codec
 
-    def keep(self, job: Job, maker: tuple[str, int], kept: tuple[int, int]) -> None:
-        """The result of a job of another node stays here. `kept`: the number of its reference, and the version of the maker's hold."""
+    def keep(self, job: Job, maker: tuple[str, int], kept: tuple[int, int], *, tentative: bool) -> None:
+        """The result of a job of another node stays here. `kept`: the number of its reference, and the version of the maker's hold;
+        `tentative`: see `Keeping`.
+        """
         number, version = kept
         anchor = self._table.begin((*maker, number), maker, version, f"{job.cell.address.name}.{job.definition.name}")
-        self.keep_in(job, anchor)
+        self._keep_in(job, anchor, tentative=tentative)
 
     def keep_in(self, job: Job, anchor: Anchor) -> None:
         """The result of a job of this node stays here."""
-        job.sink = Keeping(self._values, self._codec, anchor, job.sink)
+        self._keep_in(job, anchor, tentative=True)
+
+    def _keep_in(self, job: Job, anchor: Anchor, *, tentative: bool) -> None:
+        job.sink = Keeping(self._values, self._codec, anchor, job.sink, tentative=tentative)
 
     @property
     def references_arrived(self) -> bool:
         """True if a reference was read since the last job was prepared."""
         return self._table.read_any
+
+    def forget_arrivals(self) -> bool:
+        """The last request that was read becomes a job later: whether a reference was read with it."""
+        arrived, self._table.read_any = self._table.read_any, False
+        return arrived
+
+    def remember_arrivals(self, arrived: bool) -> None:
+        """That request becomes a job now."""
+        self._table.read_any = arrived
 
     def prepare(self, job: Job) -> None:
         """Its arguments may be references: those that the method wants as values are fetched before it starts."""

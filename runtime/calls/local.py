@@ -9,19 +9,23 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, cast
 
-from actors.errors import CallError, DecodeError, EncodeError, ReplyEncodeError
+from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
 from actors.method import Address, MethodDefinition
 from runtime.calls.deadlines import Waiting, wake
-from runtime.calls.failures import Place, raised_by_method, rebuild
+from runtime.calls.failures import Place, Plain, raised_by_method, rebuild, told_plainly
 from runtime.calls.keeping import KeptResults
 from runtime.calls.production import LocalOutflow
 from runtime.calls.reading import StreamCall
 from runtime.hosting.applied import CallIdentity, Client, Origin
 from runtime.hosting.cell import Job
+from runtime.hosting.chains import Chain
 from runtime.hosting.host import Host
+from runtime.lifetime import Lifetime
 from runtime.references.anchors import Anchor
+from runtime.user_errors import traceback_of
 from runtime.wire.codec import Codec
 
 logger = logging.getLogger("understudy.calls")
@@ -37,6 +41,8 @@ class Attempt(NamedTuple):
     """One that may have was made to another epoch of the actor, or to another node."""
     anchor: Anchor | None = None
     """Where its result stays, if it does."""
+    chain: Chain | None = None
+    """Who waits for it, if a method does."""
 
 
 FIRST: Final = Attempt(0, False, False)
@@ -53,8 +59,10 @@ class LocalCalls:
         find_class: Callable[[str], type],
         kept: KeptResults,
         client: Client,
+        lifetime: Lifetime,
     ) -> None:
         self._client = client
+        self._lifetime = lifetime
         self._host = host
         self._codec = codec
         self._find_class = find_class
@@ -71,12 +79,17 @@ class LocalCalls:
         attempt: Attempt,
     ) -> None:
         """Run a method of an actor of this node; its outcome finishes `call`, at once if it is refused. Raises EncodeError."""
+        if self._host.claiming and self._host.is_about_to_start(address.name):
+            later = partial(self._begin_later, call, address, definition, args, kwargs, deadline, attempt)
+            self._host.claiming[address.name].append(later)
+            return
         job = self._job(address, definition, args, kwargs, call, deadline)
         refusal: CallError | None
         if isinstance(job, CallError):
             refusal = job
         else:
             call.ticket = job
+            job.chain = attempt.chain
             if attempt.anchor is not None:
                 self._kept.keep_in(job, attempt.anchor)
             if attempt.first:
@@ -86,6 +99,28 @@ class LocalCalls:
             refusal = self._host.deliver(job)
         if refusal is not None:
             call.fail(_placed(refusal, call.place))
+
+    def _begin_later(
+        self,
+        call: Waiting,
+        address: Address,
+        definition: MethodDefinition,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        deadline: float,
+        attempt: Attempt,
+    ) -> None:
+        if call.finished:
+            # Withdrawn meanwhile, and told that it will not run.
+            return
+        try:
+            self.begin(call, address, definition, args, kwargs, deadline, attempt)
+        except EncodeError as error:
+            refused = _placed(NotExecutedError(str(error)), call.place)
+            refused.__cause__ = error
+            call.fail(refused)
+        if call.finished:
+            wake(call)
 
     def withdraw(self, call: Waiting) -> bool:
         """Nobody waits for the call any more; True if it has not begun, and so will not run."""
@@ -102,9 +137,13 @@ class LocalCalls:
 
     def send(self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""
+        if self._host.claiming and self._host.is_about_to_start(address.name):
+            self._host.claiming[address.name].append(partial(self.send, address, definition, args, kwargs))
+            return
         job = self._job(address, definition, args, kwargs, None, math.inf)
         refusal = job if isinstance(job, CallError) else self._host.deliver(job)
         if refusal is not None:
+            self._lifetime.check()
             logger.warning("a one-way call was refused: %s", refusal)
 
     def value(self, job: Job, value: object) -> None:
@@ -124,9 +163,13 @@ class LocalCalls:
         """See `Sink.raised`."""
         call = cast("Waiting | None", job.link)
         if call is None:
-            logger.error("%s.%s raised in a one-way call", job.cell.address.name, job.definition.name, exc_info=error)
+            logger.error("%s.%s raised in a one-way call\n%s", job.cell.address.name, job.definition.name, traceback_of(error))
         elif not call.finished:
-            code, plain = raised_by_method(error, self._codec.encodable)
+            code, plain = raised_by_method(error, self._codec.size_of)
+            try:
+                plain = cast("Plain", self._codec.copy(plain))
+            except (EncodeError, DecodeError):
+                plain = told_plainly(plain)
             call.error = rebuild(code, plain, call.place, self._find_class)
             self._finish(call)
 
@@ -153,7 +196,7 @@ class LocalCalls:
     ) -> Job | CallError:
         found = self._host.find(address.name, address.epoch, definition.name, stream=definition.stream)
         if isinstance(found, CallError):
-            return found
+            return self._lifetime.error() if self._lifetime.has_ended else found
         cell, hosted_definition = found
         copied = tuple(self._codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
         copied_kwargs = {name: self._codec.copy(argument, name) for name, argument in kwargs.items()}

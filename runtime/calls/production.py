@@ -20,6 +20,7 @@ from runtime.environment import Environment
 from runtime.hosting.cell import Job
 from runtime.hosting.host import Host
 from runtime.links.link import Link
+from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Frame, Outgoing
 from runtime.wire.values import SCALARS
@@ -157,13 +158,14 @@ class ProducedStreams:
         """A stream is asked for."""
         found = self._host.find(call.actor, call.epoch, call.method, stream=True)
         if isinstance(found, CallError):
-            self._post(link, call.number, self._replies.of_error(call.number, link.peer.identity, found))
+            self._post(link, call.number, self._replies.of_error(call.number, link, found))
             return
         table = self._tables.get(link)
         if table is None:
             table = self._tables[link] = IncomingCalls()
         deadline = call.remaining if call.remaining == math.inf else self._environment.now() + call.remaining
         job = Job(*found, call.args, call.kwargs, self, link, call.number, deadline)
+        job.chain = call.chain
         job.outflow = LinkOutflow(self._codec, link, call.number)
         if self._kept.references_arrived:
             self._kept.prepare(job)
@@ -209,12 +211,12 @@ class ProducedStreams:
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
         if self._finish(job):
-            self._post(job.link, job.number, self._replies.of_raised(job.number, job.link.peer.identity, error))
+            self._post(job.link, job.number, self._replies.of_raised(job.number, job.link, error))
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
         if self._finish(job):
-            self._post(job.link, job.number, self._replies.of_error(job.number, job.link.peer.identity, error))
+            self._post(job.link, job.number, self._replies.of_error(job.number, job.link, error))
 
     def _finish(self, job: Job) -> bool:
         table = self._tables.get(job.link)
@@ -232,5 +234,7 @@ def _lane(number: int) -> Hashable:
 async def _close(name: str, items: AsyncGenerator[object, None]) -> None:
     try:
         await items.aclose()
-    except Exception:
-        logger.exception("%s raised while it was being closed", name)
+    except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+        if is_cancellation(error) or is_interrupt(error):
+            raise
+        logger.error("%s raised while it was being closed\n%s", name, traceback_of(error))

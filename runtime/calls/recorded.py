@@ -12,7 +12,7 @@ from typing import cast
 import trio
 
 from actors.errors import CallError
-from runtime.calls.format import KEEP_RESULT, REPEAT, Request, confirmation
+from runtime.calls.format import KEEP_RESULT, REPEAT, TENTATIVE, Request, confirmation
 from runtime.calls.keeping import KeptResults, caller_gone, taken_back
 from runtime.calls.records import CallRecords, Record
 from runtime.calls.replies import Replies, Reply
@@ -32,12 +32,16 @@ ORPHAN_SECONDS = 10.0
 class _Client:
     """The calls of one client incarnation, and the links that it has now."""
 
-    __slots__ = ("identity", "links", "records")
+    __slots__ = ("identity", "links", "links_made", "orphaned", "records")
 
     def __init__(self, identity: Client) -> None:
         self.identity = identity
         self.records: CallRecords[Job] = CallRecords()
         self.links: set[Link] = set()
+        self.links_made = 0
+        """How many links it has had, so that one that came and went meanwhile is noticed."""
+        self.orphaned = False
+        """True while a task waits to give its calls up: one for each client, however often its links end."""
 
 
 class _Asked:
@@ -78,7 +82,7 @@ class RecordedCalls:
         client = self._client(link)
         record = client.records.arrive(call.number, (call.actor, call.epoch), repeat=bool(flags & REPEAT))
         if isinstance(record, CallError):
-            self._send(link, call.method, self._replies.of_error(call.number, link.peer.identity, record))
+            self._send(link, call.method, self._replies.of_error(call.number, link, record))
         elif record.state == "answered":
             head, *segments = record.answer
             self._send(link, call.method, (cast("bytes", head), tuple(segments)))
@@ -111,7 +115,8 @@ class RecordedCalls:
         client = self._clients.get(identity)
         if client is not None:
             client.links.discard(link)
-            if not client.links:
+            if not client.links and not client.orphaned:
+                client.orphaned = True
                 self._nursery.start_soon(self._give_up_orphans, identity, client)
 
     def ended(self, identity: tuple[str, int]) -> None:
@@ -127,20 +132,20 @@ class RecordedCalls:
         asked = cast("_Asked", job.link)
         if asked.record.given_up:
             return
-        self._answer(job, asked, self._replies.of_value(asked.record.number, job, value, asked.link.peer.identity))
+        self._answer(job, asked, self._replies.of_value(asked.record.number, job, value, asked.link))
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`."""
         asked = cast("_Asked", job.link)
         if not asked.record.given_up:
-            self._answer(job, asked, self._replies.of_raised(asked.record.number, asked.link.peer.identity, error))
+            self._answer(job, asked, self._replies.of_raised(asked.record.number, asked.link, error))
 
     def refused(self, job: Job, error: CallError) -> None:
         """See `Sink.refused`."""
         asked = cast("_Asked", job.link)
         if asked.record.given_up:
             return
-        reply = self._replies.of_error(asked.record.number, asked.link.peer.identity, error)
+        reply = self._replies.of_error(asked.record.number, asked.link, error)
         if error.outcome == "not executed":
             asked.client.records.not_executed(asked.record)
             self._send(asked.link, job.definition.name, reply)
@@ -149,24 +154,24 @@ class RecordedCalls:
 
     def _run(self, link: Link, client: _Client, record: Record[Job], flags: int, call: Request) -> None:
         found = self._host.find(call.actor, call.epoch, call.method)
-        refusal: CallError | None
         if isinstance(found, CallError):
-            refusal = found
-        else:
-            cell, definition = found
-            deadline = call.remaining if call.remaining == math.inf else self._environment.now() + call.remaining
-            job = Job(cell, definition, call.args, call.kwargs, self, _Asked(client, record, link), call.number, deadline)
-            if flags & KEEP_RESULT:
-                self._kept.keep(job, link.peer.identity, call.kept)
-            if self._kept.references_arrived:
-                self._kept.prepare(job)
-            repeated = bool(flags & REPEAT) or call.first > 0
-            job.call = Origin(CallIdentity(client.identity, call.first or call.number), repeated, call.first > 0)
-            client.records.started(record, job)
-            refusal = self._host.deliver(job)
-        if refusal is not None:
             client.records.not_executed(record)
-            self._send(link, call.method, self._replies.of_error(call.number, link.peer.identity, refusal))
+            self._send(link, call.method, self._replies.of_error(call.number, link, found))
+            return
+        cell, definition = found
+        deadline = call.remaining if call.remaining == math.inf else self._environment.now() + call.remaining
+        job = Job(cell, definition, call.args, call.kwargs, self, _Asked(client, record, link), call.number, deadline)
+        job.chain = call.chain
+        if flags & KEEP_RESULT:
+            self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
+        if self._kept.references_arrived:
+            self._kept.prepare(job)
+        repeated = bool(flags & REPEAT) or call.first > 0
+        job.call = Origin(CallIdentity(client.identity, call.first or call.number), repeated, call.first > 0)
+        client.records.started(record, job)
+        refusal = self._host.deliver(job)
+        if refusal is not None:
+            job.sink.refused(job, refusal)
 
     def _answer(self, job: Job, asked: _Asked, reply: Reply, *, unknown: bool = False) -> None:
         head, segments = reply
@@ -187,10 +192,17 @@ class RecordedCalls:
             client = None
         if client is None:
             client = self._clients[identity] = _Client(Client(*identity, link.life))
-        client.links.add(link)
+        if link not in client.links:
+            client.links.add(link)
+            client.links_made += 1
         return client
 
     async def _give_up_orphans(self, identity: tuple[str, int], client: _Client) -> None:
-        await trio.sleep(ORPHAN_SECONDS)
+        while True:
+            seen = client.links_made
+            await trio.sleep(ORPHAN_SECONDS)
+            if client.links or client.links_made == seen:
+                break
+        client.orphaned = False
         if not client.links and self._clients.get(identity) is client:
             self.ended(identity)

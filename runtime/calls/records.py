@@ -131,13 +131,16 @@ class CallRecords(Generic[J]):
             return None
         record.given_up = True
         self._remove(record)
-        return record.job
+        # The job leads to the record as well: who keeps one of them must not keep both until the cyclic collector comes.
+        job, record.job = record.job, None
+        return job
 
     def end(self) -> list[J]:
         """The client is no more: forget everything; returns what still runs."""
         jobs = [record.job for record in self.records.values() if record.job is not None]
         for record in self.records.values():
             record.given_up = True
+            record.job = None
         self.records.clear()
         self._answered.clear()
         self._bytes = 0

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from actors.errors import CallError, DeadlineExceededError, NodeDiedError, NotExecutedError, OwnerDiedError
+from actors.errors import CallError, DeadlineExceededError, NodeDiedError, NotExecutedError, OwnerDiedError, RemoteError
 from actors.method import BoundMethod
 from actors.reference import Reference
 from runtime.calls.answers import facts
 from runtime.calls.deadlines import Waiting
-from runtime.calls.failures import Place, described
+from runtime.calls.failures import Place, described, place_of
 from runtime.calls.format import KEEP_RESULT
 from runtime.calls.local import Attempt
 from runtime.calls.outgoing import PendingCall
@@ -43,14 +43,27 @@ class RemoteResults:
         await trio.lowlevel.checkpoint_if_cancelled()
         caller, options = self._caller, bound.options_
         expires = math.inf if options.timeout is None else caller.environment.now() + options.timeout
-        route: Route | None = None
+        order = caller.numbers()
+        begun: list[tuple[_Result, Reference[Any]]] = []
+
+        def begin(route: Route) -> None:
+            owner = (route.address.node, route.address.incarnation)
+            anchor = self._table.make(owner, f"{bound.address.name}.{bound.definition.name}")
+            anchor.is_open = True
+            result = _Result(self, bound, args, kwargs, anchor, expires, order)
+            if options.retry is None:
+                result.post(route)
+            begun.append((result, Reference(anchor)))
+
         with trio.move_on_at(expires):
-            route = caller.routes.known(bound) or await caller.routes.find(bound)
-            if route.link is not None:
-                await route.link.room()
             if caller.faults is not None:
                 await caller.faults.slow_down(bound.definition.name)
-        if route is None:
+            route = caller.lines.free(bound)
+            if route is not None:
+                begin(route)
+            else:
+                await caller.lines.through(bound, order, begin)
+        if not begun:
             await trio.lowlevel.checkpoint()
             raise DeadlineExceededError(
                 f"{bound.address.name}.{bound.definition.name} could not be handed to its node within its timeout of "
@@ -58,16 +71,12 @@ class RemoteResults:
                 actor=bound.address.name,
                 method=bound.definition.name,
             )
-        owner = (route.address.node, route.address.incarnation)
-        anchor = self._table.make(owner, f"{bound.address.name}.{bound.definition.name}")
-        anchor.is_open = True
-        result = _Result(self, bound, args, kwargs, anchor, expires)
+        result, reference = begun[0]
         if options.retry is not None:
             await result.start_long()
         else:
-            result.post(route)
             await trio.lowlevel.cancel_shielded_checkpoint()
-        return Reference(anchor)
+        return reference
 
     # What follows is for `_Result`.
 
@@ -85,17 +94,21 @@ class RemoteResults:
         """Make a call as often as it may be made; see `_Result.run_long`."""
         self._nursery.start_soon(result.run_long, route, error)
 
-    def ended(self, anchor: Anchor, place: Place, error: CallError | None) -> None:
-        """The call for `anchor` has ended, for good."""
-        failure = None
-        anchor.is_open = False
-        if isinstance(error, NodeDiedError):
+    def ended(self, anchor: Anchor, place: Place, error: CallError | None, *, tentative: bool = False) -> None:
+        """The call for `anchor` has ended, for good. `tentative`: its owner was told that it may be made again if the method raises."""
+        if error is None:
+            self._table.answered(anchor, None)
+        elif isinstance(error, NodeDiedError) and anchor.owner == place.node:
             if not anchor.is_settled:
                 anchor.error = OwnerDiedError(f"{error}; its result went down with it")
-        elif error is not None:
-            code, plain = described(error, self._codec.encodable)
-            failure = Failure(code, plain, error.actor or place.actor, place.method, error.node or place.node, error.epoch or place.epoch)
-        self._table.answered(anchor, failure)
+            self._table.answered(anchor, None)
+        else:
+            # Or the owner had ended, and given the value to another node before: that one knows.
+            code, plain = described(error, self._codec.size_of)
+            # What a method raised may have attributes of these names itself.
+            told = place_of(error) or Place(error.actor or place.actor, "", error.node or place.node, error.epoch or place.epoch)
+            failure = Failure(code, plain, told.actor, place.method, told.node, told.epoch)
+            self._table.answered(anchor, failure, agreed=isinstance(error, RemoteError) and not tentative)
 
 
 class _Result:
@@ -109,6 +122,7 @@ class _Result:
         kwargs: dict[str, object],
         anchor: Anchor,
         expires: float,
+        order: int,
     ) -> None:
         self._results = results
         self._bound = bound
@@ -116,6 +130,7 @@ class _Result:
         self._kwargs = kwargs
         self._anchor = anchor
         self._expires = expires
+        self._order = order
         self._route: Route | None = None
         self._waiting: trio.Event | None = None
 
@@ -143,12 +158,13 @@ class _Result:
         place = Place(self._bound.address.name, self._bound.definition.name, self._anchor.owner, 0)
         outcome: CallError | None = None
         try:
-            await LongCall(self._results.caller, self._bound, self._args, self._kwargs, self._expires, self).run(route, error)
+            await LongCall(self._results.caller, self._bound, self._args, self._kwargs, self._expires, self._order, self).run(route, error)
         except CallError as last:
             outcome = last
         finally:
             self.posted()
-            self._results.ended(self._anchor, place, outcome)
+            policy = self._bound.options_.retry
+            self._results.ended(self._anchor, place, outcome, tentative=policy is not None and bool(policy.retry_on))
 
     def anchor_at(self, route: Route) -> Anchor:
         """See `LongResult.anchor_at`."""

@@ -18,31 +18,61 @@ from actors.errors import (
     CallError,
     CallTimeoutError,
     DeadlineExceededError,
+    DirectoryUnavailableError,
+    NodeDiedError,
     NodeDrainingError,
     NodeUnreachableError,
     OutcomeUnknownError,
     RemoteError,
     StaleEpochError,
+    outcome_of,
 )
 from actors.method import BoundMethod
 from actors.retry import WAIT_FOR_ACTOR, GiveUp, Retry, RetryPolicy, RetrySchedule
 from runtime.calls.deadlines import Waiting
-from runtime.calls.format import KEEP_RESULT, REPEAT, REPEATABLE
+from runtime.calls.failures import set_attempts
+from runtime.calls.format import KEEP_RESULT, REPEAT, REPEATABLE, TENTATIVE
+from runtime.calls.lines import Place, where
 from runtime.calls.local import FIRST, Attempt
 from runtime.calls.outgoing import PendingCall
 from runtime.calls.routes import Route
 from runtime.references.anchors import Anchor
+from runtime.wire.exceptions import annotate
 
 if TYPE_CHECKING:
     from runtime.calls.caller import Caller
 
 MISSED_SECONDS = 5.0
-"""How long a name whose owner denies having the actor is looked up again, where the caller set no deadline."""
+"""How long a name is looked up again whose owner, always the same, denies having the actor."""
 
 MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
 """Refusals of a call that perhaps only came to where its actor no longer is."""
 
 NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
+
+
+class Denials:
+    """Refusals of one call by owners of a name who do not have the actor, or have it no more."""
+
+    __slots__ = ("_by", "_since")
+
+    def __init__(self) -> None:
+        self._by: Place | None = None
+        self._since: float | None = None
+
+    def are_worth_a_wait(self, route: Route | None, error: CallError, now: float) -> bool:
+        """True if by this error the actor seems to be on its way to another place, or another life, and that has not gone on for too long.
+
+        That nobody has the name is final: looking it up waited while there was hope.
+        """
+        if not (isinstance(error, MOVED) and (route is not None or isinstance(error, NodeUnreachableError))):
+            self._since = None
+            return False
+        by = None if route is None else where(route)
+        if self._since is None or self._by != by:
+            # The call may have run for long before, or have waited for a restart: another owner of the name is given its time anew.
+            self._by, self._since = by, now
+        return now < self._since + MISSED_SECONDS
 
 
 class LongResult(Protocol):
@@ -58,7 +88,9 @@ class LongResult(Protocol):
 
 
 class LongCall:
-    """One call that may take several attempts. `expires`: when its own timeout passes, on the node's clock."""
+    """One call that may take several attempts. `expires`: when its own timeout passes, on the node's clock. `order`: its place among the
+    calls of this node, as numbers of calls are.
+    """
 
     def __init__(
         self,
@@ -67,6 +99,7 @@ class LongCall:
         args: tuple[object, ...],
         kwargs: dict[str, object],
         expires: float,
+        order: int,
         kept: LongResult | None = None,
     ) -> None:
         policy = bound.options_.retry or NO_RETRIES
@@ -76,19 +109,27 @@ class LongCall:
         self._kwargs = kwargs
         self._kept = kept
         self._expires = expires
+        self._order = order
+        self._look_at = -math.inf
+        """When it looks for its actor by itself again, if that was not where it was thought to be."""
         # The runtime's own calls wait for as long as it takes: they keep the peace by their back-off alone.
         throttled = policy.max_retries > 0 and not bound.address.name.startswith("@")
-        self._budget = caller.budget(bound.address.name) if throttled else None
+        self._budget = caller.budget(bound.address.name, policy.budget) if throttled and policy.budget is not None else None
         self._repeats = policy.max_retries > 0 and (bound.definition.idempotent or policy.repeat_unknown)
+        self._chain = caller.chain(trio.lowlevel.current_task()) if caller.has_methods_running and kept is None else None
         self._call: Waiting | None = None
         self._route: Route | None = None
+        self._attempted: Route | None = None
+        """Where the running attempt was made; None while it is not made yet."""
+        self._denied_by: Place | None = None
+        self._denied_for_good = True
         self._sent = False
         self._first = 0
-        self._may_have_run: set[tuple[str, int, int]] = set()
-        """Where attempts were made that may have: node, incarnation, epoch."""
+        self._may_have_run: set[Place] = set()
+        """Where attempts were made that may have."""
         deadline = min(trio.current_effective_deadline(), expires)
         self._schedule = RetrySchedule(policy, idempotent=bound.definition.idempotent, deadline=deadline, now=caller.environment.now())
-        self._patience = caller.environment.now() + MISSED_SECONDS
+        self._denials = Denials()
 
     async def run(self, route: Route | None, missed: CallError | None) -> object:
         """Make the call until it succeeds or must be given up. `missed`: the error of an attempt over `route` that was made already."""
@@ -123,31 +164,47 @@ class LongCall:
 
     async def _try(self) -> tuple[Route | None, CallError | None]:
         """One attempt: where it was made, if it came to that, and how it failed, if it did."""
-        route: Route | None = None
+        caller, bound = self._caller, self._bound
+        self._attempted = None
         try:
-            route = self._caller.routes.known(self._bound) or await self._caller.routes.find(self._bound)
-            self._caller.refuse_self_call(trio.lowlevel.current_task(), self._bound)
+            caller.refuse_self_call(trio.lowlevel.current_task(), bound)
+            if caller.faults is not None:
+                await caller.faults.slow_down(bound.definition.name)
             limit = self._schedule.attempt_limit
+            route = caller.lines.free(bound)
+            if route is not None:
+                self._post(route)
+            else:
+                denied, self._denied_by = self._denied_by, None
+                await caller.lines.through(
+                    bound, self._order, self._post, not_before=self._look_at, limit=limit, denied=denied, over=self._denied_for_good
+                )
+            call = self._call
+            assert call is not None
             if limit == math.inf:
-                return route, await self._attempt(route)
+                await _finished(call)
+                return self._attempted, call.error
             with trio.move_on_at(self._schedule.attempt_deadline):
-                return route, await self._attempt(route)
+                await _finished(call)
+                return self._attempted, call.error
         except CallError as error:
-            return route, error
+            return self._attempted, error
         # Where the whole call's deadline came first, it is that which ends it.
         await trio.lowlevel.checkpoint_if_cancelled()
+        route = self._attempted
+        assert route is not None
         if self._taken_back(route):
             return route, NodeUnreachableError(
                 f"there was no connection to node {route.address.node} within the attempt_timeout of {limit:g} s; {self._name} did not run",
-                actor=self._bound.address.name,
-                method=self._bound.definition.name,
+                actor=bound.address.name,
+                method=bound.definition.name,
                 node=route.address.node,
                 epoch=route.address.epoch,
             )
         return route, CallTimeoutError(
             f"{self._name} gave no answer within its attempt_timeout of {limit:g} s",
-            actor=self._bound.address.name,
-            method=self._bound.definition.name,
+            actor=bound.address.name,
+            method=bound.definition.name,
             node=route.address.node,
             epoch=route.address.epoch,
         )
@@ -160,25 +217,26 @@ class LongCall:
         call.ticket = 0
         return True
 
-    async def _attempt(self, route: Route) -> CallError | None:
-        if route.link is not None and not route.link.has_room:
-            await route.link.room()
-        if self._caller.faults is not None:
-            await self._caller.faults.slow_down(self._bound.definition.name)
+    def _post(self, route: Route) -> None:
+        """Make an attempt over `route`. What it raises is an attempt that was not made."""
+        self._attempted = route
+        # The time of an attempt is not that of the search before it.
+        self._schedule.begin(self._caller.environment.now())
         call = self._enter(route)
-        flags = 0 if self._kept is None else KEEP_RESULT
+        flags = 0 if self._kept is None else KEEP_RESULT | TENTATIVE if self._schedule.policy.retry_on else KEEP_RESULT
         if self._repeats and route.link is not None:
             flags |= REPEATABLE | REPEAT if self._sent else REPEATABLE
-        if not (route.link is None and self._sent):
-            self._sent = True
-            attempt = self._attempt_at(route) if self._first else FIRST
-            if self._kept is not None:
-                attempt = attempt._replace(anchor=self._kept.anchor_at(route))
-            self._caller.post(call, route, self._bound, self._args, self._kwargs, flags, self._schedule.deadline, attempt)
-            if self._kept is not None:
-                self._kept.posted()
-        await _finished(call)
-        return call.error
+        if route.link is None and self._sent:
+            return
+        self._sent = True
+        attempt = self._attempt_at(route) if self._first else FIRST
+        if self._chain is not None:
+            attempt = attempt._replace(chain=self._chain)
+        if self._kept is not None:
+            attempt = attempt._replace(anchor=self._kept.anchor_at(route))
+        self._caller.post(call, route, self._bound, self._args, self._kwargs, flags, self._schedule.deadline, attempt)
+        if self._kept is not None:
+            self._kept.posted()
 
     def _enter(self, route: Route) -> Waiting:
         """The call as it is to be sent to `route`: the same as before while that leads to the same incarnation."""
@@ -187,7 +245,7 @@ class LongCall:
         if call is not None and before is not None:
             same = (before.address.node, before.address.incarnation) == (route.address.node, route.address.incarnation)
             local_again = route.link is None and call.finished
-            if same and not local_again and not (call.error is not None and call.error.outcome == "raised"):
+            if same and not local_again and not (call.error is not None and outcome_of(call.error) == "raised"):
                 call.place = route.place
                 call.finished = False
                 call.error = None
@@ -211,21 +269,25 @@ class LongCall:
         environment = self._caller.environment
         bound = self._bound
         now = environment.now()
-        if error.outcome != "not executed" and route is not None:
-            self._may_have_run.add(_where(route))
-        if error.outcome == "not executed":
+        if outcome_of(error) != "not executed" and route is not None:
+            self._may_have_run.add(where(route))
+        if outcome_of(error) == "not executed":
             # Refused, so not on record: the next attempt is as good as the first.
             self._sent = False
-        # The name's owner denies it, or its node is going or gone: it is being moved, unless that goes on for long. That nobody
-        # has the name, though, is final: looking it up waited while there was hope.
-        denied = isinstance(error, MOVED) and (route is not None or isinstance(error, NodeUnreachableError))
-        moving = denied and bound.address.registered and now < self._patience
+        # The name's owner denies it, or its node is going or gone: it is being moved, unless that goes on for long.
+        moving = self._denials.are_worth_a_wait(route, error, now) and bound.address.registered
         died = isinstance(error, ActorDiedError) and bound.address.registered
         if (moving or died) and bound.route is route:
             # Otherwise another call has found the actor meanwhile. Of an epoch that died the same would be heard again and again.
             bound.moved = True
             bound.route = None
-        decision = self._schedule.failed(error.outcome, error, now, environment.random(), self._budget, uncounted=moving)
+        # However many calls are with an actor when it dies, that is one failure.
+        incident = where(route) if isinstance(error, ActorDiedError | NodeDiedError) and route is not None else None
+        outcome = outcome_of(error)
+        decision = self._schedule.failed(outcome, error, now, environment.random(), self._budget, uncounted=moving, incident=incident)
+        if isinstance(error, DirectoryUnavailableError) and bound.address.name.startswith("@"):
+            # The runtime's own calls have no end of retries: whoever asks by them is to learn that the store had its time.
+            decision = GiveUp("not repeatable")
         if not isinstance(decision, Retry):
             deadline = trio.current_effective_deadline()
             if isinstance(error, DeadlineExceededError) and deadline < self._expires:
@@ -234,6 +296,12 @@ class LongCall:
                 await trio.lowlevel.checkpoint()
             raise self._final(error, decision)
         call = self._call
+        if moving and (call is None or call.finished):
+            # It waits in line, where it keeps its place among the calls that were made before and after it.
+            self._look_at = decision.at
+            self._denied_by = None if route is None else where(route)
+            self._denied_for_good = not isinstance(error, NodeDrainingError)
+            return
         if call is None or call.finished:
             await trio.sleep_until(decision.at)
         else:
@@ -246,17 +314,24 @@ class LongCall:
     def _final(self, last: CallError, decision: GiveUp) -> CallError:
         """The error of the whole call: that its last attempt was not executed says nothing about those before it."""
         schedule = self._schedule
-        last.attempts = schedule.total
-        unsure = schedule.outcome == "unknown" and last.outcome != "unknown"
-        if schedule.total == 1 and not unsure:
-            return last
+        set_attempts(last, schedule.total)
+        unsure = schedule.outcome == "unknown" and outcome_of(last) != "unknown"
+        why = f"({decision.why}), for {schedule.explain(decision, self._budget)}"
         if isinstance(last, RemoteError):
             # It is what the method raised, down to its type, and stays that.
-            last.add_note(f"{schedule.total} attempts, then given up ({decision.why}):\n{schedule.history()}")
+            if schedule.total > 1 or (schedule.policy.max_retries and decision.why != "not repeatable"):
+                annotate(last, f"{schedule.total} attempts, then given up {why}:\n{schedule.history()}")
             return last
-        what = "may have run in one of its" if schedule.outcome == "unknown" else "was not executed in any of its"
+        if schedule.total > 1 or unsure:
+            what = "may have run in one of its" if schedule.outcome == "unknown" else "was not executed in any of its"
+            text = f"{self._name} {what} {schedule.total} attempts {why}; the last: {last}\n{schedule.history()}"
+        elif schedule.policy.max_retries and (decision.why != "not repeatable" or schedule.outcome == "unknown"):
+            # Who has asked for repeats is told why there was none.
+            text = f"{last}; it was made once and not repeated {why}"
+        else:
+            return last
         error = (OutcomeUnknownError if unsure else type(last))(
-            f"{self._name} {what} {schedule.total} attempts ({decision.why}); the last: {last}\n{schedule.history()}",
+            text,
             actor=self._bound.address.name,
             method=self._bound.definition.name,
             node=last.node,
@@ -269,7 +344,7 @@ class LongCall:
     def _timed_out(self, *, ran: bool) -> CallError:
         """The error of a call whose timeout has passed; `ran`: its last attempt may have run."""
         schedule = self._schedule
-        what = f"{self._name} gave no answer within its timeout of {self._bound.options_.timeout:g} s"
+        what = f"{self._name} gave no answer within its timeout of {self._caller.timeout(self._bound):g} s"
         cls: type[CallError]
         if ran or schedule.outcome == "unknown":
             cls, what = CallTimeoutError, f"{what}; it was told to stop, but may have taken effect"
@@ -289,7 +364,7 @@ class LongCall:
 
     def _attempt_at(self, route: Route) -> Attempt:
         """What the next attempt says of those before it."""
-        return Attempt(self._first, bool(self._may_have_run), bool(self._may_have_run - {_where(route)}))
+        return Attempt(self._first, bool(self._may_have_run), bool(self._may_have_run - {where(route)}))
 
     def _end(self) -> None:
         """The call is over: it will not be made again."""
@@ -310,10 +385,6 @@ class LongCall:
     @property
     def _name(self) -> str:
         return f"{self._bound.address.name}.{self._bound.definition.name}"
-
-
-def _where(route: Route) -> tuple[str, int, int]:
-    return route.address.node, route.address.incarnation, route.address.epoch
 
 
 async def _finished(call: Waiting) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections import OrderedDict
+from collections.abc import Awaitable, Mapping
+from typing import Protocol, TypeVar
 
 import trio
 
-from actors.errors import ActorNotFoundError, NodeUnreachableError, NotExecutedError, StoreUnavailableError
+from actors.errors import ActorNotFoundError, CallError, ClassMismatchError, DirectoryUnavailableError, NodeUnreachableError, StoreError
 from actors.method import Address, Bound
+from runtime.calls.classes import fits
 from runtime.calls.failures import Place
 from runtime.calls.outgoing import OutgoingCalls
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer
+
+T = TypeVar("T")
+
+MOVES_KEPT = 10_000
+"""Actors that have moved, of which it is remembered where to; of others each handle finds out for itself."""
 
 
 class Directory(Protocol):
@@ -31,7 +38,7 @@ class Directory(Protocol):
 class Route:
     """Where one method of one actor was found, and the part of its calls that never changes."""
 
-    __slots__ = ("address", "calls", "link", "place", "prefix")
+    __slots__ = ("address", "calls", "link", "moves", "place", "prefix")
 
     def __init__(
         self, address: Address, place: Place, prefix: bytes, link: Link | None, calls: OutgoingCalls[trio.lowlevel.Task] | None
@@ -42,6 +49,8 @@ class Route:
         self.link = link
         """None: the actor is on this node."""
         self.calls = calls
+        self.moves = 0
+        """How many moves of actors had been seen when it was looked at last."""
 
 
 class Routes:
@@ -54,30 +63,44 @@ class Routes:
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
         self.links: Mapping[tuple[str, int], Link] = {}
         """The links that there are, by name and incarnation of the peer."""
+        self._moved: OrderedDict[str, Address] = OrderedDict()
+        """Where those actors are that were not where their handles said: one call has found out, and others need not."""
+        self._moves = 0
 
     def known(self, bound: Bound) -> Route | None:
         """The route found before, if nothing speaks against it; or the one that the handle tells, if that takes no asking."""
         route = bound.route
         if isinstance(route, Route) and (route.link is None or route.link.ended is None):
-            return route
-        return None if bound.moved else self._at_hand(bound)
+            return route if route.moves == self._moves else self._looked_at(bound, route)
+        return None if bound.moved else self._at_hand(bound, self._newest(bound))
+
+    def at(self, bound: Bound, address: Address) -> Route | None:
+        """The route to where the actor was found by another call, if that takes no asking."""
+        return self._at_hand(bound, address) if self._fits(bound, address) else None
+
+    def beside(self, bound: Bound, route: Route) -> Route:
+        """The route of another call to the actor that `route` leads to. Raises `ClassMismatchError`."""
+        self._check_class(bound, route.address)
+        return self._led(bound, route.address, route.link)
 
     async def find(self, bound: Bound) -> Route:
-        """The route, looked up if need be. Raises `ActorNotFoundError`, `NodeUnreachableError`, or `NotExecutedError` while the store that
-        would know is away.
+        """The route, looked up if need be. Raises `ActorNotFoundError`, `NodeUnreachableError`, `ClassMismatchError`, or
+        `DirectoryUnavailableError` while the store that would know is away.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        address = bound.address
+        address = self._newest(bound)
         # The first call goes where the handle says; later ones come here because that was no longer true.
-        route = None if bound.moved else await self._make(bound, address)
+        route = None if bound.moved else await self._found(bound, self._make(bound, address))
         if route is None:
             bound.moved = True
             if not address.registered:
                 raise ActorNotFoundError(
                     f"{address.name} ended with node {address.node}", actor=address.name, method=bound.definition.name, node=address.node
                 )
-            address = await self._located(bound)
-            route = await self._make(bound, address)
+            address = await self._found(bound, self._directory.locate(address.name))
+            self._moved_to(address)
+            self._check_class(bound, address)
+            route = await self._found(bound, self._make(bound, address))
         if route is None:
             raise NodeUnreachableError(
                 f"node {address.node}, which has {address.name}, has just ended", actor=address.name, node=address.node
@@ -85,16 +108,33 @@ class Routes:
         bound.route = route
         return route
 
-    async def _located(self, bound: Bound) -> Address:
+    async def _found(self, bound: Bound, asking: Awaitable[T]) -> T:
+        """The answer of the directory. An attempt that its errors end was not made; what that makes of the whole call, those before it say
+        as well.
+        """
+        actor, method = bound.address.name, bound.definition.name
         try:
-            return await self._directory.locate(bound.address.name)
-        except StoreUnavailableError as error:
-            # An attempt that was not made. What that makes of the whole call, those before it say as well.
-            raise NotExecutedError(
-                f"{bound.address.name} could not be looked up, and may live: {error}",
-                actor=bound.address.name,
-                method=bound.definition.name,
-            ) from error
+            return await asking
+        except StoreError as error:
+            raise DirectoryUnavailableError(f"{actor} could not be looked up, and may live: {error}", actor=actor, method=method) from error
+        except CallError as error:
+            error.actor, error.method = actor, method
+            raise
+
+    def _fits(self, bound: Bound, found: Address) -> bool:
+        return fits(bound.address.class_path, found.class_path, self._codec.find_class)
+
+    def _check_class(self, bound: Bound, found: Address) -> None:
+        expected, name, method = bound.address.class_path, bound.address.name, bound.definition.name
+        if not self._fits(bound, found):
+            raise ClassMismatchError(
+                f"{name}.{method} was not called: {name} is of class {found.class_path} now, on node {found.node}, and the handle is for "
+                f"one of class {expected}, which has ended; look {name} up again",
+                actor=name,
+                method=method,
+                node=found.node,
+                epoch=found.epoch,
+            )
 
     def table(self, link: Link) -> OutgoingCalls[trio.lowlevel.Task]:
         """The calls that wait on `link`."""
@@ -103,18 +143,56 @@ class Routes:
             table = self.tables[link] = OutgoingCalls()
         return table
 
-    def _at_hand(self, bound: Bound) -> Route | None:
-        address = bound.address
+    def waits_at(self, name: str, place: tuple[str, int, int], before: int) -> bool:
+        """True if a call to that epoch of an actor, of a lower number than `before`, has no answer yet."""
+        node, incarnation, epoch = place
+        link = self.links.get((node, incarnation))
+        table = self.tables.get(link) if link is not None and link.ended is None else None
+        if table is None:
+            return False
+        return any(call.place.actor == name and call.place.epoch == epoch and number < before for number, call in table.pending.items())
+
+    def _at_hand(self, bound: Bound, address: Address) -> Route | None:
         identity = (address.node, address.incarnation)
         if identity == self._identity:
-            route = bound.route = self._local(bound, address)
-            return route
+            return self._led(bound, address, None)
         link = self.links.get(identity)
         if link is None or link.ended is not None or link.fenced:
             # Fenced: its peer has lost its place in the cluster, and what is asked of it may never be answered.
             return None
-        route = bound.route = self._over(link, bound, address)
+        return self._led(bound, address, link)
+
+    def _led(self, bound: Bound, address: Address, link: Link | None) -> Route:
+        """The route over `link`, kept beside the handle."""
+        route = bound.route
+        if not isinstance(route, Route) or route.address != address or route.link is not link:
+            route = bound.route = self._local(bound, address) if link is None else self._over(link, bound, address)
+            bound.moved = bound.moved or address != bound.address
+        route.moves = self._moves
         return route
+
+    def _moved_to(self, address: Address) -> None:
+        """The store says where an actor is."""
+        known = self._moved.pop(address.name, None)
+        if known is None or known.epoch < address.epoch:
+            known = address
+            self._moves += 1
+        self._moved[address.name] = known
+        while len(self._moved) > MOVES_KEPT:
+            self._moved.popitem(last=False)
+
+    def _newest(self, bound: Bound) -> Address:
+        """Where the handle says that the actor is, or another call has found it since."""
+        moved = self._moved.get(bound.address.name) if self._moves and bound.address.registered else None
+        return moved if moved is not None and moved.epoch > bound.address.epoch and self._fits(bound, moved) else bound.address
+
+    def _looked_at(self, bound: Bound, route: Route) -> Route | None:
+        """The route found before, now that some actor has moved; None if it was this one, and how to get there must be asked for."""
+        newest = self._newest(bound)
+        if newest.epoch <= route.address.epoch:
+            route.moves = self._moves
+            return route
+        return self._at_hand(bound, newest)
 
     async def _make(self, bound: Bound, address: Address) -> Route | None:
         if (address.node, address.incarnation) == self._identity:

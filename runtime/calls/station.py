@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import trio
 
 from actors.actor import Actor
@@ -20,9 +21,11 @@ from actors.method import Address
 from actors.options import CallOptions
 from runtime.calls.answers import Answers
 from runtime.calls.caller import Caller
+from runtime.calls.classes import expected_class, fits
 from runtime.calls.deadlines import Deadlines
 from runtime.calls.dispatch import Dispatch
 from runtime.calls.failures import Place, rebuild
+from runtime.calls.imports import Imports
 from runtime.calls.keeping import KeptResults
 from runtime.calls.local import LocalCalls
 from runtime.calls.production import ProducedStreams
@@ -35,6 +38,7 @@ from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.applied import Client
 from runtime.hosting.host import Host
+from runtime.lifetime import Lifetime
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.links.transports import Network
@@ -65,15 +69,17 @@ class Station:
         make_host: Callable[[Station], Host],
         broken: Callable[[Link], None] = lambda link: None,
         outdated: Callable[[Peer], bool] = lambda peer: False,
+        member: Callable[[Peer], bool] = lambda peer: True,
         faults: Faults | None = None,
         memory: MemoryOptions = UNSHARED,
     ) -> None:
         identity = (introduction.peer.name, introduction.peer.incarnation)
         self.identity = identity
+        self.lifetime = Lifetime(introduction.peer.name)
         client = Client(*identity, introduction.peer.life)
         numbers = itertools.count(1).__next__
         self.values = References(
-            identity, self.reference_service, self._reference_service_once, environment, numbers, self._rebuild, memory
+            identity, self.reference_service, self._reference_service_once, environment, numbers, self._rebuild, memory, self.lifetime
         )
         self.references = self.values.table
         self.codec = Codec(
@@ -93,14 +99,17 @@ class Station:
             REFERENCE_SERVICE,
             ReferenceService(self.references, self.values.own, self.values.overview, self.values.correspondence, self.reference_service),
         )
-        local = LocalCalls(self.host, self.codec, self.codec.find_class, kept, client)
+        local = LocalCalls(self.host, self.codec, self.codec.find_class, kept, client, self.lifetime)
         self.caller.attach(self.host, local, RemoteResults(self.caller, self.references, self.codec, nursery))
         replies = Replies(self.codec)
         self._recorded = RecordedCalls(self.host, self.codec, replies, environment, nursery, kept, faults)
         self.produced = ProducedStreams(self.host, self.codec, replies, environment, kept)
         arriving = ArrivingItems(self.codec, routes)
-        dispatch = Dispatch(self.host, self.codec, environment, answers, replies, self._recorded, self.produced, arriving, kept, faults)
-        self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken, outdated)
+        imports = Imports(self.codec, environment, nursery)
+        dispatch = Dispatch(
+            self.host, self.codec, environment, answers, replies, self._recorded, self.produced, arriving, kept, imports, faults
+        )
+        self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken, outdated, member)
         routes.links = self.peers.links
 
     def make_handle(self, address: Any, actor: Any = None) -> Any:
@@ -114,9 +123,24 @@ class Station:
         methods = cls.__methods__ if isinstance(cls, type) and issubclass(cls, Actor) else None
         return Handle(self.caller, address, methods)
 
+    def typed_handle(self, address: Address, actor: object) -> Any:
+        """The handle of the actor at `address` for a caller who takes it for an `actor`. Raises ClassMismatchError if it is none."""
+        expected = expected_class(address, actor, self.codec.find_class)
+        return self.make_handle(address if expected == address.class_path else attrs.evolve(address, class_path=expected), actor)
+
+    def fits(self, handle: Address, found: Address) -> bool:
+        """True if the actor that was found under the name of a handle is one that the handle is for."""
+        return fits(handle.class_path, found.class_path, self.codec.find_class)
+
     def system_handle(self, service: type[Actor], name: str, node: str, incarnation: int, options: CallOptions = SYSTEM_CALLS) -> Any:
         """A handle of one of the runtime's own services on another node, or on this one."""
         return Handle(self.caller, Address(name, node, incarnation), service.__methods__, options)
+
+    def close(self) -> None:
+        """Everything that is asked from now on, or waits for something of this node, ends with `NotAMemberError`."""
+        self.lifetime.end()
+        self.host.close()
+        self.values.close()
 
     def loads(self) -> dict[str, int]:
         """How much is kept at the moment: what other nodes and this one's own tasks have not let go of yet."""

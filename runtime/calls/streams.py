@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from actors.errors import CallError, CallTimeoutError, DeadlineExceededError, NodeUnreachableError, OutcomeUnknownError
+from actors.errors import CallError, CallTimeoutError, DeadlineExceededError, OutcomeUnknownError, outcome_of
 from actors.method import BoundStream
 from actors.retry import Retry, RetrySchedule
 from actors.stream import Stream
 from runtime.calls.answers import facts
 from runtime.calls.deadlines import wake
 from runtime.calls.format import STREAM, credit_frame
+from runtime.calls.lines import Place, where
+from runtime.calls.local import FIRST, Attempt
 from runtime.calls.reading import StreamCall
-from runtime.calls.repeating import MISSED_SECONDS, MOVED, NO_RETRIES
+from runtime.calls.repeating import NO_RETRIES, Denials
 from runtime.calls.routes import Route
 from runtime.hosting.cell import Job
+from runtime.hosting.chains import Chain
 
 if TYPE_CHECKING:
     from runtime.calls.caller import Caller
@@ -32,7 +35,7 @@ T = TypeVar("T")
 class OpenStream(Stream[T]):
     """See `Stream`. Nothing is sent before the first item is asked for."""
 
-    __slots__ = ("_args", "_bound", "_call", "_caller", "_expires", "_kwargs", "_over", "_reading", "_route", "_token")
+    __slots__ = ("_args", "_bound", "_call", "_caller", "_chain", "_expires", "_kwargs", "_over", "_reading", "_route", "_token")
 
     def __init__(self, caller: Caller, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._caller = caller
@@ -42,6 +45,8 @@ class OpenStream(Stream[T]):
         self._expires = math.inf
         self._call: StreamCall | None = None
         """There while the stream is open."""
+        self._chain: Chain | None = None
+        """Who waits for its items, if a method does."""
         self._route: Route | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._over = False
@@ -123,49 +128,62 @@ class OpenStream(Stream[T]):
 
     async def _begin(self) -> StreamCall:
         caller, bound = self._caller, self._bound
-        began = caller.environment.now()
         # Its retries are only those of an actor that is being moved, and these are not counted.
-        schedule = RetrySchedule(NO_RETRIES, idempotent=False, deadline=self._expires, now=began)
+        schedule = RetrySchedule(NO_RETRIES, idempotent=False, deadline=self._expires, now=caller.environment.now())
+        denials, order, look_at = Denials(), caller.numbers(), -math.inf
+        denied: Place | None = None
         while True:
-            route: Route | None = None
             try:
-                route = caller.routes.known(bound) or await caller.routes.find(bound)
-                call = await self._attempt(route)
+                call = await self._attempt(order, look_at, denied)
                 if call.items or call.error is None:
                     return call
                 error = call.error
             except CallError as raised:
                 error = raised
-            now = caller.environment.now()
-            denied = isinstance(error, MOVED) and (route is not None or isinstance(error, NodeUnreachableError))
-            if self._over or not (denied and bound.address.registered and now < began + MISSED_SECONDS):
+            route, now = self._route, caller.environment.now()
+            if self._over or not (denials.are_worth_a_wait(route, error, now) and bound.address.registered):
                 raise error
             if bound.route is route:
                 # Otherwise another call has found the actor meanwhile.
                 bound.moved = True
                 bound.route = None
-            decision = schedule.failed(error.outcome, error, now, caller.environment.random(), uncounted=True)
+            decision = schedule.failed(outcome_of(error), error, now, caller.environment.random(), uncounted=True)
             if not isinstance(decision, Retry):
                 raise error
-            await trio.sleep_until(decision.at)
+            look_at, denied = decision.at, None if route is None else where(route)
+            # An attempt that fails before it waits for anything must not keep the loop.
+            await trio.lowlevel.checkpoint()
 
-    async def _attempt(self, route: Route) -> StreamCall:
+    async def _attempt(self, order: int, look_at: float, denied: Place | None) -> StreamCall:
         """Ask for the stream; returns when its first item is there, or its end."""
-        caller = self._caller
-        caller.refuse_self_call(trio.lowlevel.current_task(), self._bound)
-        if route.link is not None and not route.link.has_room:
-            await route.link.room()
+        caller, bound = self._caller, self._bound
+        self._route = None
+        task = trio.lowlevel.current_task()
+        caller.refuse_self_call(task, bound)
+        self._chain = caller.chain(task) if caller.has_methods_running else None
         if caller.faults is not None:
-            await caller.faults.slow_down(self._bound.definition.name)
-        call = StreamCall(caller.numbers(), route.place)
-        if self._over:
+            await caller.faults.slow_down(bound.definition.name)
+        route = caller.lines.free(bound)
+        if route is not None:
+            self._post(route)
+        else:
+            await caller.lines.through(bound, order, self._post, not_before=look_at, denied=denied)
+        call = self._call
+        if call is None:
             # Closed by another task while this one looked for the actor.
+            assert self._route is not None
+            call = StreamCall(caller.numbers(), self._route.place)
             call.finished = True
             return call
-        self._call, self._route = call, route
-        caller.post(call, route, self._bound, self._args, self._kwargs, STREAM, self._expires)
         await _arrival(call)
         return call
+
+    def _post(self, route: Route) -> None:
+        self._route = route
+        if not self._over:
+            call = self._call = StreamCall(self._caller.numbers(), route.place)
+            attempt = FIRST if self._chain is None else Attempt(0, False, False, None, self._chain)
+            self._caller.post(call, route, self._bound, self._args, self._kwargs, STREAM, self._expires, attempt)
 
     async def _wait(self, call: StreamCall) -> None:
         """Wait for the next item, or the end."""

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import Any
 
 import click
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: `nan` is in every range otherwise, and `inf` in most."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails with a UsageError."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 def age(seconds: float) -> str:

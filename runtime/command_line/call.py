@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import click
 import trio
 
 from actors.errors import MethodNotFoundError
+from actors.handle import Handle
+from runtime.command_line.amounts import Number
 from runtime.command_line.connect import cluster_options, connect
 
 
 def _value(text: str) -> object:
-    """An argument as JSON, or as text where it is none."""
+    """An argument as JSON, or as text where it is none, or is nested deeper than any message may be."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
+
+
+def _plain(value: object) -> object:
+    """A result as JSON can hold it; what has no form there by its `repr`."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str | int | None) else repr(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value if isinstance(value, str | int | float | None) else repr(value)
 
 
 @click.command(epilog="Example:  understudy call counter add 5")
 @click.argument("actor")
 @click.argument("method")
 @click.argument("arguments", nargs=-1)
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True, help="Seconds to wait.")
+@click.option("--timeout", type=Number(min=0, min_open=True), default=10.0, show_default=True, help="Seconds to wait.")
 @cluster_options
 def call(
     actor: str, method: str, arguments: tuple[str, ...], timeout: float, address: str, cluster: str, secret_file: Path | None, as_json: bool
 ) -> None:
     """Call METHOD of ACTOR and print what it returns. Arguments are JSON where they can be read as that, text otherwise."""
     result = trio.run(_call, actor, method, [_value(text) for text in arguments], timeout, address, cluster, secret_file)
-    click.echo(json.dumps(result, default=repr) if as_json else result)
+    click.echo(json.dumps(_plain(result)) if as_json else result)
 
 
 async def _call(
@@ -39,9 +55,19 @@ async def _call(
 ) -> object:
     async with connect(address, cluster, secret_file) as client:
         handle = await client.lookup(actor)
-        try:
-            bound = getattr(handle.options(timeout=timeout), method)
-        except AttributeError as error:
-            raise MethodNotFoundError(str(error), actor=actor, method=method) from None
-        result: object = await bound(*arguments)
+        result: object = await _bound(handle.options(timeout=timeout), method)(*arguments)
         return result
+
+
+def _bound(handle: Handle, method: str) -> Callable[..., Awaitable[object]]:
+    """The actor's method. Not what `getattr` gives: a handle has some names of its own, such as `name` and `options`."""
+    if method.startswith("_"):
+        raise MethodNotFoundError(
+            f"{handle.name} has no @method {method!r}: what begins with an underscore cannot be called from outside",
+            actor=handle.name,
+            method=method,
+        )
+    try:
+        return cast("Callable[..., Awaitable[object]]", handle.__getattr__(method))
+    except AttributeError as error:
+        raise MethodNotFoundError(str(error), actor=handle.name, method=method) from None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
+from actors.errors import JoinError
+from runtime.announcements import Announcement, open_clusters
 from runtime.environment import SystemEnvironment
-from runtime.links.transports import SocketNetwork, is_loopback
+from runtime.links.transports import SocketNetwork, is_loopback, split_host_port
 from runtime.liveness import host_identity
 from runtime.membership.join import Client, open_client
 from runtime.membership.secrets import find_secret, read_secret_file
@@ -19,6 +22,7 @@ from runtime.membership.secrets import find_secret, read_secret_file
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
+DEFAULT_CLUSTER = "understudy"
 
 
 def secret_option(command: F) -> F:
@@ -31,14 +35,52 @@ def secret_option(command: F) -> F:
 
 
 def cluster_options(command: F) -> F:
-    """The options of every command that talks to a cluster."""
+    """The options of every command that talks to a cluster. The command is given an address and a name of a cluster in any case."""
+
+    @functools.wraps(command)
+    def resolved(*, address: str | None, cluster: str | None, **others: Any) -> Any:
+        address, cluster = _resolve(address, cluster)
+        return command(address=address, cluster=cluster, **others)
+
     options = [
-        click.option("--address", "-a", default=DEFAULT_ADDRESS, show_default=True, metavar="HOST:PORT", help="Any node of the cluster."),
-        click.option("--cluster", default="understudy", show_default=True, help="The cluster's name."),
+        click.option(
+            "--address",
+            "-a",
+            metavar="HOST:PORT",
+            help=f"Any node of the cluster. Default: {DEFAULT_ADDRESS}, or where nobody listens there, the local cluster that is open.",
+        ),
+        click.option("--cluster", help="The cluster's name. Default: that of the local cluster at the address, or else understudy."),
         secret_option,
         click.option("--json", "as_json", is_flag=True, help="Print facts as JSON."),
     ]
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), cast("F", resolved))
+
+
+def local_cluster_at(address: str) -> Announcement | None:
+    """The local cluster of this user whose founding node is there."""
+    return next((one for one in open_clusters(SystemEnvironment()) if one.address == address), None)
+
+
+def _resolve(address: str | None, cluster: str | None) -> tuple[str, str]:
+    """Where to, and to which cluster. Raises `JoinError` if that may be one of several."""
+    if address is None:
+        address = DEFAULT_ADDRESS
+        found = [one for one in open_clusters(SystemEnvironment()) if cluster in (None, one.cluster)]
+        if found and not _somebody_listens(DEFAULT_ADDRESS):
+            if len(found) > 1:
+                listed = ", ".join(f"{one.address} ({one.program})" for one in found)
+                raise JoinError(f"{len(found)} local clusters are open; say which with --address: {listed}")
+            address = found[0].address
+    local = local_cluster_at(address) if cluster is None else None
+    return address, cluster or (local.cluster if local is not None else DEFAULT_CLUSTER)
+
+
+def _somebody_listens(address: str) -> bool:
+    try:
+        socket.create_connection(split_host_port(address), timeout=0.5).close()
+    except OSError:
+        return False
+    return True
 
 
 def secret_of(secret_file: Path | None) -> bytes | None:
@@ -46,10 +88,16 @@ def secret_of(secret_file: Path | None) -> bytes | None:
     return read_secret_file(secret_file) if secret_file is not None else None
 
 
+def secret_for(address: str | None, secret_file: Path | None) -> bytes | None:
+    """The secret that the user gave, or that of the local cluster at the address."""
+    local = local_cluster_at(address) if address is not None and secret_file is None else None
+    return local.secret if local is not None else secret_of(secret_file)
+
+
 @asynccontextmanager
 async def connect(address: str, cluster: str, secret_file: Path | None) -> AsyncIterator[Client]:
     """A client of the cluster at `address`."""
     environment = SystemEnvironment()
-    secret = find_secret(secret_of(secret_file), environment.token, needs_own=not is_loopback(address))
+    secret = find_secret(secret_for(address, secret_file), environment.token, needs_own=not is_loopback(address))
     async with open_client(address, cluster, secret, environment, SocketNetwork(), host_identity()) as client:
         yield client

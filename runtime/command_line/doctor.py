@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import socket
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import trio
 from actors.errors import StoreError, UnderstudyError
 from runtime.environment import SystemEnvironment
 from runtime.liveness import host_identity
-from runtime.membership.secrets import find_secret
+from runtime.membership.secrets import VARIABLE, find_secret, read_secret_file, shared_secret_path
 
 
 @attrs.frozen
@@ -34,14 +35,16 @@ class Finding:
 @click.command(epilog="Example:  understudy doctor")
 @click.option("--store", metavar="etcd://HOST:PORT,...", help="Check the etcd that a cluster is to keep its store in, too.")
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Check the store of a founder that is not running, too.")
+@click.option("--secret-file", type=click.Path(path_type=Path, dir_okay=False), help="Check the file with a cluster's secret, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(store: str | None, data_dir: Path | None, as_json: bool) -> None:
+def doctor(store: str | None, data_dir: Path | None, secret_file: Path | None, as_json: bool) -> None:
     """Check Python, packages, shadowed imports, sockets, the secret and the store. Exit status 1 if something needs attention."""
-    findings = [check() for check in (_python, _packages, _shadowed, _loopback, _unix_sockets, _proof, _descriptors, _secret)]
+    findings = [check() for check in (_python, _packages, _shadowed, _loopback, _unix_sockets, _proof, _descriptors)]
+    findings.append(_secret(secret_file))
     if store is not None:
         findings.append(_etcd(store))
     if data_dir is not None:
-        findings.append(_store_file(data_dir))
+        findings += [_rights("store's rights", [data_dir, *_files_in(data_dir)]), _store_file(data_dir)]
     if as_json:
         click.echo(json.dumps([attrs.asdict(finding) for finding in findings], indent=2))
     else:
@@ -164,13 +167,39 @@ def _store_file(directory: Path) -> Finding:
     return _tried("store", attempt)
 
 
-def _secret() -> Finding:
+def _secret(given: Path | None) -> Finding:
+    """Whether there is one, and whether others than its owner can read it: who has it can do anything in the cluster."""
+
     def attempt() -> str:
+        if given is not None:
+            read_secret_file(given)
+            return f"{given} holds one"
         find_secret(None, SystemEnvironment().token, needs_own=False)
         return (
-            "UNDERSTUDY_SECRET is set"
-            if os.environ.get("UNDERSTUDY_SECRET")
-            else "this user's clusters on this machine share one; set UNDERSTUDY_SECRET for others"
+            f"{VARIABLE} is set"
+            if os.environ.get(VARIABLE)
+            else f"this user's clusters on this machine share one; set {VARIABLE} for others"
         )
 
-    return _tried("secret", attempt)
+    found = _tried("secret", attempt)
+    if not found.well or (given is None and os.environ.get(VARIABLE)):
+        return found
+    readable = _rights("secret", [given if given is not None else shared_secret_path()])
+    return found if readable.well else readable
+
+
+def _files_in(directory: Path) -> list[Path]:
+    from runtime.store.file import FILE_NAME
+    from runtime.store.mark import MARK_NAME
+
+    return [directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME)]
+
+
+def _rights(check: str, paths: list[Path]) -> Finding:
+    """Whether these are for their owner alone, as far as they are there."""
+    open_to_others = [path for path in paths if path.exists() and path.stat().st_mode & 0o077]
+    if not open_to_others:
+        return Finding(check, True, "only their owner can read them")
+    modes = ", ".join(f"{path} ({path.stat().st_mode & 0o777:o})" for path in open_to_others)
+    words = " ".join(shlex.quote(str(path)) for path in open_to_others)
+    return Finding(check, False, f"others than the owner can read or write {modes}; `chmod go= {words}` ends that")

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from actors.errors import UnderstudyError
+from actors.errors import RemoteError, UnderstudyError
+from runtime.exception_groups import first
 from runtime.version import __version__
 
 COMMANDS = ("call", "demo", "doctor", "node", "refs", "reopen", "run", "simulate", "status", "stop", "tree")
@@ -42,30 +43,39 @@ class Commands(click.Group):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what the user can act upon is one line."""
+        """Run the command; whatever it raises is one line, but with `--debug`."""
         try:
             return super().invoke(ctx)
-        except* (UnderstudyError, ValueError, OSError) as group:
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            # How click itself shows what is wrong with options and arguments, and ends.
+            raise
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except (Exception, BaseExceptionGroup) as error:
+            what = first(error)
+            if isinstance(what, KeyboardInterrupt):
+                sys.exit(130)
+            if not isinstance(what, Exception):
+                raise what from None
             if ctx.params.get("debug"):
                 raise
-            click.echo(f"error: {one_line(_first(group))}", err=True)
-        except* KeyboardInterrupt:
-            sys.exit(130)
-        sys.exit(1)
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    """The first exception that is no group: what went wrong first."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+            click.echo(f"error: {one_line(what)}", err=True)
+            sys.exit(1)
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text without line breaks; its type's name if it has no text."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    """The error's text without line breaks; with the name of its type if that tells more."""
+    lines = str(error.args[0] if isinstance(error, RemoteError) and error.args else error).strip().splitlines()
+    text = lines[0] if lines else ""
+    if isinstance(error, RemoteError):
+        kind = error.remote_type.rpartition(":")[2]
+        # Of a type that is not known here, the text begins with its name.
+        return f"{error.actor}.{error.method} raised {text if text.startswith(kind) else f'{kind}: {text}'.rstrip(': ')}"
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, UnderstudyError | ValueError | OSError):
+        return text or type(error).__name__
+    return f"{type(error).__name__}: {text}; this should not happen: `understudy --debug` before the command shows where it did"
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example:  understudy demo")

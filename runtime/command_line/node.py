@@ -13,8 +13,11 @@ import click
 import trio
 
 from runtime.command_line.amounts import bytes_of
-from runtime.command_line.connect import DEFAULT_ADDRESS, secret_of, secret_option
+from runtime.command_line.connect import DEFAULT_ADDRESS, DEFAULT_CLUSTER, local_cluster_at, secret_for, secret_option
+from runtime.hosting.threads import NODE_THREADS
 from runtime.local_cluster import leaving_on_signals
+from runtime.membership.advertising import is_elsewhere
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
 from runtime.opening import open_node
 from runtime.processes.collector import settle_collector
@@ -49,9 +52,15 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help=f"Where others reach this node. Default: {DEFAULT_ADDRESS} for a founder, otherwise any free port.",
+    help=f"Where this node listens; 0.0.0.0:PORT for all addresses. Default: {DEFAULT_ADDRESS}, or any free port if it joins "
+    "others; and if these, or the store, are on another machine, this machine's address on the way there.",
 )
-@click.option("--cluster", default="understudy", show_default=True, help="The cluster's name.")
+@click.option(
+    "--advertise",
+    metavar="HOST[:PORT]",
+    help="What others are told to dial, where it is not what this node listens on: behind mapped ports, or with several networks.",
+)
+@click.option("--cluster", help="The cluster's name. Default: that of the local cluster that is joined, or else understudy.")
 @click.option("--label", multiple=True, metavar="KEY=VALUE", help="For placing actors; may be repeated.")
 @click.option("--resource", multiple=True, metavar="KEY=NUMBER", help="What this node has, for others to see; may be repeated.")
 @click.option(
@@ -84,13 +93,28 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
 @click.option(
     "--trace-references", is_flag=True, help="Note where in the program referenced values are made, for `understudy refs --where`."
 )
+@click.option(
+    "--thread-limit",
+    type=click.IntRange(min=1),
+    default=NODE_THREADS,
+    show_default=True,
+    help="Plain `def` methods of all actors that may run at once, each in a thread; more wait.",
+)
+@click.option(
+    "--blocked-limit",
+    type=click.FloatRange(min=0),
+    default=BLOCKED_LIMIT_SECONDS,
+    show_default=True,
+    help="Seconds for which the node stays a member while its event loop is blocked.",
+)
 @secret_option
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
     name: str | None,
     join: str | None,
     listen: str | None,
-    cluster: str,
+    advertise: str | None,
+    cluster: str | None,
     label: tuple[str, ...],
     resource: tuple[str, ...],
     data_dir: Path | None,
@@ -99,6 +123,8 @@ def node(
     reference_directory: Path | None,
     references_on_leave: OnLeave,
     trace_references: bool,
+    thread_limit: int,
+    blocked_limit: float,
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -114,20 +140,24 @@ def node(
         )
     if join is not None and store is not None:
         raise click.UsageError("a store leads to its cluster by itself: give --join or --store, not both")
+    local = local_cluster_at(join) if join is not None else None
     opening = open_node(
         name,
         join=join,
-        listen=listen or (DEFAULT_ADDRESS if join is None else "127.0.0.1:0"),
-        cluster=cluster,
+        listen=listen or (None if join is not None or is_elsewhere(store or "") else DEFAULT_ADDRESS),
+        advertise=advertise,
+        cluster=cluster or (local.cluster if local is not None else DEFAULT_CLUSTER),
         labels=_pairs("--label", "VALUE", label),
         resources=_amounts(resource),
         data_dir=data_dir,
         store=store,
-        secret=secret_of(secret_file),
+        secret=secret_for(join, secret_file),
         reference_memory=bytes_of("--reference-memory", reference_memory),
         reference_directory=reference_directory,
         references_on_leave=references_on_leave,
         trace_references=trace_references,
+        thread_limit=thread_limit,
+        blocked_limit=blocked_limit,
     )
     trio.run(_run, opening, as_json)
 

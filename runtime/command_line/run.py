@@ -16,12 +16,12 @@ import click
 import trio
 from click.core import ParameterSource
 
+from runtime.command_line.amounts import Number
 from runtime.elastic.agent import Outcome, run_agent
 from runtime.elastic.alone import Alone
 from runtime.elastic.failures import report
 from runtime.elastic.guarding import fence_seconds
 from runtime.elastic.machine import POLICIES, Policy, Rules
-from runtime.elastic.rounds import own_address
 from runtime.elastic.settings import (
     ERR,
     OUT,
@@ -36,6 +36,7 @@ from runtime.elastic.settings import (
     parse_ranks,
 )
 from runtime.environment import SystemEnvironment
+from runtime.links.interfaces import own_address
 from runtime.rendezvous.interface import RendezvousHandler
 from runtime.rendezvous.parameters import RendezvousParameters, back_end_of
 from runtime.rendezvous.registry import create_handler
@@ -78,9 +79,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option(
         "--max-restarts", "Restarts of the whole job, by all agents together.", type=click.IntRange(min=0), default=0, show_default=True
     ),
-    _option(
-        "--restart-window", "Count only restarts within so many seconds.", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS"
-    ),
+    _option("--restart-window", "Count only restarts within so many seconds.", type=Number(min=0, min_open=True), metavar="SECONDS"),
     _option("--restart-policy", "What is restarted when a worker fails.", type=click.Choice(POLICIES), default="group", show_default=True),
     _option(
         "--on-membership-change",
@@ -90,7 +89,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
     ),
     _option("--membership-signal", "With notify: the signal that workers get as well, such as SIGUSR1."),
-    _option("--monitor-interval", "For torchrun's sake; it has no meaning, for nothing is polled.", type=float, metavar="SECONDS"),
+    _option("--monitor-interval", "For torchrun's sake; it has no meaning, for nothing is polled.", type=Number(), metavar="SECONDS"),
     _option("--role", "A name for the workers of this agent.", default="default", show_default=True),
     _option("-m/--module", "SCRIPT is a module, as with `python -m`.", is_flag=True),
     _option("--no-python", "SCRIPT is a command of any kind.", is_flag=True),
@@ -107,7 +106,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     _option("--duplicate-stderr-filters", "Likewise lines of stderr.", default="", metavar="TEXT,..."),
     _option("--signals-to-handle", "Those that end the job on this machine.", default=SIGNALS, show_default=True),
-    _option("--shutdown-timeout", "Seconds from SIGTERM to SIGKILL.", type=click.FloatRange(min=0), default=30.0, show_default=True),
+    _option("--shutdown-timeout", "Seconds from SIGTERM to SIGKILL.", type=Number(min=0), default=30.0, show_default=True),
     _option("--node-rank", "With the static rendezvous: which agent this is.", type=click.IntRange(min=0), default=0, show_default=True),
     _option("--master-addr", "The address of rank 0, if it cannot be found out.", default=""),
     _option("--master-port", "The port of rank 0; by default any that is free.", type=click.IntRange(min=0, max=65535), default=0),

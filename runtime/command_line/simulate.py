@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -13,7 +13,9 @@ from pathlib import Path
 import attrs
 import click
 
+from runtime.command_line.amounts import Number
 from runtime.simulation.faults import KINDS, check_kinds
+from runtime.simulation.first_contacts import first_contacts
 from runtime.simulation.page import page
 from runtime.simulation.report import Happening, Report
 from runtime.simulation.running import simulate_once
@@ -27,8 +29,15 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 @click.option("--seeds", type=click.IntRange(1), help="Try so many seeds, and show only what is wrong.")
 @click.option("--jobs", type=click.IntRange(1), help="Processes that try seeds side by side; by default one for each core.")
 @click.option("--nodes", type=click.IntRange(1, 200), default=3, show_default=True, help="Nodes of the simulated cluster.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=0.5, show_default=True, help="Virtual minutes of faults.")
+@click.option("--minutes", type=Number(0, min_open=True), default=0.5, show_default=True, help="Virtual minutes of faults.")
 @click.option("--faults", metavar="KIND,...", help=f"Faults to draw from; 'none' for none. All by default: {', '.join(KINDS)}.")
+@click.option(
+    "--first-contacts",
+    "rounds",
+    type=click.IntRange(1),
+    metavar="ROUNDS",
+    help="Instead: all nodes call all others for the first time at once, in so many rounds, while connections break.",
+)
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page with a time line for each node."
 )
@@ -41,6 +50,7 @@ def simulate(
     nodes: int,
     minutes: float,
     faults: str | None,
+    rounds: int | None,
     html: Path | None,
     as_json: bool,
     verbose: bool,
@@ -52,21 +62,22 @@ def simulate(
     kinds = _kinds(faults)
     if html is not None and seeds is not None:
         raise click.UsageError("--html shows one run: leave --seeds out, and give the --seed to look at.")
+    run = partial(_one, nodes=nodes, seconds=minutes * 60, kinds=kinds, rounds=rounds)
     if seeds is None:
-        report = simulate_once(seed, nodes=nodes, seconds=minutes * 60, faults=kinds)
+        report = run(seed)
         if html is not None:
             html.write_text(page(report), encoding="utf-8")
         _show(report, as_json=as_json, verbose=verbose)
         raise SystemExit(0 if report.holds else 1)
     wrong = 0
-    reports = _side_by_side(range(seed, seed + seeds), jobs or os.cpu_count() or 1, nodes, minutes * 60, kinds)
+    reports = _side_by_side(range(seed, seed + seeds), jobs or os.cpu_count() or 1, run)
     for report in reports:
         if as_json:
             click.echo(json.dumps(_facts(report)))
         if not report.holds:
             wrong += 1
             if not as_json:
-                _show_wrong(report, nodes, minutes, faults)
+                _show_wrong(report, nodes, f"--first-contacts {rounds}" if rounds else f"--minutes {minutes:g}", faults)
     if not as_json:
         click.echo(f"{seeds} seeds, {wrong} of them with something wrong")
     raise SystemExit(1 if wrong else 0)
@@ -83,17 +94,21 @@ def _kinds(text: str | None) -> list[str] | None:
     return kinds
 
 
-def _side_by_side(seeds: Iterable[int], jobs: int, nodes: int, seconds: float, kinds: list[str] | None) -> Iterator[Report]:
+def _side_by_side(seeds: Iterable[int], jobs: int, run: Callable[[int], Report]) -> Iterator[Report]:
     """The reports in the order of their seeds, without the happenings of those in which all holds."""
-    run = partial(_one, nodes=nodes, seconds=seconds, kinds=kinds)
     # Started anew rather than forked: what this process has done must not matter. Each does many runs, for importing takes longest.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run, seeds, chunksize=4)
+        yield from pool.map(partial(_without_happenings, run=run), seeds, chunksize=4)
 
 
-def _one(seed: int, *, nodes: int, seconds: float, kinds: list[str] | None) -> Report:
-    report = simulate_once(seed, nodes=nodes, seconds=seconds, faults=kinds)
-    return attrs.evolve(report, happenings=())
+def _one(seed: int, *, nodes: int, seconds: float, kinds: list[str] | None, rounds: int | None) -> Report:
+    if rounds is not None:
+        return first_contacts(seed, nodes=nodes, rounds=rounds, cuts=kinds is None or "cut" in kinds)
+    return simulate_once(seed, nodes=nodes, seconds=seconds, faults=kinds)
+
+
+def _without_happenings(seed: int, *, run: Callable[[int], Report]) -> Report:
+    return attrs.evolve(run(seed), happenings=())
 
 
 def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
@@ -114,8 +129,8 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
         click.echo(f"  {mark}  {verdict.name}: {verdict.text}")
 
 
-def _show_wrong(report: Report, nodes: int, minutes: float, faults: str | None) -> None:
-    again = f"understudy simulate --seed {report.seed} --nodes {nodes} --minutes {minutes:g}"
+def _show_wrong(report: Report, nodes: int, length: str, faults: str | None) -> None:
+    again = f"understudy simulate --seed {report.seed} --nodes {nodes} {length}"
     click.echo(f"seed {report.seed}: see it again with  {again}{f' --faults {faults!r}' if faults else ''}")
     for verdict in report.verdicts:
         if not verdict.holds:

@@ -14,6 +14,7 @@ import click
 import trio
 
 from actors.errors import UnderstudyError
+from runtime.command_line.amounts import Number
 from runtime.command_line.connect import cluster_options, connect
 from runtime.environment import SystemEnvironment
 from runtime.exception_groups import unwrap
@@ -31,7 +32,7 @@ REDRAW = "\x1b[H\x1b[J"
 @click.option("--watch", is_flag=True, help="Draw it again and again, until Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Number(min=0.1),
     default=1.0,
     show_default=True,
     help="Seconds from one drawing to the next, with --watch.",

@@ -15,12 +15,13 @@ WATCHDOG = "UNDERSTUDY_WATCHDOG"
 
 @contextmanager
 def expires(after: float, scope: str | None = None) -> Iterator[None]:
-    """Within the block this worker is killed, and counts as failed, if it has not left it after `after` seconds.
+    """Within the block this process is killed, and if it is the worker counts as failed, if it has not left it after `after` seconds.
 
     The agent measures the time, on its monotonic clock, from when it hears of it: nothing in this process has to run for that, so a call
     that is stuck in C code ends as well. `scope` names the block in the report (left out: file and line); blocks with different names may
-    be nested, and one that is entered again while it is open is watched anew. Where no agent listens it changes nothing. Raises ValueError
-    if `after` is not positive, or the name is longer than some 500 characters.
+    be nested, and one that is entered again while it is open is watched anew. It belongs to the process that entered it: what that forks
+    meanwhile is not watched, and what a forked process enters ends that one alone. Where no agent listens it changes nothing. Raises
+    ValueError if `after` is not positive, or the name is longer than some 500 characters.
     """
     if not after > 0 or after == float("inf"):
         raise ValueError(f"a block may take a positive number of seconds, not {after!r}")
@@ -33,12 +34,15 @@ def expires(after: float, scope: str | None = None) -> Iterator[None]:
     if descriptor is None:
         yield
         return
-    enter, leave = (encode_request(request) for request in (Request("enter", scope, after), Request("leave", scope)))
+    entered = os.getpid()
+    enter, leave = (encode_request(request) for request in (Request("enter", scope, after, entered), Request("leave", scope, 0.0, entered)))
     _tell(int(descriptor), enter)
     try:
         yield
     finally:
-        _tell(int(descriptor), leave)
+        # Not for the one that was forked within the block, and comes out of it as well.
+        if os.getpid() == entered:
+            _tell(int(descriptor), leave)
 
 
 def _tell(descriptor: int, line: bytes) -> None:

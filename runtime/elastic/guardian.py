@@ -23,21 +23,22 @@ MARK = "UNDERSTUDY_WORKER"
 _PASSES = 200
 
 
+def is_marked(pid: int, mark: str) -> bool:
+    """Whether that process, as far as it can be seen, was started with a mark that begins with `mark`, or by such a process."""
+    wanted = f"{MARK}={mark}".encode()
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environment = file.read()
+    except OSError:
+        # Gone already, a kernel thread, or somebody else's.
+        return False
+    return environment.startswith(wanted) or b"\0" + wanted in environment
+
+
 def marked(mark: str) -> list[int]:
     """The pids of all processes whose mark begins with `mark`, which were started with it or by such a process; not the caller's own."""
-    wanted = f"{MARK}={mark}".encode()
-    found: list[int] = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    environment = file.read()
-            except OSError:
-                # Gone already, a kernel thread, or somebody else's.
-                continue
-            if environment.startswith(wanted) or b"\0" + wanted in environment:
-                found.append(int(name))
-    return found
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and is_marked(pid, mark)]
 
 
 def sweep(mark: str) -> int:

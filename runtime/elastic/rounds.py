@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import math
 import socket
@@ -41,8 +40,6 @@ CUT_OFF_SECONDS = 3.0
 """So long a handler that cannot reach its store is asked again, before this agent counts as cut off: less than a lease."""
 PAUSE_SECONDS = 0.5
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
-_FAR_AWAY = ("192.0.2.1", "9")
-"""An address that nobody has (RFC 5737): the way to it begins like the way to anybody outside."""
 
 
 class JoinError(Exception):
@@ -334,31 +331,3 @@ class Rounds:
                 return self._settings.master_port
             self._reservation = reserve_port()
         return self._reservation.port
-
-
-def own_address(endpoint: str) -> str:
-    """The address of this machine from which `endpoint` (HOST:PORT, the first of several, with or without a scheme) is reached.
-
-    Nothing is sent. Not a host name: others may know it by another, or not at all. For an endpoint that is on this machine, or is no
-    address, such as a shared directory, the address that leads out of this machine, for agents elsewhere could not reach it by its
-    loopback address; that one where there is no other.
-    """
-    first = endpoint.rpartition("://")[2].partition(",")[0].rpartition("@")[2]
-    host, _, port = first.partition("/")[0].rpartition(":")
-    found = _source_for(host.strip("[]"), port) if host and port.isdecimal() else ""
-    if not found or ipaddress.ip_address(found).is_loopback:
-        found = _source_for(*_FAR_AWAY) or found
-    return found or "127.0.0.1"
-
-
-def _source_for(host: str, port: str) -> str:
-    """The address from which this machine would send there; "" if there is no way."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            # An address of the link alone has the name of its interface behind it, which means nothing elsewhere.
-            found: str = probe.getsockname()[0].partition("%")[0]
-            return found
-    except OSError:
-        return ""

@@ -17,16 +17,17 @@ MAX_SCOPES = 1024
 
 @attrs.frozen
 class Request:
-    """A worker enters a scope in which it will stay for at most `after` seconds, or leaves it."""
+    """A process enters a scope in which it will stay for at most `after` seconds, or leaves it. `pid`: its own."""
 
     what: Literal["enter", "leave"]
     scope: str
     after: float = 0.0
+    pid: int = 0
 
 
 def encode_request(request: Request) -> bytes:
     """One line. Raises ValueError if it is too long to be written in one piece."""
-    line = json.dumps([request.what, request.scope, request.after]).encode() + b"\n"
+    line = json.dumps([request.what, request.scope, request.after, request.pid]).encode() + b"\n"
     if len(line) > MAX_MESSAGE_BYTES:
         raise ValueError(f"the name of a scope is {len(request.scope)} characters long; some 500 are possible")
     return line
@@ -35,34 +36,45 @@ def encode_request(request: Request) -> bytes:
 def decode_request(line: str) -> Request | None:
     """What a worker wrote; None for anything else, which counts for nothing: the pipe is the worker's own."""
     try:
-        what, scope, after = json.loads(line)
+        what, scope, after, pid = json.loads(line)
     except (ValueError, TypeError):
         return None
     if what not in ("enter", "leave") or not isinstance(scope, str) or isinstance(after, bool) or not isinstance(after, int | float):
         return None
-    return Request(what, scope, float(after)) if math.isfinite(after) else None
+    if isinstance(pid, bool) or not isinstance(pid, int) or pid < 0:
+        return None
+    return Request(what, scope, float(after), pid) if math.isfinite(after) else None
 
 
 @attrs.frozen
 class Expired:
-    """A worker has been in a scope for longer than it said."""
+    """A process has been in a scope for longer than it said."""
 
     scope: str
     after: float
+    pid: int = 0
 
 
 class Deadlines:
-    """Those of one worker. A scope that is entered again is watched anew: its old deadline is forgotten."""
+    """Those of one worker and the processes that it has forked, which have its pipe as well: a scope is the process's that entered it.
+
+    One that is entered again is watched anew: its old deadline is forgotten.
+    """
 
     def __init__(self) -> None:
-        self._scopes: dict[str, tuple[float, float]] = {}
+        self._scopes: dict[tuple[int, str], tuple[float, float]] = {}
 
     def apply(self, request: Request, now: float) -> None:
         """Note what the worker said at `now`."""
+        key = (request.pid, request.scope)
         if request.what == "leave":
-            self._scopes.pop(request.scope, None)
-        elif request.scope in self._scopes or len(self._scopes) < MAX_SCOPES:
-            self._scopes[request.scope] = (now + request.after, request.after)
+            self._scopes.pop(key, None)
+        elif key in self._scopes or len(self._scopes) < MAX_SCOPES:
+            self._scopes[key] = (now + request.after, request.after)
+
+    def forget(self, pid: int) -> None:
+        """That process has ended, and its scopes with it."""
+        self._scopes = {key: kept for key, kept in self._scopes.items() if key[0] != pid}
 
     @property
     def next(self) -> float:
@@ -71,5 +83,5 @@ class Deadlines:
 
     def expired(self, now: float) -> Expired | None:
         """The one that was over first, if any is."""
-        over = [(deadline, scope, after) for scope, (deadline, after) in self._scopes.items() if deadline <= now]
-        return Expired(min(over)[1], min(over)[2]) if over else None
+        over = [(deadline, scope, after, pid) for (pid, scope), (deadline, after) in self._scopes.items() if deadline <= now]
+        return Expired(*min(over)[1:]) if over else None

@@ -270,7 +270,7 @@ class Workers:
             worker.ended.set()
 
     async def _watch(self, worker: Worker) -> None:
-        """Kill a worker that stays in a scope for longer than it said."""
+        """Kill a worker that stays in a scope for longer than it said, and likewise, but alone, a process that it has forked."""
         deadlines, lines = Deadlines(), LineSplitter()
 
         def hear(data: bytes) -> None:
@@ -288,6 +288,27 @@ class Workers:
             # It may have been this process that did not run: what the worker has said meanwhile counts.
             hear(read_available(worker.requests))
             if (expired := deadlines.expired(self._environment.now())) is not None:
-                worker.expired = expired
-                worker.signal_group(signal.SIGKILL)
-                return
+                if expired.pid == worker.pid:
+                    worker.expired = expired
+                    worker.signal_group(signal.SIGKILL)
+                    return
+                deadlines.forget(expired.pid)
+                self._end_forked(worker, expired)
+
+    def _end_forked(self, worker: Worker, expired: Expired) -> None:
+        """End one process of a worker's, not the worker: that may be well, and what it has forked is its own to look after.
+
+        The process may have ended long ago, within its scope, and its id be another's: only what carries the worker's mark is its own.
+        """
+        if worker.status is None and guardian.is_marked(expired.pid, worker.mark):
+            logger.warning(
+                "process %d of worker %d is killed: it was in %r for longer than %g s",
+                expired.pid,
+                worker.local_rank,
+                expired.scope,
+                expired.after,
+            )
+            try:
+                os.kill(expired.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass

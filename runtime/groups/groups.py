@@ -42,6 +42,8 @@ class Followed:
         self.view = GroupView(own)
         self.ready = trio.Event()
         """Set when the view has been complete once."""
+        self.problem: StoreError | None = None
+        """Why it cannot be followed at the moment."""
         self._changed = trio.Event()
 
     def tell(self) -> None:
@@ -204,6 +206,7 @@ class Groups:
                         if (followed := reference()) is not None:
                             followed.view.change(changes, seen)
                     if followed is not None:
+                        followed.problem = None
                         followed.ready.set()
                         followed.tell()
                     followed = None
@@ -211,6 +214,10 @@ class Groups:
                     seen = 0
                 except StoreError as error:
                     logger.info("group %s is not followed while the store is away: %s", prefix, error)
+                    if (followed := reference()) is not None:
+                        followed.problem = error
+                        followed.tell()
+                    followed = None
                     await trio.sleep(ASK_AGAIN)
             if reference() is None:
                 return

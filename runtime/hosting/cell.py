@@ -20,6 +20,7 @@ from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
 from runtime.hosting.admission import Pace
 from runtime.hosting.applied import Origin
+from runtime.hosting.chains import Chain, Link
 
 
 class Sink(Protocol):
@@ -67,6 +68,7 @@ class Job:
         "call",
         "cancelled",
         "cell",
+        "chain",
         "deadline",
         "definition",
         "kwargs",
@@ -76,6 +78,7 @@ class Job:
         "outflow",
         "runner",
         "sink",
+        "waits_in",
     )
 
     def __init__(
@@ -107,6 +110,18 @@ class Job:
         """There if the method is a stream."""
         self.call: Origin | None = None
         """There if the caller may make the call again."""
+        self.chain: Chain | None = None
+        """Those who wait for it, where it was made by a method."""
+        self.waits_in: Chain | None = None
+        """The chain of the calls that it makes, where it has made any."""
+
+    def chain_of_calls(self, mark: Callable[[], int]) -> Chain:
+        """The chain of the calls that its method awaits. `mark()` gives it a mark."""
+        chain = self.waits_in
+        if chain is None:
+            before = self.chain.links if self.chain is not None else ()
+            chain = self.waits_in = Chain.of((*before, Link(self.cell.address.name, self.definition.name, mark())))
+        return chain
 
     def cancel(self) -> None:
         """The caller gave up: stop it if it runs, skip it if it waits. Nobody wants an answer."""
@@ -142,6 +157,7 @@ class Cell:
         "started",
         "supervises_since",
         "system",
+        "threads",
     )
 
     def __init__(self, address: Address, instance: Actor, limit: int, *, system: bool = False) -> None:
@@ -159,6 +175,8 @@ class Cell:
         self._pace: Pace | None = None
         self.slow = False
         """True if its runs are known to take long: the rest of the loop has a turn after each."""
+        self.threads: trio.CapacityLimiter | None = None
+        """How many of its plain methods may run at once, if more than one can."""
         self.busy = False
         """True from the moment a worker is told of mail until the mailbox is empty again."""
         self.started = system
@@ -188,9 +206,21 @@ class Cell:
         return (*turn, *self._beside) if self._beside else turn
 
     @property
+    def is_in_use(self) -> bool:
+        """True while calls run or wait, or their outcomes are held back."""
+        return self._turn is not None or bool(self._beside) or bool(self.mailbox) or self.paused or bool(self.held)
+
+    @property
     def turn(self) -> Job | None:
         """The job that runs now, but for those of concurrent methods."""
         return self._turn
+
+    def waits_for(self, job: Job) -> bool:
+        """True if the method whose turn it is waits for this very call, through others perhaps."""
+        turn = self._turn
+        if turn is None or turn.waits_in is None or job.chain is None:
+            return False
+        return turn.waits_in.links[-1].mark in job.chain
 
     def offer(self, job: Job, now: Callable[[], float]) -> CallError | None:
         """Put a job into the mailbox; an error if it must be refused. The caller then submits the cell, if it is not busy."""

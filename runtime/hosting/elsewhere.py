@@ -5,10 +5,9 @@ Whoever stands in for such an actor raises these where the actor itself would ha
 
 from __future__ import annotations
 
-import traceback
-
 from actors.errors import CallError
 from actors.supervision import ExitReason
+from runtime.user_errors import raised_at, summary_of, traceback_of
 
 
 class RefusedElsewhereError(Exception):
@@ -36,8 +35,9 @@ class EndedElsewhereError(Exception):
         self.reason = reason
 
 
-def why_not_started(error: Exception) -> tuple[str, str]:
-    """What a constructor or `on_start` raised: as `Type: text`, and its traceback."""
-    if isinstance(error, StartFailedElsewhereError):
+def why_not_started(error: BaseException, module: str) -> tuple[str, str]:
+    """What a constructor or `on_start` raised: as `Type: text (file:line, in function)`, and its traceback. `module`: the actor's own."""
+    if type(error) is StartFailedElsewhereError:
         return error.what, error.trace or error.what
-    return f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+    place = raised_at(error, module)
+    return f"{summary_of(error)} ({place})" if place else summary_of(error), traceback_of(error)

@@ -8,6 +8,8 @@ from typing import Any, TypeVarTuple
 import trio
 
 from runtime.exception_groups import unwrap
+from runtime.hosting.threads import on_loop
+from runtime.user_errors import is_cancellation, is_interrupt
 
 Ts = TypeVarTuple("Ts")
 
@@ -17,7 +19,7 @@ class Home:
 
     def __init__(self, nursery: trio.Nursery, name: str, crashed: Callable[[BaseException], None]) -> None:
         self._nursery = nursery
-        self._name = name
+        self.name = name
         self._crashed = crashed
         self._scope = trio.CancelScope()
         self._own: trio.Nursery | None = None
@@ -26,16 +28,19 @@ class Home:
         self._closed = trio.Event()
 
     def start_soon(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None) -> None:
-        """Start a task that ends with the actor. Raises RuntimeError if the actor has ended."""
+        """Start a task that ends with the actor; also from a thread of the actor's. Raises RuntimeError if the actor has ended."""
+        on_loop(self._start_soon, function, args, name)
+
+    def _start_soon(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...], name: str | None) -> None:
         if self._scope.cancel_called:
-            raise RuntimeError(f"{self._name} has ended; it can start no more tasks")
+            raise RuntimeError(f"{self.name} has ended; it can start no more tasks")
         if self._own is not None:
-            self._own.start_soon(function, *args, name=name)
+            self._own.start_soon(self.run, function, args, name=name or function)
             return
         self._waiting.append((function, args, name))
         if not self._opened:
             self._opened = True
-            self._nursery.start_soon(self._open, name=f"tasks of {self._name}")
+            self._nursery.start_soon(self._open, name=f"tasks of {self.name}")
 
     async def close(self) -> None:
         """Cancel the tasks and wait for them."""
@@ -47,18 +52,28 @@ class Home:
         """Cancel the tasks without waiting."""
         self._scope.cancel()
 
+    async def run(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
+        """One task. It is in the stack of the user's code, so that a report of a blocked loop can name the actor.
+
+        What it raises does not leave it: trio itself cannot bear every exception at the end of a task.
+        """
+        try:
+            await function(*args)
+        except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+            if is_cancellation(error) or is_interrupt(error):
+                raise
+            self._scope.cancel()
+            self._crashed(unwrap(error))
+
     async def _open(self) -> None:
         try:
             with self._scope:
                 async with trio.open_nursery() as own:
                     self._own = own
                     for function, args, name in self._waiting:
-                        own.start_soon(function, *args, name=name)
+                        own.start_soon(self.run, function, args, name=name or function)
                     self._waiting.clear()
                     await trio.sleep_forever()
-        except Exception as error:
-            self._scope.cancel()
-            self._crashed(unwrap(error))
         finally:
             self._own = None
             self._closed.set()

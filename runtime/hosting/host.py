@@ -5,11 +5,13 @@ It knows nothing of links or stores: names are claimed and released through `Nam
 
 from __future__ import annotations
 
+import functools
 import logging
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, cast
 
 import trio
 
@@ -17,7 +19,9 @@ from actors.actor import Actor, Ignore
 from actors.errors import (
     ActorNotFoundError,
     ActorNotNeededError,
+    ActorNotPlacedError,
     ActorStartError,
+    CallCycleError,
     CallError,
     LeaseLostError,
     MethodNotFoundError,
@@ -30,7 +34,7 @@ from actors.errors import (
 )
 from actors.method import Address, MethodDefinition
 from actors.node import NodeInterface
-from actors.options import SpawnOptions
+from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
@@ -40,10 +44,18 @@ from runtime.hosting.home import Home
 from runtime.hosting.hosted import Hosted, NameClaims
 from runtime.hosting.once import Once
 from runtime.hosting.stopping import STOP_SECONDS, bring_to_an_end
+from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads
 from runtime.hosting.workers import Workers
+from runtime.user_errors import is_cancellation, is_interrupt, module_name, summary_of, text_of, traceback_of
 
 EXITS_KEPT = 4096
 """Ends of actors that are remembered for those who ask late."""
+
+START_FAILURES_KEPT = 1024
+"""Latest starts that failed whose errors are remembered for those who wait for the same actors."""
+
+STARTING: ContextVar[Cell] = ContextVar("STARTING")
+"""The actor whose constructor or `on_start` the running task is in."""
 
 logger = logging.getLogger("understudy.actors")
 
@@ -72,6 +84,7 @@ class Host:
         make_handle: Callable[[Address], Any],
         make_supervision: Callable[[Any, Address], Any],
         make_instance: Callable[[type[Actor], SpawnOptions], Actor] = plain_instance,
+        threads: int = NODE_THREADS,
     ) -> None:
         self.node = node
         self._nursery = nursery
@@ -81,10 +94,13 @@ class Host:
         self.make_supervision = make_supervision
         self._make_instance = make_instance
         self.extensions = Extensions()
-        self.workers = Workers(nursery, environment, self.crash, self.pause_names, lambda job, method: self.once.run(job, method))
+        self.threads = Threads(environment, threads)
+        self.workers = Workers(
+            nursery, environment, self.crash, self.pause_names, lambda job, method: self.once.run(job, method), self.threads
+        )
         self.once = Once(claims, self.workers, environment)
-        self.in_thread = environment.in_thread
         self.now = environment.now
+        self.in_thread = environment.in_thread
         self.cells: dict[str, Cell] = {}
         self.draining = False
         self._homes: dict[Cell, Home] = {}
@@ -92,8 +108,15 @@ class Host:
         """For whom the actors here were started that have supervisors, by name."""
         self._exits: OrderedDict[tuple[str, int], ExitReason] = OrderedDict()
         self._watchers: dict[tuple[str, int], trio.Event] = {}
+        self._starts: dict[str, list[trio.Event]] = {}
+        """What is being started here, by name, from before its name is claimed until it has started or failed."""
+        self._start_failures: OrderedDict[tuple[str, int], Callable[[], ActorStartError]] = OrderedDict()
         self._next_number = 0
         self._names_paused = False
+        self.claiming: dict[str, list[Callable[[], None]]] = {}
+        """Names that this node is claiming for actors it is about to start, with the calls that have come for them. Others may see in the
+        store that it has the name before it hears of that itself; what they call then must not be refused, while later calls are not.
+        """
 
     def home(self, cell: Cell) -> Home:
         """Where the actor's own tasks live; made when it is first asked for."""
@@ -135,11 +158,28 @@ class Host:
         if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
             return None
+        if job.chain is not None and not job.definition.concurrent and cell.waits_for(job):
+            return self._let_in(job)
         refusal = cell.offer(job, self._environment.now)
         if refusal is None and not cell.busy and cell.started and not cell.paused:
             cell.busy = True
             self.workers.submit(cell)
         return refusal
+
+    def _let_in(self, job: Job) -> CallError | None:
+        """Let a call run beside the turn that waits for it, if its method allows that; else the error that says who waits for whom."""
+        cell, turn = job.cell, job.cell.turn
+        assert turn is not None
+        assert job.chain is not None
+        name, running = cell.address.name, turn.definition.name
+        if turn.definition.reentrant and not cell.paused and cell.ended is None:
+            self.workers.submit(job)
+            return None
+        return CallCycleError(
+            f"call cycle: {job.chain.text(name, job.definition.name)}. {name}.{running} waits for this call, and the call for it. "
+            f"Mark {running} with @method(reentrant=True) to let calls of its own chain in while it waits, or {job.definition.name} as "
+            "concurrent, or send one of the calls one way"
+        )
 
     async def start(
         self,
@@ -159,29 +199,114 @@ class Host:
         if options.name is None:
             self._next_number += 1
             name = f"{cls.__name__}-{self._next_number}@{self.node.name}.{self.node.incarnation}"
-            epoch = self.node.incarnation
-        else:
-            name = options.name
-            epoch = await self.claims().claim(name, class_path, on_behalf_of, options.resources)
-        address = Address(name, self.node.name, self.node.incarnation, epoch, class_path, options.name is not None)
+            address = Address(name, self.node.name, self.node.incarnation, self.node.incarnation, class_path, False)
+            return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
+        over = trio.Event()
+        # Before others can find the name: they may ask at once whether its actor has started.
+        self._starts.setdefault(options.name, []).append(over)
+        try:
+            epoch = await self._claim(options.name, class_path, on_behalf_of, options)
+            address = Address(options.name, self.node.name, self.node.incarnation, epoch, class_path, True)
+            return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
+        finally:
+            over.set()
+            self._starts[options.name].remove(over)
+            if not self._starts[options.name]:
+                del self._starts[options.name]
+
+    async def wait_started(self, name: str, epoch: int) -> bool:
+        """Wait while this epoch of an actor is being started here; True if it has started, False if it is not here.
+
+        Raises the ActorStartError that its start has ended with, an ActorNotNeededError for example.
+        """
+        while True:
+            failure = self._start_failures.get((name, epoch))
+            if failure is not None:
+                raise failure()
+            cell = self.cells.get(name)
+            if cell is not None and cell.started and cell.address.epoch == epoch:
+                await trio.lowlevel.checkpoint()
+                return True
+            under_way = self._starts.get(name)
+            if not under_way:
+                await trio.lowlevel.checkpoint()
+                return False
+            # Others than the first try to claim the name in vain, if there are others.
+            await under_way[0].wait()
+
+    def is_within_start(self) -> bool:
+        """True in the constructor or `on_start` of an actor: who waits there for another actor's start may be waited for by that."""
+        cell = STARTING.get(None)
+        return cell is not None and not cell.started and cell.ended is None
+
+    async def _start_at(
+        self,
+        address: Address,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+        on_behalf_of: str,
+    ) -> Address:
+        name = address.name
         try:
             if on_behalf_of:
                 self.supervisors[name] = on_behalf_of
             await self.begin(cls, args, kwargs, options, address)
-        except Ignore as ignore:
+        except BaseException as error:
+            cancelled = is_cancellation(error)
+            if cancelled or is_interrupt(error):
+                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+                raise
+            failure = self._not_started(name, error, module_name(cls))
+            if issubclass(type(error), EndedInStartError) and self.draining:
+                node = self.node.name
+                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+                raise NodeDrainingError(f"node {node} left while {name} was starting there", node=node) from None  # noqa: ASYNC104
+            self._failed_to_start(address, failure)
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-            raise ActorNotNeededError(f"{name} is not needed on {self.node.name}: {ignore}", actor=name, node=self.node.name) from None
-        except Exception as error:
-            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-            if isinstance(error, EndedInStartError) and self.draining:
-                raise NodeDrainingError(f"node {self.node.name} left while {name} was starting there", node=self.node.name) from None
-            what, trace = why_not_started(error)
-            text = f"{name} did not start on {self.node.name}: {what}"
-            raise ActorStartError(text, actor=name, node=self.node.name, remote_traceback=trace) from error
-        except BaseException:
-            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-            raise
+            raise failure() from error  # noqa: ASYNC104  it is no cancellation
         return address
+
+    def _not_started(self, name: str, error: BaseException, module: str) -> Callable[[], ActorStartError]:
+        """Makes the error to tell of a start that has failed; `module`: that of the actor's class."""
+        node = self.node.name
+        if issubclass(type(error), Ignore):
+            return partial(ActorNotNeededError, f"{name} is not needed on {node}: {text_of(error)}", actor=name, node=node)
+        what, trace = why_not_started(error, module)
+        cls = ActorNotPlacedError if issubclass(type(error), ActorNotPlacedError) else ActorStartError
+        return partial(cls, f"{name} did not start on {node}: {what}", actor=name, node=node, remote_traceback=trace)
+
+    def _failed_to_start(self, address: Address, failure: Callable[[], ActorStartError]) -> None:
+        """Others may wait for the same start. Noted before the name is given back: who finds it free begins a start of their own."""
+        if address.registered:
+            self._start_failures[address.name, address.epoch] = failure
+            while len(self._start_failures) > START_FAILURES_KEPT:
+                self._start_failures.popitem(last=False)
+
+    async def _claim(self, name: str, class_path: str, on_behalf_of: str, options: SpawnOptions) -> int:
+        """Take the name; calls that come meanwhile are looked at when the actor is there to receive them, or is known not to be."""
+        waiting = self.claiming.setdefault(name, [])
+        try:
+            return await self.claims().claim(name, class_path, on_behalf_of, options.resources)
+        finally:
+            # Of two claims for one name one fails, and that may be the one which ends last.
+            if self.claiming.get(name) is waiting:
+                del self.claiming[name]
+            # Not before the cell is there: `start` goes on to make it in the same step.
+            self._nursery.start_soon(self._look_at, waiting)
+
+    async def _look_at(self, waiting: list[Callable[[], None]]) -> None:
+        for call in waiting:
+            try:
+                call()
+            except Exception:
+                # It is over for its caller, and for nobody else.
+                logger.exception("a call that waited for the start of its actor on %s could not be begun", self.node.name)
+
+    def is_about_to_start(self, name: str) -> bool:
+        """True if an actor of this name may be here in a moment, and there is room for a call that waits for that; see `claiming`."""
+        return name in self.claiming and name not in self.cells and len(self.claiming[name]) < DEFAULT_MAILBOX_LIMIT
 
     async def begin(
         self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, address: Address
@@ -189,14 +314,19 @@ class Host:
         """Start an actor that has its address already. Raises what its constructor or `on_start` raises."""
         instance = self._make_instance(cls, options)
         cell = Cell(address, instance, options.mailbox_limit)
+        if any(definition.in_thread and definition.concurrent for definition in cell.methods.values()):
+            cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
         instance._context = Hosted(self, cell)
         self.cells[address.name] = cell
+        within = STARTING.set(cell)
         try:
-            instance.__init__(*args, **kwargs)  # type: ignore[misc]
-            await instance.on_start()
+            await self._construct(cls, instance, args, kwargs)
+            await self.threads.hook(instance.on_start)
         except BaseException:
             self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
             raise
+        finally:
+            STARTING.reset(within)
         if cell.ended is not None:
             self._end(cell, cell.ended)
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
@@ -207,11 +337,21 @@ class Host:
             cell.busy = True
             self.workers.submit(cell)
 
+    async def _construct(self, cls: type[Actor], instance: Actor, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """Call the constructor, in a thread: it may compute, read and wait for what it likes, and the node goes on."""
+        construct = functools.partial(instance.__init__, *args, **kwargs)  # type: ignore[misc]
+        if not isinstance(instance, cls) or type(instance).__init__ is object.__init__:
+            # The runtime's own that stands in for the actor, or nothing of the user's.
+            construct()
+        else:
+            await self.threads.construct(construct)
+
     async def stop(self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS) -> ExitReason | None:
         """Let the running method finish, call `on_stop`, end the actor and give its name back; returns how it has ended.
 
         `shutdown`: seconds for that, None for no limit; methods that run on are cancelled then, and what ignores that is left behind.
-        "kill": cancelled at once, and without `on_stop`. Ending one that has ended is no error.
+        "kill": cancelled at once, and without `on_stop`. Ending one that has ended is no error. One that did not stop in its time has ended
+        as "killed", unless the reason was no normal one: a node that leaves does not wait for ever, and says nothing about its actors.
         """
         cell = self.cells.get(name)
         if cell is None or cell.system or (epoch and cell.address.epoch != epoch):
@@ -226,19 +366,29 @@ class Host:
         self.extensions.ending(cell)
         with trio.CancelScope(shield=True):
             seconds = None if shutdown == "kill" else shutdown
-            await bring_to_an_end(cell, self._homes.get(cell), reason, seconds, self._nursery)
+            in_time = await bring_to_an_end(cell, self._homes.get(cell), reason, seconds, self._nursery, self.threads)
+            if not in_time and reason.is_normal:
+                reason = ExitReason("killed", f"{reason}; it did not stop within {shutdown:g} s")
             await self._give_back(cell.address)
         self._end(cell, reason)
         return reason
 
     async def _stop_when_idle(self, cell: Cell, seconds: float) -> None:
         served = -1
-        while served != cell.served or cell.running or cell.mailbox:
+        while served != cell.served:
+            # However long its calls take, the idle time begins when the last of them has ended.
+            await cell.wait_quiet()
             served = cell.served
             await trio.sleep(seconds)
         # Not from here: this task is one of the actor's own, which stopping waits for.
-        reason = ExitReason("idle", f"no call for {seconds:g} s")
-        self._nursery.start_soon(self.stop, cell.address.name, cell.address.epoch, reason)
+        self._nursery.start_soon(self._end_of_idleness, cell, served, seconds)
+
+    async def _end_of_idleness(self, cell: Cell, served: int, seconds: float) -> None:
+        # A call may have come since it was found idle, or wait for a worker. From here to the end of its mailbox nothing else runs.
+        if cell.ended is None and (cell.served != served or cell.is_in_use or self.workers.is_queued(cell)):
+            self.home(cell).start_soon(self._stop_when_idle, cell, seconds)
+            return
+        await self.stop(cell.address.name, cell.address.epoch, ExitReason("idle", f"no call for {seconds:g} s"))
 
     async def watch(self, name: str, epoch: int) -> ExitReason:
         """Wait until this epoch of the actor has ended; returns at once if it has already, or never was here."""
@@ -313,6 +463,14 @@ class Host:
             if cell.leased:
                 self.crash(cell, error)
 
+    def close(self) -> None:
+        """The node has left: what is still here, because it could not be stopped in time, is not served any more."""
+        reason = ExitReason("shutdown", f"node {self.node.name} has left")
+        for cell in self.cells.values():
+            for job in (*cell.running, *cell.end(reason)):
+                job.sink.refused(job, cell.died() if job.begun else cell.gone())
+        self.cells.clear()
+
     async def stop_all(self, reason: ExitReason) -> None:
         """Stop all actors, the latest first."""
         for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
@@ -321,11 +479,13 @@ class Host:
     def crash(self, cell: Cell, error: BaseException) -> None:
         """One of the actor's own tasks raised, or a method asked to exit: the actor ends now."""
         if cell.ended is not None:
-            logger.error("a task of %s raised while it was ending: %s", cell.address.name, error, exc_info=error)
+            logger.error("a task of %s raised while it was ending\n%s", cell.address.name, traceback_of(error))
             return
         reason = _why(error)
-        # What the runtime itself says needs no traceback through the runtime.
-        logger.error("%s ended: %s", cell.address.name, reason, exc_info=error if reason.kind == "raised" else None)
+        # What the runtime itself says needs no traceback through the runtime, and an end that was meant is no error.
+        # Of one that is supervised its supervisor tells, in one line with what follows from it; here is the traceback, for who looks.
+        level = logging.INFO if reason.kind == "normal" or cell.address.name in self.supervisors else logging.ERROR
+        logger.log(level, "%s ended: %s%s", cell.address.name, reason, f"\n{reason.traceback}" if reason.kind == "raised" else "")
         self.end_at_once(cell, reason)
 
     def end_at_once(self, cell: Cell, reason: ExitReason) -> None:
@@ -385,10 +545,16 @@ class Host:
 
 def _why(error: BaseException) -> ExitReason:
     """How the end of an actor whose task raised `error` is told of. A supervisor that gives up ends with "shutdown", as in OTP."""
-    if isinstance(error, SupervisorGaveUpError):
-        return ExitReason(kind="shutdown", text=str(error))
-    if isinstance(error, LeaseLostError):
-        return ExitReason(kind="killed", text=str(error))
-    if isinstance(error, EndedElsewhereError):
+    if issubclass(type(error), SupervisorGaveUpError):
+        return ExitReason(kind="shutdown", text=text_of(error))
+    if issubclass(type(error), LeaseLostError):
+        # To those who supervise it, that is the death of a node, which says nothing about the actor.
+        return ExitReason(kind="node died", text=text_of(error))
+    if type(error) is EndedElsewhereError:
         return error.reason
-    return ExitReason(kind="raised", text=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_exception(error)))
+    if issubclass(type(error), SystemExit):
+        code: object = cast("Any", vars(SystemExit)["code"]).__get__(error)
+        if code is None or (type(code) is int and code == 0):
+            # As a process that exits with 0: an actor that has a process of its own and one that has none end alike.
+            return ExitReason(kind="normal", text="it exited with code 0")
+    return ExitReason(kind="raised", text=summary_of(error), traceback=traceback_of(error))

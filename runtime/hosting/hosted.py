@@ -10,6 +10,7 @@ from actors.node import NodeInterface
 from runtime.hosting.cell import Cell
 from runtime.hosting.home import Home
 from runtime.hosting.once import SavedStates
+from runtime.hosting.threads import on_loop
 
 if TYPE_CHECKING:
     from runtime.hosting.host import Host
@@ -58,7 +59,7 @@ class Hosted:
     @property
     def nursery(self) -> Home:
         """See `Actor.nursery`."""
-        return self._host.home(self._cell)
+        return on_loop(self._host.home, self._cell)
 
     @property
     def handle(self) -> Any:
@@ -79,7 +80,7 @@ class Hosted:
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """See `ActorContext.in_thread`."""
-        return await self._host.in_thread(function)
+        return await self._host.threads.method(function, self._cell.threads)
 
     @property
     def watching(self) -> Any:

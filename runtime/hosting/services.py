@@ -6,7 +6,8 @@ They are the runtime's own protocol, kept as methods so that deadlines, cancella
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -20,7 +21,7 @@ from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.host import Host
 from runtime.hosting.stopping import STOP_SECONDS
 from runtime.system_calls import LONG_POLL, LONG_POLL_SECONDS
-from runtime.wire.codec import Codec
+from runtime.wire.classes import find_class, import_class, is_imported
 
 NODE_SERVICE = "@node"
 STORE_SERVICE = "@store"
@@ -52,9 +53,8 @@ class NodeControls(Protocol):
 class NodeService(Actor):
     """Starts, stops and watches actors on behalf of other nodes, and hands out the values that this node owns."""
 
-    def __init__(self, host: Host, codec: Codec, controls: NodeControls, node: str) -> None:
+    def __init__(self, host: Host, controls: NodeControls, node: str) -> None:
         self._host = host
-        self._codec = codec
         self._controls = controls
         self._node = node
         self._tickets: OrderedDict[str, Address] = OrderedDict()
@@ -70,12 +70,21 @@ class NodeService(Actor):
         ticket: str = "",
     ) -> Address:
         """Start an actor here. Raises what `Host.start` raises, and `ActorClassError` if the class cannot be imported here."""
-        address = await self._host.start(actor_class(self._codec, class_path, self._node), args, kwargs, options, class_path, on_behalf_of)
+        address = await self._host.start(
+            await actor_class(class_path, self._node, self._host.in_thread), args, kwargs, options, class_path, on_behalf_of
+        )
         if ticket:
             self._tickets[ticket] = address
             while len(self._tickets) > TICKETS_KEPT:
                 self._tickets.popitem(last=False)
         return address
+
+    @method(concurrent=True, idempotent=True, retry=LONG_POLL)
+    async def wait_started(self, name: str, epoch: int) -> bool | None:
+        """See `Host.wait_started`; None if it is still being started after `LONG_POLL_SECONDS`: ask again."""
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            return await self._host.wait_started(name, epoch)
+        return None
 
     @method(concurrent=True)
     async def take_back(self, ticket: str) -> None:
@@ -107,10 +116,13 @@ class NodeService(Actor):
         self._controls.leave()
 
 
-def actor_class(codec: Codec, path: str, node: str) -> type[Actor]:
-    """The class of actors that is imported by this path. Raises ActorClassError, which names the node."""
+async def actor_class(path: str, node: str, in_thread: Callable[[Callable[[], type]], Awaitable[type]]) -> type[Actor]:
+    """The class of actors of this path. Raises ActorClassError, which names the node.
+
+    Its module is imported beside the event loop, unless it is already: that runs it, which may take long and raise anything.
+    """
     try:
-        found = codec.find_class(path)
+        found = find_class(path) if is_imported(path) else await in_thread(partial(import_class, path))
     except DecodeError as error:
         raise ActorClassError(
             f"{path} cannot be imported on node {node}: {error}; actor classes must be importable where they run", node=node

@@ -9,6 +9,7 @@ behind it. Each worker lives in one long cancel scope: cancelling a call cancels
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import types
 from collections import deque
@@ -22,7 +23,11 @@ from actors.errors import ArgumentLostError, BadArgumentsError, CallError, CallT
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
 from runtime.hosting.elsewhere import RefusedElsewhereError
+from runtime.hosting.threads import Threads
 from runtime.hosting.values import with_values
+from runtime.user_errors import is_cancellation, is_interrupt
+
+logger = logging.getLogger("understudy.actors")
 
 CHECKPOINT_EVERY = 64
 """Jobs that a worker runs before it lets the rest of the loop have a turn."""
@@ -42,15 +47,17 @@ def _resume(coroutine: Method, trap: object) -> Generator[Any, Any, object]:
     """Go on with a coroutine that was stepped by hand until it yielded `trap` to the event loop."""
     while True:
         try:
-            sent = yield trap
+            step = functools.partial(coroutine.send, (yield trap))
         except BaseException as error:  # noqa: ASYNC103  passed on to the coroutine
             step = functools.partial(coroutine.throw, error)
-        else:
-            step = functools.partial(coroutine.send, sent)
         try:
             trap = step()
         except StopIteration as stop:
             return stop.value
+        finally:
+            # What was thrown in, or sent to be raised there, has this frame in its traceback: kept here, it and all that its frames refer
+            # to would stay until the cyclic collector comes.
+            del step
 
 
 Method = Coroutine[Any, Any, object]
@@ -62,6 +69,33 @@ class RefusedInTurnError(Exception):
     def __init__(self, refusal: CallError) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
+
+
+def scopes_of(task: Any) -> object:
+    """What is equal only as long as the same cancel scopes and nurseries are open in the task: trio keeps it, and says so nowhere else."""
+    return task._cancel_status
+
+
+def close_left_open(task: Any) -> None:
+    """Cancel what runs in nurseries that were left open in the task."""
+    for nursery in task.child_nurseries:
+        nursery.cancel_scope.cancel()
+    # trio would end the whole node by an error for a task that ends while one of its nurseries is open.
+    task._child_nurseries.clear()
+
+
+class LeftOpenError(Exception):
+    """A method has ended, and a cancel scope or nursery that it had opened has not. Never leaves this room.
+
+    Left to itself it would be around all that the worker runs from then on: cancelled, none of that could wait for anything.
+    """
+
+    def __init__(self, job: Job, task: Any) -> None:
+        super().__init__(
+            f"{job.cell.address.name}.{job.definition.name} has left a cancel scope or nursery open; it is closed now, and what ran in it "
+            "is cancelled. Use `with` and `async with`; for tasks that outlive the call there is self.nursery"
+        )
+        close_left_open(task)
 
 
 class _Worker:
@@ -92,14 +126,18 @@ class Workers:
         crashed: Callable[[Cell, BaseException], None],
         doubt: Callable[[], None],
         once: Callable[[Job, Method], Method],
+        threads: Threads,
     ) -> None:
         self._nursery = nursery
         self._environment = environment
         self._crashed = crashed
         self._doubt = doubt
         self._once = once
+        self._in_thread = threads.method
         self.names_until = math.inf
         """Until when the node relies on its lease, on its own clock."""
+        self.ask_lease: Callable[[], float] = lambda: self.names_until
+        """Until when it may be relied on by now: it may have been renewed while the loop was blocked."""
         self._queue: deque[Cell | Job] = deque()
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
@@ -113,6 +151,10 @@ class Workers:
         if not self._ready:
             self._add_worker()
 
+    def is_queued(self, cell: Cell) -> bool:
+        """True if the cell has mail that no worker has come to yet, or a job of a concurrent method has."""
+        return any(item is cell or (isinstance(item, Job) and item.cell is cell) for item in self._queue)
+
     def _add_worker(self) -> None:
         self._ready += 1
         if self._parked:
@@ -125,15 +167,24 @@ class Workers:
         task = trio.lowlevel.current_task()
         try:
             while True:
-                with worker.scope:
-                    await self._serve(worker, task)
+                try:
+                    with worker.scope:
+                        await self._serve(worker, task, scopes_of(task))
+                except RuntimeError as error:
+                    # trio's, and it has abandoned the scopes that were left open; the nurseries among them are not to fall with this task.
+                    # It says so also where a cancelled one was met before this noticed: its cancellation is nobody else's.
+                    if "stack corrupted" not in str(error):
+                        raise
+                    close_left_open(task)
+                    left_open = error.__context__ if type(error.__context__) is LeftOpenError else error
+                    logger.error("%s", str(left_open).partition("\n")[0])
                 # Somebody cancelled the job that ran here; the next ones are not concerned.
                 worker.scope = trio.CancelScope()
                 await trio.lowlevel.checkpoint_if_cancelled()
         finally:
             self.running.pop(task, None)
 
-    async def _serve(self, worker: _Worker, task: trio.lowlevel.Task) -> None:
+    async def _serve(self, worker: _Worker, task: trio.lowlevel.Task, scopes: object) -> None:
         queue = self._queue
         count, since = 0, math.inf
         item: Cell | Job | None
@@ -146,10 +197,18 @@ class Workers:
                         item.sink.refused(item, item.cell.gone())
                     elif not item.cancelled:
                         await self._run(item, worker, task)
+                        if scopes_of(task) is not scopes:
+                            raise LeftOpenError(item, task)
                 else:
                     while (job := item.take()) is not None:
+                        if job.definition.concurrent:
+                            # It waited for the start of its actor, or while that was paused, and is nobody's turn: it must not become one.
+                            self.submit(job)
+                            continue
                         try:
                             await self._run(job, worker, task)
+                            if scopes_of(task) is not scopes:
+                                raise LeftOpenError(job, task)
                         except BaseException:
                             self._requeue(item)
                             raise
@@ -205,7 +264,7 @@ class Workers:
         except TypeError as error:
             job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
             return
-        if cell.leased and (cell.paused or self._environment.now() >= self.names_until):
+        if cell.leased and (cell.paused or (self._environment.now() >= self.names_until and self._is_in_doubt())):
             coroutine.close()
             cell.put_back(job)
             self._doubt()
@@ -226,6 +285,9 @@ class Workers:
             try:
                 trap = coroutine.send(None)
             except StopIteration as stop:
+                if cell.leased and self._environment.now() >= self.names_until:
+                    # It has blocked the loop for so long that others may have the name: its outcome is held back.
+                    self._doubt_if_in_doubt()
                 self._returned(job, stop.value)
             else:
                 self._returned(job, await self._suspended(job, coroutine, trap))
@@ -235,21 +297,21 @@ class Workers:
             else:
                 job.sink.refused(job, refused.error)
         except Exception as error:
+            if cell.leased and self._environment.now() >= self.names_until:
+                self._doubt_if_in_doubt()
             self._raised(job, error)
-        except SystemExit as error:
-            job.sink.raised(job, error)
-            self._crashed(cell, error)
-        except BaseExceptionGroup as group:
-            cancelled, rest = group.split(trio.Cancelled)
-            if rest is not None:
-                job.sink.raised(job, rest)
-            else:
+        except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
+            if is_cancellation(error):
                 self._cancelled(job)
-            if cancelled is not None:
-                raise cancelled from None
-        except trio.Cancelled:
-            self._cancelled(job)
-            raise
+                raise
+            if is_interrupt(error):
+                # The process ends, and nobody is told that the method raised something.
+                raise
+            self._raised(job, error)
+            if issubclass(type(error), SystemExit):
+                self._crashed(cell, error)
+            # A group may hold a cancellation besides: that is raised afresh. One that user code had kept and raised again is none.
+            await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102  it is there to be cancelled
         finally:
             job.runner = None
             cell.finish(job, self._environment.now() - began if timed and job.outflow is None else None)
@@ -259,7 +321,9 @@ class Workers:
     def _method(self, job: Job, args: tuple[object, ...], kwargs: dict[str, object]) -> Method:
         """What runs. Raises TypeError if the arguments do not fit."""
         if job.outflow is None:
-            return job.definition.run(job.cell.instance, args, kwargs, self._environment.in_thread)
+            if job.cell.threads is not None and job.definition.in_thread:
+                return job.definition.run(job.cell.instance, args, kwargs, functools.partial(self._in_thread, of_actor=job.cell.threads))
+            return job.definition.run(job.cell.instance, args, kwargs, self._in_thread)
         return job.outflow.produce(job, job.definition.items(job.cell.instance, args, kwargs))
 
     async def _with_values(self, job: Job, needs: Needs) -> object:
@@ -273,7 +337,7 @@ class Workers:
         except TypeError as error:
             raise RefusedInTurnError(BadArgumentsError(f"{cell.address.name}.{error}")) from error
         try:
-            while cell.leased and (cell.paused or self._environment.now() >= self.names_until):
+            while cell.leased and (cell.paused or self._is_in_doubt()):
                 # That took its time, and others may have the name by now.
                 self._doubt()
                 await trio.sleep(PAUSED_SECONDS)
@@ -282,14 +346,25 @@ class Workers:
             raise
         return await method
 
+    def _is_in_doubt(self) -> bool:
+        """True if others may have the names by now. Asks the lease once more: it may have been renewed beside the loop."""
+        if self._environment.now() < self.names_until:
+            return False
+        self.names_until = max(self.names_until, self.ask_lease())
+        return self._environment.now() >= self.names_until
+
+    def _doubt_if_in_doubt(self) -> None:
+        if self._is_in_doubt():
+            self._doubt()
+
     def _returned(self, job: Job, value: object) -> None:
         if job.cell.paused:
             job.cell.hold(job, functools.partial(job.sink.value, job, value))
         else:
             job.sink.value(job, value)
 
-    def _raised(self, job: Job, error: Exception) -> None:
-        if isinstance(error, RefusedInTurnError):
+    def _raised(self, job: Job, error: BaseException) -> None:
+        if type(error) is RefusedInTurnError:
             tell = functools.partial(job.sink.refused, job, error.refusal)
         else:
             tell = functools.partial(job.sink.raised, job, error)
@@ -307,8 +382,8 @@ class Workers:
             return await _resume(coroutine, trap)
         finally:
             self._ready += 1
-            if job.cell.leased and self._environment.now() >= self.names_until:
-                self._doubt()
+            if job.cell.leased:
+                self._doubt_if_in_doubt()
 
     def _cancelled(self, job: Job) -> None:
         if job.cell.ended is not None:

@@ -62,13 +62,15 @@ class Lodging:
         self.resident = Handle(self._station.caller, Address(RESIDENT, *self.identity), methods)
         self._assigned.set()
 
-    async def wanted(self) -> None:
+    async def wanted(self) -> str:
         """See `Lodger.wanted`."""
         link = self._station.peers.links.get(self.identity)
         if link is not None:
             # It may be busy with one thing for long; that is what it is for. The system tells when it ends.
             link.watched = True
         await self._assigned.wait()
+        assert self._order is not None
+        return self._order.class_path
 
     def order(self) -> Order:
         """See `Lodger.order`."""
@@ -133,7 +135,11 @@ class Lodging:
 
 
 def exit_reason(status: ExitStatus) -> ExitReason:
-    """How the end of a process is told of as the end of its actor."""
+    """How the end of a process is told of as the end of its actor. A status of 0 is a normal end, as for OTP's ports: it starts no
+    transient child again.
+    """
     if status.signal is not None:
         return ExitReason("signal", status.describe())
+    if status.code == 0:
+        return ExitReason("normal", "it exited with code 0")
     return ExitReason("exit code", f"exited with code {status.code}")

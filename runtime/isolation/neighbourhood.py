@@ -42,8 +42,8 @@ class Neighbourhood(Protocol):
         """Start an actor, on this node unless the options say otherwise. See `Spawner.spawn`."""
         ...
 
-    async def find(self, name: str) -> Address | None:
-        """Where the actor of this name is, if there is one."""
+    async def find(self, name: str, *, waits: bool) -> Address | None:
+        """Where the actor of this name is, if there is one; with `waits` once it has started. Raises the ActorStartError of its start."""
         ...
 
     async def lookup(self, name: str) -> Address:
@@ -116,8 +116,8 @@ class Neighbourhood(Protocol):
 class Lodger(Protocol):
     """A process of this node, as the service tells it what the process says."""
 
-    async def wanted(self) -> None:
-        """It is ready: wait until there is something to run for it."""
+    async def wanted(self) -> str:
+        """It is ready: wait until there is something to run for it. Returns the path of its class."""
         ...
 
     def order(self) -> Order:
@@ -136,15 +136,17 @@ class Lodger(Protocol):
 class IsolationService(Actor):
     """What isolated actors use of their node. `lodgers`: the processes that are expected or there, by ticket."""
 
-    def __init__(self, neighbourhood: Neighbourhood, lodgers: Mapping[str, Lodger], encodable: Callable[[object], bool]) -> None:
+    def __init__(self, neighbourhood: Neighbourhood, lodgers: Mapping[str, Lodger], size_of: Callable[[object], int | None]) -> None:
         self._neighbourhood = neighbourhood
         self._lodgers = lodgers
-        self._encodable = encodable
+        self._size_of = size_of
 
     @method(concurrent=True)
-    async def wait(self, ticket: str) -> None:
-        """Wait until there is something to run for the process with this ticket. Raises ActorNotFoundError if it is not expected."""
-        await self._lodger(ticket).wanted()
+    async def wait(self, ticket: str) -> str:
+        """Wait until there is something to run for the process with this ticket; the path of its class, to be imported before it is told
+        what else there is. Raises ActorNotFoundError if it is not expected.
+        """
+        return await self._lodger(ticket).wanted()
 
     @method(concurrent=True)
     async def take(self, ticket: str) -> Order:
@@ -173,9 +175,9 @@ class IsolationService(Actor):
         return await self._answer(self._neighbourhood.start(class_path, args, kwargs, options))
 
     @method(concurrent=True)
-    async def find(self, name: str) -> Answer:
+    async def find(self, name: str, waits: bool) -> Answer:
         """See `Neighbourhood.find`; answers with an Address or None."""
-        return await self._answer(self._neighbourhood.find(name))
+        return await self._answer(self._neighbourhood.find(name, waits=waits))
 
     @method(concurrent=True)
     async def lookup(self, name: str) -> Answer:
@@ -263,7 +265,7 @@ class IsolationService(Actor):
         try:
             return Answer(await asked)
         except UnderstudyError as error:
-            return Answer(None, *describe(error, self._encodable))
+            return Answer(None, *describe(error, self._size_of))
 
     def _lodger(self, ticket: str) -> Lodger:
         lodger = self._lodgers.get(ticket)

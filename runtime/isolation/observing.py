@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from functools import partial
@@ -48,7 +49,8 @@ class WatchingNextDoor:
             return False
         if notice.watch in self._cancelled:
             return True
-        definition = MethodDefinition(name="on_ended", function=type(cell.instance).on_ended)
+        on_ended = type(cell.instance).on_ended
+        definition = MethodDefinition(name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended))
         told = self._under_way[notice.watch] = _Told(host)
         told.job = job = Job(cell, definition, (notice,), {}, told, None, notice.watch, math.inf)
         # Whatever the mailbox's limit is: the node has its turns, and the actor has asked for each of them.
@@ -104,7 +106,7 @@ class _Told:
 
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`: nobody else would learn of it."""
-        if not isinstance(error, SystemExit):
+        if not issubclass(type(error), SystemExit):
             # That one ends the actor by itself.
             self._host.crash(job.cell, error)
         self.over.set()

@@ -12,6 +12,7 @@ import cbor2
 import trio
 
 from actors.actor import Actor
+from actors.messages import MAIN_ALIAS
 from actors.options import SpawnOptions
 from runtime.calls.station import Station
 from runtime.environment import Environment
@@ -84,7 +85,7 @@ class Processes:
         self._server: ForkServer | None = None
         self._server_scope = trio.CancelScope()
         self._opening = trio.Lock()
-        station.host.add_system(ISOLATION_SERVICE, IsolationService(neighbourhood, self._lodgings, station.codec.encodable))
+        station.host.add_system(ISOLATION_SERVICE, IsolationService(neighbourhood, self._lodgings, station.codec.size_of))
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
         """See `Isolation.instance`."""
@@ -160,6 +161,7 @@ class Processes:
             "address": next(address for address in introduction.peer.addresses if address.startswith("unix:")),
             "node": self._neighbourhood.name,
             "node_incarnation": self._neighbourhood.incarnation,
+            "call_timeout": self._station.caller.call_timeout,
             "level": logging.getLogger("understudy").getEffectiveLevel(),
         }
 
@@ -187,7 +189,9 @@ class Processes:
     async def _keep_warm(self, module: str, scope: trio.CancelScope, *, task_status: trio.TaskStatus[ForkServer]) -> None:
         with scope:
             async with AsyncExitStack() as stack:
-                preload = [RESIDENT_MODULE] if module == "__main__" else [RESIDENT_MODULE, module]
+                # A fork server runs the main script by itself, under either of its names: on a worker of a local cluster, which was forked
+                # from such a server, the script's classes have the second.
+                preload = [RESIDENT_MODULE] if module in ("__main__", MAIN_ALIAS) else [RESIDENT_MODULE, module]
                 task_status.started(await stack.enter_async_context(open_fork_server(preload=preload, on_line=self._print, grace=GRACE)))
                 await trio.sleep_forever()
 

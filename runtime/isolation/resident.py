@@ -6,11 +6,11 @@ the actor's name by then.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import resource
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -26,6 +26,7 @@ from actors.supervision import ExitReason
 from actors.watching import Ended
 from runtime.calls.station import Station
 from runtime.environment import Environment, SystemEnvironment
+from runtime.hosting.elsewhere import why_not_started
 from runtime.hosting.host import Host
 from runtime.hosting.hosted import NameClaims
 from runtime.isolation.following import GroupsNextDoor
@@ -39,6 +40,8 @@ from runtime.links.transports import SocketNetwork
 from runtime.processes.collector import settle_collector
 from runtime.processes.death import name_process
 from runtime.references.references import MemoryOptions
+from runtime.user_errors import guarded, is_cancellation, is_interrupt, text_of
+from runtime.wire.classes import import_class
 from runtime.wire.introduction import Introduction, Peer
 
 logger = logging.getLogger("understudy.actors")
@@ -63,6 +66,7 @@ class Settings:
     node: str
     node_incarnation: int
     level: int
+    call_timeout: float | None
 
 
 class ControlService(Actor):
@@ -120,6 +124,7 @@ async def _reside(settings: Settings) -> None:
             lambda station: _make_host(watching, nursery, environment, station),
             memory=MemoryOptions(shared=True),
         )
+        station.caller.call_timeout = settings.call_timeout
         try:
             link = await station.peers.first_contact(settings.address)
             nursery.start_soon(_end_with_node, link)
@@ -129,7 +134,8 @@ async def _reside(settings: Settings) -> None:
             service = Service(handle, station)
             directory.use(service)
             next_door.use(service, GroupsNextDoor(link.peer.identity, station, environment, handle, nursery))
-            await handle.wait(settings.ticket)
+            # Its messages can be read once its module, and what that imports, is here. If that fails, the start says so.
+            guarded(functools.partial(import_class, await handle.wait(settings.ticket)), lambda failure: Actor)
             reason = await _host(station, handle, watching, settings.ticket, await handle.take(settings.ticket), nursery)
             if reason is not None:
                 await handle.ended(settings.ticket, reason)
@@ -153,12 +159,15 @@ async def _host(
     try:
         if order.options.memory_limit is not None:
             resource.setrlimit(resource.RLIMIT_AS, (order.options.memory_limit, order.options.memory_limit))
-        cls = _actor_class(station, order.class_path)
+        cls = _actor_class(order.class_path)
         await host.begin(cls, order.args, order.kwargs, order.options, address)
-    except Ignore as ignore:
-        failure = StartFailure(str(ignore), "", needless=True)
-    except Exception as error:
-        failure = StartFailure(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+    except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+        if is_cancellation(error) or is_interrupt(error):
+            raise
+        if issubclass(type(error), Ignore):
+            failure = StartFailure(text_of(error), "", needless=True)
+        else:
+            failure = StartFailure(*why_not_started(error, order.class_path.partition(":")[0]))
     else:
         host.cells[RESIDENT] = host.cells[address.name]
         host.add_system(CONTROL_SERVICE, control)
@@ -169,8 +178,8 @@ async def _host(
     return None if control.asked else reason
 
 
-def _actor_class(station: Station, path: str) -> type[Actor]:
-    found = station.codec.find_class(path)
+def _actor_class(path: str) -> type[Actor]:
+    found = import_class(path)
     if not issubclass(found, Actor):
         raise DecodeError(f"{path} is not a subclass of actors.Actor")
     return found

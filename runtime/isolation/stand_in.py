@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import attrs
 import trio
 
 from actors.actor import Actor, Ignore
-from actors.errors import ActorDiedError, CallError, NodeDiedError, NodeUnreachableError, RemoteError
+from actors.errors import ActorDiedError, CallError, ConnectionLostError, NodeDiedError, NodeUnreachableError, RemoteError
 from actors.messages import import_path
 from actors.method import InThread, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, SpawnOptions
@@ -106,6 +106,7 @@ def forwarded(methods: Mapping[str, MethodDefinition]) -> dict[str, MethodDefini
             concurrent=definition.concurrent,
             stream=definition.stream,
             options=NO_CALL_OPTIONS,
+            reentrant=definition.reentrant,
         )
         for name, definition in methods.items()
     }
@@ -203,9 +204,9 @@ class StandIn(Actor):
         return getattr(self._quarters.resident, name)
 
     async def _translated(self, error: CallError) -> Exception:
-        if isinstance(error, RemoteError):
-            return PassedOnError(error)
-        if isinstance(error, ActorDiedError | NodeDiedError | NodeUnreachableError):
+        if issubclass(type(error), RemoteError):
+            return PassedOnError(cast("RemoteError", error))
+        if isinstance(error, ActorDiedError | ConnectionLostError | NodeDiedError | NodeUnreachableError):
             # The actor has ended, and in a moment its host learns it and cancels this. Until then the call keeps its turn: the next one
             # would only be lost, too, and could not be told that it never ran.
             await trio.sleep(END_SECONDS)

@@ -174,7 +174,7 @@ class NodeNextDoor:
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
         """See `NodeInterface.lookup`."""
         address = await self._asked().ask("lookup", name)
-        return cast("A", self._asked().station.make_handle(address, actor))
+        return cast("A", self._asked().station.typed_handle(address, actor))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
         """See `NodeInterface.stop`. An actor that stops itself ends when its method has returned."""
@@ -213,7 +213,7 @@ class NodeNextDoor:
         if options.name is None:
             raise ValueError("a singleton needs a name: node.options(name=...).singleton(...)")
         address = await self.ask("stand", import_path(actor), args, dict(kwargs), options)
-        return self._asked().station.make_handle(address, actor)
+        return self._asked().station.typed_handle(address, actor)
 
     async def ask(self, question: str, *args: object) -> Any:
         """Ask the node; see `Service.ask`."""
@@ -226,9 +226,10 @@ class NodeNextDoor:
         if options.name is None:
             raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
         while True:
-            found = await self._asked().ask("find", options.name)
+            waits = not self._asked().station.host.is_within_start()
+            found = await self._asked().ask("find", options.name, waits)
             if found is not None:
-                return self._asked().station.make_handle(found, actor)
+                return self._asked().station.typed_handle(found, actor)
             try:
                 return await self.start(actor, args, kwargs, options)
             except NameTakenError:

@@ -2,11 +2,12 @@
 
 Many frames are parsed per receive; nothing here costs a task, an event or a cancel scope per frame. A link without a connection keeps what
 is posted until one stands again, as far as its window allows. It ends only when its owner says so: because the peer's incarnation has
-ended, or said goodbye. Its sending half is in `outbound`.
+ended, said goodbye, or broke the protocol. Its sending half is in `outbound`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -16,10 +17,17 @@ import trio
 from actors.errors import DecodeError, ProtocolError
 from runtime.links.outbound import Outbound
 from runtime.links.reassembly import FIRST_UNNUMBERED_KIND, Reassembly
-from runtime.links.session import Offer
+from runtime.links.settling import Settlement
 from runtime.links.transports import Connection
+from runtime.user_errors import is_interrupt, summary_of, traceback_of
 from runtime.wire.frames import Frame, FrameReader, Kind
 from runtime.wire.introduction import Peer
+
+logger = logging.getLogger("understudy.links")
+
+
+class UnhandledFrameError(ProtocolError):
+    """A handler of frames raised what it must not: in truth a mistake of this side."""
 
 
 class Receiver(Protocol):
@@ -46,11 +54,14 @@ class LinkCounters:
 
 
 class Link(Outbound):
-    """The session with one peer. Not connected at first; see `run`."""
+    """The session with one peer. Not connected at first; see `run`. `number` and `leads`: see `Settlement`."""
 
-    def __init__(self, peer: Peer, receiver: Receiver) -> None:
+    def __init__(self, peer: Peer, receiver: Receiver, number: int = 1, *, leads: bool = True) -> None:
         super().__init__()
         self.peer = peer
+        self.settlement = Settlement(number, leads=leads)
+        self.peer_ended = False
+        """True once the link has ended because the peer's incarnation has: nothing else proves a peer's death."""
         self.life = ""
         """Of the process that was last connected; see `Peer.life`."""
         self.counters = LinkCounters()
@@ -59,6 +70,10 @@ class Link(Outbound):
         self.last_heard = 0.0
         self.lost_at: float | None = None
         """When the latest connection broke, while there is none."""
+        self.dial_errors: dict[str, str] = {}
+        """Why the latest dial of each address came to nothing; empty while a connection stands."""
+        self.wanted = False
+        """True if this end has asked for the link: it is dialled until it ends."""
         self.fenced = False
         """True if the peer is known to be no member any more: what it asks of actors must not be done."""
         self.watched = False
@@ -69,29 +84,29 @@ class Link(Outbound):
         self._connection_scope: trio.CancelScope | None = None
         self._down = trio.Event()
         self._down.set()
-        self.settling = trio.Lock()
-        """Held while a new connection is being agreed upon: one at a time."""
 
     @property
     def connected(self) -> bool:
         """True while a connection stands."""
         return self._connection is not None
 
-    def offer(self, fresh: bytes) -> Offer:
-        """What to say when a connection opens; `fresh` names the session if there is none yet."""
-        return self.session.offer() if self.session is not None else Offer(fresh, 0)
+    def undialled(self) -> str:
+        """Which addresses were dialled in vain, and why."""
+        return "; ".join(f"{address.removeprefix('tcp:')}: {why}" for address, why in self.dial_errors.items())
 
-    def open(self, connection: Connection, session: bytes, peer_received: int) -> None:
-        """A connection stands: what the peer does not have is sent again, and frames posted from now on travel on it. Go on with `run`.
+    def open(self, connection: Connection, peer_received: int, first: bytes = b"") -> None:
+        """A connection stands: `first` is written to it, then what the peer does not have, then what is posted from now on.
 
-        `session` is the identity that both sides agreed on and `peer_received` what the peer says it has.
+        Go on with `run`. `peer_received` is what the peer says it has. Raises ProtocolError if that cannot be.
         """
-        kept = self.session or self._open_session(session)
-        again = kept.resume(peer_received)
-        self._out = [buffer for buffers in again for buffer in buffers]
+        assert self._connection is None, "the last connection must be down: what arrived on it was counted in what the peer was told"
+        again = self.session.resume(peer_received)
+        self._out = [first] if first else []
+        self._out += [buffer for buffers in again for buffer in buffers]
         self._large = any(len(buffers) > 1 for buffers in again)
         self._connection = connection
         self.lost_at = None
+        self.dial_errors.clear()
         self._down = trio.Event()
         self.counters.connections += 1
         self._tell_progress()
@@ -103,6 +118,8 @@ class Link(Outbound):
         connections are no error.
         """
         broken: ProtocolError | None = None
+        # The silence of the last connection is not this one's: it would be dropped at the next look, and so would all that follow it.
+        self.last_heard = trio.current_time()
         self._reassembly.connected(reader.limits)
         reader.place = self._reassembly.place
         try:
@@ -143,19 +160,20 @@ class Link(Outbound):
         if self._connection_scope is not None:
             self._connection_scope.cancel()
 
-    async def released(self) -> None:
-        """Break the connection, if there is one, and wait until nothing more can arrive on it: only then may a resume be offered."""
-        if self._connection is not None:
-            self.drop_connection()
-            await self._down.wait()
+    def end(self, reason: str, *, peer_ended: bool = False) -> None:
+        """The session is over for good: its calls end, its connection closes. Ending twice is no error.
 
-    def end(self, reason: str) -> None:
-        """The session is over for good: its calls end, its connection closes. Ending twice is no error."""
+        `peer_ended`: the peer's incarnation is known to have ended. Otherwise calls do not report the death of the peer's node.
+        """
         if self.ended is None:
             self.ended = reason
+            self.peer_ended = peer_ended
             self._receiver.link_ended(self, reason)
+            # Handles and routes may refer to the link for long; what it held is freed now.
             self._transfers.clear()
             self._reassembly.clear()
+            self.session.clear()
+            self._out = []
             self._tell_progress()
             self.drop_connection()
 
@@ -163,7 +181,7 @@ class Link(Outbound):
         """Tell the peer what has arrived, if it was not told yet. `at_once`: see `post`. `anyway`: from within the handling of a frame,
         which counts already: the peer keeps things for as long as it does not know.
         """
-        if self.session is not None and (anyway or self.session.owes_acknowledgement):
+        if anyway or self.session.owes_acknowledgement:
             self.send_control(Kind.ACK, self.session.acknowledgement().to_bytes(8, "big"), at_once=at_once)
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
@@ -189,7 +207,6 @@ class Link(Outbound):
     def _handle(self, frames: list[Frame], size: int) -> bool:
         """Act upon frames that have arrived; True if the peer is leaving."""
         session = self.session
-        assert session is not None
         handlers = self._handlers
         self.batch = len(frames)
         numbered = 0
@@ -210,6 +227,15 @@ class Link(Outbound):
         except DecodeError as error:
             # Whoever expects values of users deals with those that cannot be read here. The rest is the runtime's own.
             raise ProtocolError(f"a frame of the runtime's own with a value of somebody else's in it: {error}") from error
+        except ProtocolError:
+            raise
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            if is_interrupt(error):
+                raise
+            # A mistake of ours, or user code where none was expected. It was this frame that met it: it costs its sender the link, as
+            # anything does that a peer sends, and nobody else anything.
+            logger.error("a frame from %s could not be handled:\n%s", self.peer.name, traceback_of(error))
+            raise UnhandledFrameError(f"a frame that could not be handled: {summary_of(error)}") from None  # noqa: ASYNC104
         self.counters.bytes_received += size
         self.counters.frames_received += numbered
         if session.arrived(numbered, size):
@@ -230,7 +256,7 @@ class Link(Outbound):
     def _control(self, frame: Frame) -> bool:
         """Handle an unnumbered frame; True if the peer is leaving."""
         if frame.kind == Kind.ACK:
-            if len(frame.control) != 8 or self.session is None:
+            if len(frame.control) != 8:
                 raise ProtocolError(f"an acknowledgement of {len(frame.control)} bytes; 8 are expected")
             self.session.acknowledge(int.from_bytes(frame.control, "big"))
             self._tell_progress()
@@ -239,7 +265,7 @@ class Link(Outbound):
         elif frame.kind == Kind.PING:
             self.send_control(Kind.PONG, at_once=True)
         elif frame.kind == Kind.GOODBYE:
-            self.end("the peer said goodbye")
+            self.end("the peer said goodbye", peer_ended=True)
             return True
         elif frame.kind != Kind.PONG:
             raise ProtocolError(f"a frame of kind {frame.kind} after the handshake")

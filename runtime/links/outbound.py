@@ -11,36 +11,61 @@ from collections.abc import Callable, Hashable
 
 import trio
 
-from runtime.links.session import Session, may_change, unchanging
+from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
 from runtime.links.transfers import WHOLE, Parcel, Ticket, Transfers
 from runtime.links.transports import Connection
-from runtime.wire.frames import Buffer, Kind, encode_frame
+from runtime.wire.frames import LIMITS, Buffer, Kind, encode_frame
+
+BACKLOG_BYTES = LIMITS.frame
+"""Bytes of frames that the peer has not acknowledged, from which on its calls are refused: their answers would only add to them. Above the
+window of requests, so that requests of our own never have calls of the peer's refused, and no less than the largest frame.
+"""
+
+BACKLOG_FRAMES = 2 * WINDOW_FRAMES
+"""The same in frames."""
 
 
 class Outbound:
-    """What `Link` sends with; it owns the session and the connection as well, and opens and closes them."""
+    """What `Link` sends with. `Link` opens and closes the connection."""
 
     def __init__(self) -> None:
-        self.session: Session | None = None
+        self.session = Session()
+        """There from the beginning: what is posted before the first connection is numbered like all that follows."""
         self.ended: str | None = None
         """Why the link is over, or None while it is not."""
         self._connection: Connection | None = None
         self._out: list[Buffer] = []
         self._large = False
-        self._waiting_for_session: list[tuple[Buffer, ...]] = []
         self._transfers = Transfers()
         self._lanes = self._transfers.lanes
         self._farewell: Buffer = b""
+        self.most_backlog = BACKLOG_BYTES
+        """See `takes_calls`. Twice as much is never exceeded by more than one frame of answers."""
         self._writer: trio.lowlevel.Task | None = None
         self._progress: trio.Event | None = None
         """There only while somebody waits for it, so that it costs nothing otherwise."""
 
     @property
     def has_room(self) -> bool:
-        """False while the window is full, or too much waits for its turn or for a first connection."""
+        """False while the window is full, or too much waits for its turn."""
         if self._transfers.unfinished and not self._transfers.has_room:
             return False
-        return self.session.has_room if self.session is not None else len(self._waiting_for_session) < 1024
+        return self.session.has_room
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that were posted and that the peer has not acknowledged, those included that wait for their turn."""
+        return self.session.kept_bytes + self._transfers.waiting_bytes
+
+    @property
+    def backlog_frames(self) -> int:
+        """The same in frames."""
+        return self.session.kept_frames + self._transfers.waiting_frames
+
+    @property
+    def takes_calls(self) -> bool:
+        """False while the peer has left too much unread for what it asks for to be answered: it is refused instead."""
+        return self.backlog < self.most_backlog and self.backlog_frames < BACKLOG_FRAMES
 
     async def room(self, size: int = 0) -> None:
         """Wait until `has_room`, or the end of the link.
@@ -62,11 +87,7 @@ class Outbound:
         """
         if segments or self._lanes:
             return self._post_segments(frame, segments, lane, at_once)
-        session = self.session
-        if session is None:
-            self._waiting_for_session.append((frame,))
-            return len(self._waiting_for_session)
-        number = session.keep((frame,))
+        number = self.session.keep((frame,))
         if self._connection is not None:
             self._out.append(frame)
             if at_once and self._writer is not None and len(self._out) == 1:
@@ -78,7 +99,7 @@ class Outbound:
     def certainly_not_received(self, ticket: Ticket) -> bool:
         """True if the frame of this ticket was never handed to any connection, or not to its end. 0 is the ticket of no frame at all."""
         number = ticket if isinstance(ticket, int) else ticket.number
-        return self.session is None or number == 0 or number > self.session.written
+        return number == 0 or number > self.session.written
 
     def abandon(self, ticket: Ticket) -> bool:
         """Nobody needs the frame any more: do not send (the rest of) it, if that is still possible.
@@ -103,11 +124,7 @@ class Outbound:
             return True
         if self._connection is not None or self.ended is not None:
             return self.certainly_not_received(number) and self.ended is not None
-        empty = encode_frame(Kind.EMPTY, b"")
-        if self.session is not None:
-            return self.session.take_back(number, empty)
-        self._waiting_for_session[number - 1] = (empty,)
-        return True
+        return self.session.take_back(number, encode_frame(Kind.EMPTY, b""))
 
     def own(self, ticket: Ticket) -> None:
         """The owner of the segments of this frame may change them from now on: what the link still needs of them is copied.
@@ -116,18 +133,13 @@ class Outbound:
         when a call ends without an answer (cancelled, expired), and right after posting what nobody waits for (one-way calls, answers).
         After an answer it is not needed: the peer has the request then, and it is never sent again.
         """
-        session = self.session
         if not isinstance(ticket, int):
             ticket.own()
             numbers = ticket.parts or ([ticket.number] if ticket.number else [])
         else:
             numbers = [ticket] if ticket else []
         for number in numbers:
-            if session is not None:
-                session.own(number)
-            else:
-                buffers = self._waiting_for_session[number - 1]
-                self._waiting_for_session[number - 1] = tuple(map(unchanging, buffers))
+            self.session.own(number)
         if numbers and any(map(may_change, self._out)):
             self._out = list(map(unchanging, self._out))
 
@@ -179,9 +191,6 @@ class Outbound:
             queued = self._transfers.add(buffers, size, lane)
             self._wake_writer()
             return queued
-        if self.session is None:
-            self._waiting_for_session.append(buffers)
-            return len(self._waiting_for_session)
         number = self.session.keep(buffers)
         if self._connection is not None:
             self._large = self._large or len(buffers) > 1
@@ -192,23 +201,11 @@ class Outbound:
                 self._wake_writer()
         return number
 
-    def _open_session(self, identity: bytes) -> Session:
-        """The session begins: what was posted before is numbered."""
-        session = self.session = Session(identity)
-        for buffers in self._waiting_for_session:
-            session.keep(buffers)
-        self._waiting_for_session.clear()
-        return session
-
     def _ship(self, parcels: list[Parcel]) -> None:
         """Number what leaves `_transfers`, and queue it for writing."""
         session = self.session
         for buffers, completes, part in parcels:
-            if session is None:
-                self._waiting_for_session.append(buffers)
-                number = len(self._waiting_for_session)
-            else:
-                number = session.keep(buffers) if part is None else session.keep_part(buffers)
+            number = session.keep(buffers) if part is None else session.keep_part(buffers)
             if completes is not None:
                 completes.number = number
             if part is not None and part.parts is not None:
@@ -222,7 +219,7 @@ class Outbound:
 
     def _next_part(self) -> bool:
         """Queue the next part of a transfer for writing, if there is one and it may be sent."""
-        if not self._transfers.unfinished or self.session is None or not self.session.has_room_for_part:
+        if not self._transfers.unfinished or not self.session.has_room_for_part:
             return False
         self._ship(self._transfers.next())
         return True
@@ -271,7 +268,6 @@ class Outbound:
         """Hand what waits to the kernel; False if it took only a part."""
         out = self._out
         session = self.session
-        assert session is not None
         session.written = session.sent
         if not self._large:
             data: Buffer = b"".join(out) if len(out) > 1 else out[0]

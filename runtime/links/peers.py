@@ -1,8 +1,8 @@
 """The peers of a node: one link to each incarnation it deals with, dialled, accepted, redialled and kept warm.
 
-Either side may dial. When both do at once, the connection dialled by the smaller identity stands. A broken connection is redialled with
-exponential
-back-off and full jitter (AWS's term) until the peer's incarnation is known to have ended.
+Either side may dial, and often both do at once; `settling` decides which connection stands, and whichever it is, both sides go on with the
+same session. A broken connection is redialled with exponential back-off and full jitter (AWS's term) until the peer's incarnation is known
+to have ended.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ import attrs
 import cbor2
 import trio
 
-from actors.errors import HandshakeError, HandshakeTimeoutError, ProtocolError, WrongPeerError
+from actors.errors import HandshakeError, HandshakeTimeoutError, ProtocolError, WrongPeerError, WrongStoreError
 from runtime.environment import Environment
+from runtime.limited_log import LimitedLog
 from runtime.links.link import Link, Receiver
-from runtime.links.session import Offer
-from runtime.links.transports import Connection, Network
+from runtime.links.settling import Answer, Offer, Verdict
+from runtime.links.transports import Connection, Network, why_not_dialled
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
 from runtime.wire.handshake import Acceptor, Dialer
 from runtime.wire.introduction import Introduction, Peer
 
+DIAL_SECONDS = 5.0
+"""How long a connection may take to come about. The kernel would try a silent address for two minutes; another dial may have more luck."""
+
 HANDSHAKE_SECONDS = 5.0
+"""How long the handshake may take, and then the offer or its answer."""
+
 FIRST_DELAY = 0.02
 MOST_DELAY = 1.0
 BEAT = 0.5
@@ -34,10 +40,23 @@ SILENCE = 2.5
 REDIAL_SECONDS = 0.1
 """Seconds without a connection from which a peer counts as unreachable."""
 
+LEFT = "this node has left"
+"""Why the links of a node end that leaves."""
+
+TOLD_AFTER = 6
+"""Dials in vain after which it is told that a node was never reached: it says that it is where others cannot dial it."""
+
 CLIENT_PATIENCE = 5.0
-"""Seconds that the session of a client, or of a node that is no member any more, is kept without a connection: nobody dials it."""
+"""Seconds that the session of a client, or of a node that is not known as a member, is kept without a connection: nobody dials it."""
+
+MOST_STRANGERS = 1024
+"""Sessions with clients and with nodes that are not known as members. Each may hold some megabytes of records and answers."""
 
 logger = logging.getLogger("understudy.links")
+
+
+class _ClosedError(ProtocolError):
+    """The peer closed a connection before it was settled: it may have given the dial up for another."""
 
 
 @attrs.frozen
@@ -52,7 +71,7 @@ class Peers:
     """All links of one node.
 
     `broken(link)` is told when a connection of a live link has broken; `outdated(peer)` says whether that incarnation is known to be no
-    member any more.
+    member any more, and `member(peer)` whether it is known to be one: the members' view tells of the end of these, and of no others.
     """
 
     def __init__(
@@ -65,6 +84,7 @@ class Peers:
         nursery: trio.Nursery,
         broken: Callable[[Link], None] = lambda link: None,
         outdated: Callable[[Peer], bool] = lambda peer: False,
+        member: Callable[[Peer], bool] = lambda peer: True,
         limits: Limits | None = None,
     ) -> None:
         self.introduction = introduction
@@ -76,7 +96,10 @@ class Peers:
         self._nursery = nursery
         self._broken = broken
         self._outdated = outdated
+        self._member = member
         self._limits = limits or Limits()
+        self._log = LimitedLog(logger, environment.now)
+        self._latest_link = 0
         self._dialling: dict[Link, trio.CancelScope] = {}
         self._kept: set[Link] = set()
         self._closing = False
@@ -86,28 +109,29 @@ class Peers:
         """This side's name and incarnation."""
         return self.introduction.peer.name, self.introduction.peer.incarnation
 
-    @property
-    def has_left(self) -> bool:
-        """True once this node says goodbye: nobody dials any more."""
-        return self._closing
-
     def link(self, peer: Peer) -> Link:
         """The link to `peer`, dialled from now on if it is new. It may be used at once."""
         link = self._link(peer)
+        link.wanted = True
         self._keep_connected(link)
         return link
 
     async def first_contact(self, address: str) -> Link:
-        """Dial `address`, whoever answers. Raises OSError, ValueError or `HandshakeError`."""
+        """Dial `address`, whoever answers. Raises OSError, ValueError, `HandshakeError`; `WrongStoreError` for a node of another store."""
         connection = await self._network.connect(address)
         try:
             dialer = Dialer(self.introduction, self._secret, self._environment.token(32), None)
             settled = await self._shake_hands(connection, dialer)
-            link = self._link(attrs.evolve(settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address)))))
-            link.life = settled.peer.life
+            self._check_store(settled.peer)
+            peer = attrs.evolve(settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address))))
+            link = self._link(peer)
+            if not self._is_same(link, peer):
+                link = self._link(peer)
+                link.life = peer.life
         except BaseException:
             connection.close()
             raise
+        link.wanted = True
         self._nursery.start_soon(self._carry_first, link, connection, settled.reader)
         return link
 
@@ -116,11 +140,20 @@ class Peers:
         try:
             acceptor = Acceptor(self.introduction, self._secret, self._environment.token(32))
             settled = await self._shake_hands(connection, acceptor)
+            self._check_store(settled.peer)
             await self._carry_accepted(settled, connection)
+        except HandshakeTimeoutError as error:
+            # A health check, a scan, a machine under load: not worth a warning.
+            self._log.log(logging.INFO, "closed a silent connection: %s", error)
+        except WrongStoreError as error:
+            # It learns the same from its own dial, and leaves.
+            self._log.log(logging.INFO, "refused a connection: %s", error)
         except HandshakeError as error:
-            logger.warning("refused a connection: %s", error)
+            self._log.warning("refused a connection: %s", error)
+        except _ClosedError as error:
+            logger.debug("a connection ended while it was being set up: %s", error)
         except ProtocolError as error:
-            logger.warning("closed a connection: %s", error)
+            self._log.warning("closed a connection: %s", error)
         except (OSError, trio.ClosedResourceError) as error:
             logger.debug("a connection broke while it was being set up: %s", error)
         finally:
@@ -130,12 +163,18 @@ class Peers:
         """That incarnation is known to have ended: end its link and everything that waits on it."""
         link = self.links.pop((name, incarnation), None)
         if link is not None:
-            link.end(reason)
+            link.end(reason, peer_ended=True)
 
-    def unreachable(self) -> tuple[str, ...]:
-        """The peers that could not be reached for longer than a redial takes. They may be alive: only the store says who is dead."""
-        now = self._environment.now()
-        return tuple(link.peer.name for link in self.links.values() if link.lost_at is not None and now - link.lost_at > REDIAL_SECONDS)
+    def _give_up(self, link: Link, reason: str) -> None:
+        """End a link whose peer may live: the session is over, its calls do not report a death, and a later link may begin."""
+        if self.links.get(link.peer.identity) is link:
+            del self.links[link.peer.identity]
+        link.end(reason)
+
+    def is_unreachable(self, peer: tuple[str, int]) -> bool:
+        """True if the peer could not be reached for longer than a redial takes. It may be alive: only the store says who is dead."""
+        link = self.links.get(peer)
+        return link is not None and link.lost_at is not None and self._environment.now() - link.lost_at > REDIAL_SECONDS
 
     async def beat(self) -> None:
         """Acknowledge, ping and watch for silence, for ever. A late turn of our own loop is not held against the peers."""
@@ -146,16 +185,20 @@ class Peers:
             now = self._environment.now()
             late = now - due > BEAT
             due = max(due, now)
-            for link in tuple(self.links.values()):
-                link.acknowledge(at_once=True)
-                if not link.connected:
-                    continue
-                if late:
-                    link.last_heard = max(link.last_heard, now - BEAT)
-                if now - link.last_heard > SILENCE and not link.watched:
-                    link.drop_connection()
-                elif now - link.last_heard > BEAT:
-                    link.send_control(Kind.PING, at_once=True)
+            self._look(now, late=late)
+
+    def _look(self, now: float, *, late: bool) -> None:
+        """Acknowledge, ping and watch for silence. Apart from the loop, which must keep no link between two looks."""
+        for link in tuple(self.links.values()):
+            link.acknowledge(at_once=True)
+            if not link.connected:
+                continue
+            if late:
+                link.last_heard = max(link.last_heard, now - BEAT)
+            if now - link.last_heard > SILENCE and not link.watched:
+                link.drop_connection()
+            elif now - link.last_heard > BEAT:
+                link.send_control(Kind.PING, at_once=True)
 
     def _next_look(self, now: float) -> float:
         """When the first of the links may have been silent for so long that it needs a beat; not sooner than in LOOK_EVERY."""
@@ -171,14 +214,15 @@ class Peers:
                     link.send_control(Kind.GOODBYE)
                     await link.flushed()
         for link in tuple(self.links.values()):
-            link.end("this node has left")
+            link.end(LEFT)
         self.links.clear()
 
     def _link(self, peer: Peer) -> Link:
         key = (peer.name, peer.incarnation)
         link = self.links.get(key)
         if link is None or link.ended is not None:
-            link = self.links[key] = Link(peer, self._receiver)
+            self._latest_link += 1
+            link = self.links[key] = Link(peer, self._receiver, self._latest_link, leads=self.identity < key)
             link.last_heard = self._environment.now()
         return link
 
@@ -196,27 +240,46 @@ class Peers:
                     failures = 0
                     await link.disconnected()
                     continue
-                if link.peer.role == "client" or link.fenced:
+                if self._is_stranger(link):
                     await self._expire(link)
                     continue
                 if await self._dial(link, self._addresses(link.peer)):
                     failures = 0
                 else:
                     failures += 1
+                    if failures == TOLD_AFTER and link.dial_errors and not link.counters.connections:
+                        logger.warning("node %s has not been reached yet, and calls to it wait: %s", link.peer.name, link.undialled())
                 longest = min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 10))
-                if link.ended is None:
-                    await trio.sleep(longest * self._environment.random())
+                with trio.move_on_after(longest * self._environment.random()):
+                    await link.connected_again()
         finally:
             self._kept.discard(link)
 
+    def _is_stranger(self, link: Link) -> bool:
+        """True for a peer that nobody here has asked for and whose end nobody will tell: a client, or what calls itself a node."""
+        return link.peer.role == "client" or link.fenced or not (link.wanted or self._member(link.peer))
+
     async def _expire(self, link: Link) -> None:
-        """Of a client, or of a node that is no member any more: its end was told before this link was there, and nobody will tell it
-        again.
-        """
+        """Of a client, or of a node that is not known as a member: it is not dialled, and does not stay for ever without a connection."""
         with trio.move_on_after(CLIENT_PATIENCE):
             await link.connected_again()
             return
-        self.ended(link.peer.name, link.peer.incarnation, "it is no member of the cluster, and did not come back")
+        # The members' view may have learned of a node that has just joined.
+        if self._is_stranger(link):
+            self._give_up(link, f"{link.peer.name} is no member of the cluster, and did not come back within {CLIENT_PATIENCE:g} s")
+
+    def _make_room_for(self, peer: Peer) -> None:
+        """See to it that there are not too many strangers. Raises HandshakeError if all of them are connected."""
+        if len(self.links) < MOST_STRANGERS or (peer.role == "node" and self._member(peer)):
+            return
+        strangers = [link for link in self.links.values() if self._is_stranger(link)]
+        if len(strangers) < MOST_STRANGERS:
+            return
+        lost = [link for link in strangers if not link.connected]
+        if not lost:
+            raise HandshakeError(f"{peer.name} is turned away: there are {len(strangers)} clients already, the limit")
+        longest = min(lost, key=lambda link: link.lost_at or 0.0)
+        self._give_up(longest, f"{longest.peer.name} was without a connection for the longest time when another client needed its room")
 
     async def _dial(self, link: Link, addresses: Sequence[str]) -> bool:
         """Try the addresses in turn; True if a connection stood."""
@@ -228,34 +291,47 @@ class Peers:
     async def _dialled(self, link: Link, address: str) -> bool:
         """Dial one address and carry the link over it until it breaks; False if it did not come to that."""
         connection: Connection | None = None
-        resumed: tuple[FrameReader, list[Frame]] | None = None
+        opened: tuple[FrameReader, list[Frame]] | None = None
+        scope = trio.CancelScope()
         try:
-            with trio.CancelScope() as scope:
+            with scope:
                 self._dialling[link] = scope
-                connection = await self._network.connect(address)
+                connection = await self._connected(address)
                 dialer = Dialer(self.introduction, self._secret, self._environment.token(32), (link.peer.name, link.peer.incarnation))
                 settled = await self._shake_hands(connection, dialer)
-                if not self._is_same(link, settled.peer):
-                    return False
-                early = await self._resume(link, connection, settled.reader)
-                resumed = None if early is None else (settled.reader, early)
-            self._dialling.pop(link, None)
-            if connection is not None and resumed is not None:
-                await self._run(link, connection, *resumed)
-            # Otherwise the peer dialled us at the same time, and its connection is the one that stands.
-        except WrongPeerError as error:
-            logger.info("%s", error)
-            return False
+                if self._is_same(link, settled.peer) and not link.connected:
+                    opened = await self._offer(link, connection, settled.reader)
+            if connection is not None and opened is not None:
+                self._dial_is_over(link, scope)
+                await self._run(link, connection, *opened)
+                return True
         except (HandshakeError, ProtocolError) as error:
-            logger.warning("could not settle with %s: %s", link.peer.name, error)
-            return False
-        except (OSError, ValueError, trio.ClosedResourceError):
-            return False
+            self._tell_of_dial(link, error)
+            if not isinstance(error, _ClosedError):
+                link.dial_errors[address] = str(error)
+        except (OSError, ValueError, trio.ClosedResourceError) as error:
+            link.dial_errors[address] = why_not_dialled(error)
         finally:
-            self._dialling.pop(link, None)
+            self._dial_is_over(link, scope)
             if connection is not None:
                 connection.close()
-        return True
+        # If the peer dialled us at the same time, its connection may be the one that stands.
+        return link.connected
+
+    def _dial_is_over(self, link: Link, scope: trio.CancelScope) -> None:
+        """No incoming connection needs to cancel the dial in `scope` any more. A later dial of this link stays known."""
+        if self._dialling.get(link) is scope:
+            del self._dialling[link]
+
+    def _tell_of_dial(self, link: Link, error: HandshakeError | ProtocolError) -> None:
+        """What went wrong with a dial. What passes by itself is no warning: the dial is repeated in any case."""
+        passing = isinstance(error, (WrongPeerError, HandshakeTimeoutError, _ClosedError))
+        self._log.log(logging.INFO if passing else logging.WARNING, "could not settle with %s: %s", link.peer.name, error)
+
+    async def _connected(self, address: str) -> Connection:
+        with trio.move_on_after(DIAL_SECONDS):
+            return await self._network.connect(address)
+        raise TimeoutError(f"no connection within {DIAL_SECONDS:g} s")
 
     def _addresses(self, peer: Peer) -> list[str]:
         """Where to dial: Unix sockets on our own machine, TCP otherwise."""
@@ -286,94 +362,129 @@ class Peers:
         reader.limits = self._limits
         return _Settled(side.peer, reader)
 
-    async def _resume(self, link: Link, connection: Connection, reader: FrameReader) -> list[Frame] | None:
-        """Agree on where the session goes on over a connection that we dialled, and open it; the frames that came along.
+    async def _offer(self, link: Link, connection: Connection, reader: FrameReader) -> tuple[FrameReader, list[Frame]] | None:
+        """Offer to go on with the session over a connection that we dialled; opens it and returns the frames that came along.
 
-        None if the peer does not know the session any more.
+        None if it does not stand: the peer prefers another connection, or has given up its end of the session.
         """
-        async with link.settling:
-            await link.released()
-            offer = link.offer(self._environment.token(16))
-            begun = link.session is not None
-            await _send(connection, Kind.RESUME, cbor2.dumps([offer.session, offer.received, begun]))
-            answer, _, early = await _next_offer(connection, reader)
-            if answer.session != offer.session:
-                self.ended(link.peer.name, link.peer.incarnation, "the peer no longer knows the session")
+        assert not link.connected, "what has been received must not change while it is on offer"
+        offer = link.settlement.dial(link.session.acknowledgement())
+        try:
+            await _send(connection, Kind.RESUME, _encode_offer(offer))
+            frame, *early = await _next_in_time(connection, reader, "answer to the resume offer")
+            answer = _read_answer(frame)
+            # It was given up where a dial of the peer's was accepted in the very pass of the scheduler in which the answer arrived.
+            if not link.settlement.is_open(offer) or link.ended is not None:
                 return None
-            link.open(connection, offer.session, answer.received)
-        return early
+            if link.settlement.answered(offer, answer):
+                link.open(connection, answer.received)
+                return reader, early
+        finally:
+            link.settlement.give_up(offer)
+        if answer.verdict == Verdict.FORGOTTEN:
+            self._give_up(link, f"{link.peer.name} has given up the session")
+        return None
 
     def _is_same(self, link: Link, peer: Peer) -> bool:
         """True if the process at the other end is the one of before, or the first. If not, that one is no more: the link ends."""
-        if link.life not in ("", peer.life):
+        if link.life not in ("", peer.life) or self._is_foreign(peer):
             self.ended(link.peer.name, link.peer.incarnation, "another process has its name and incarnation now: its store was begun anew")
             return False
         link.life = peer.life
         return True
 
+    def _is_foreign(self, peer: Peer) -> bool:
+        """True for a node of another store. Its name and incarnation say nothing here: a store that is begun anew counts incarnations from
+        the beginning again, so there may be a member of ours that has both. So no link to it is kept.
+        """
+        return peer.store != self.introduction.peer.store and "" not in (peer.store, self.introduction.peer.store)
+
+    def _check_store(self, peer: Peer) -> None:
+        """Only after the handshake, for who has not proven itself may say anything. Raises `WrongStoreError`."""
+        if self._is_foreign(peer):
+            raise WrongStoreError(
+                f"node {peer.name!r} (incarnation {peer.incarnation}) and node {self.introduction.peer.name!r} know different stores: one "
+                "of these was lost and begun anew, and nodes of the one before leave"
+            )
+
     async def _carry_first(self, link: Link, connection: Connection, reader: FrameReader) -> None:
         """Carry a link over the connection of a first contact; from then on it is redialled like any other."""
+        opened: tuple[FrameReader, list[Frame]] | None = None
+        scope = trio.CancelScope()
         try:
-            early = await self._resume(link, connection, reader)
-            if early is not None:
-                await self._run(link, connection, reader, early)
+            with scope:
+                other = self._dialling.get(link)
+                if other is not None:
+                    # It got less far than this one.
+                    other.cancel()
+                self._dialling[link] = scope
+                if not link.connected:
+                    opened = await self._offer(link, connection, reader)
+            if opened is not None:
+                self._dial_is_over(link, scope)
+                await self._run(link, connection, *opened)
         except (HandshakeError, ProtocolError) as error:
-            logger.warning("could not settle with %s: %s", link.peer.name, error)
+            self._tell_of_dial(link, error)
         except (OSError, trio.ClosedResourceError) as error:
             logger.debug("the connection to %s broke while it was being set up: %s", link.peer.name, error)
         finally:
+            self._dial_is_over(link, scope)
             connection.close()
             if link.ended is None:
                 self._keep_connected(link)
 
     async def _carry_accepted(self, settled: _Settled, connection: Connection) -> None:
-        peer = settled.peer
-        offered, begun, early = await _next_offer(connection, settled.reader)
-        link = self._link(peer)
-        if not self._is_same(link, peer):
-            link = self._link(peer)
-        # Asked only now, and a dial lasts until its session goes on: else each side could wait for the other's answer to its own offer.
+        frame, *early = await _next_in_time(connection, settled.reader, "resume offer")
+        offer = _read_offer(frame)
+        link = await self._free_link(settled.peer, offer)
+        if isinstance(link, Verdict):
+            await _send(connection, Kind.RESUME, _encode_answer(Answer(link)))
+            return
+        # No await from the judgement to the opening: two connections never carry one session.
+        answer = link.settlement.accept(offer, link.session.acknowledgement())
         dialling = self._dialling.get(link)
         if dialling is not None:
-            if self.identity < (peer.name, peer.incarnation):
-                return
             dialling.cancel()
-        if not begun and link.session is not None:
-            self.ended(peer.name, peer.incarnation, "the peer began a new session")
-            link = self._link(peer)
-        link.life = peer.life
+        link.life = settled.peer.life
         # Not of links that we dial: whoever has our store, or had it, is asked over one in any case.
-        link.fenced = self._outdated(peer)
-        try:
-            if not await self._open_accepted(link, offered, begun, connection):
-                return
-        finally:
-            if link not in self._kept and link.session is None and not link.settling.locked() and link.ended is None:
-                # Nobody dials it: what was posted on it would wait for ever.
-                self.ended(peer.name, peer.incarnation, "the peer was gone before a session began")
+        link.fenced = self._outdated(settled.peer)
+        link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
+        self._keep_connected(link)
         await self._run(link, connection, settled.reader, early)
 
-    async def _open_accepted(self, link: Link, offered: Offer, begun: bool, connection: Connection) -> bool:
-        """Agree on where the session goes on over a connection that the peer dialled, and open it; False if it is not known here."""
-        async with link.settling:
-            if link.session is not None and link.session.identity == offered.session and offered.received < link.session.acknowledged:
-                # The peer has told us of more since: it gave this dial up for another connection, and its offer was long on the way.
-                return False
-            await link.released()
-            known = not begun if link.session is None else link.session.identity == offered.session
-            mine = link.session.offer() if link.session is not None and known else Offer(offered.session if known else b"", 0)
-            await _send(connection, Kind.RESUME, cbor2.dumps([mine.session, mine.received, True]))
-            if known:
-                link.open(connection, offered.session, offered.received)
-                self._keep_connected(link)
-            return known
+    async def _free_link(self, peer: Peer, offer: Offer) -> Link | Verdict:
+        """The link that an offer is for, with no connection any more; or why the offer is refused."""
+        while True:  # noqa: ASYNC913  each turn ends a link or a connection
+            link = self.links.get(peer.identity)
+            if self._closing:
+                return Verdict.STALE
+            if link is None or link.ended is not None:
+                if offer.peer_link:
+                    # Made here only for offers that can be accepted: nobody would dial it, and what is posted on it would wait for ever.
+                    return Verdict.FORGOTTEN
+                self._make_room_for(peer)
+                link = self._link(peer)
+                link.life = peer.life
+            elif not self._is_same(link, peer):
+                continue
+            elif link.settlement.is_superseded(offer):
+                self._give_up(link, f"{peer.name} has given up the session, and began another")
+                continue
+            verdict = link.settlement.judge(offer)
+            if verdict != Verdict.ACCEPTED:
+                return verdict
+            if not link.connected:
+                return link
+            # What still arrives on it counts: the answer tells what has been received when it is down.
+            link.drop_connection()
+            await link.disconnected()
 
     async def _run(self, link: Link, connection: Connection, reader: FrameReader, early: list[Frame]) -> None:
         try:
             await link.run(connection, reader, early)
         except ProtocolError as error:
-            logger.error("%s broke the protocol: %s; the link is given up", link.peer.name, error)
-            self.ended(link.peer.name, link.peer.incarnation, f"the peer broke the protocol: {error}")
+            self._log.log(logging.ERROR, "%s broke the protocol: %s; the link is given up", link.peer.name, error)
+            self._give_up(link, f"{link.peer.name} broke the protocol: {error}")
         if link.ended is not None:
             # Another one may have begun to the same peer meanwhile.
             if self.links.get(link.peer.identity) is link:
@@ -396,27 +507,52 @@ async def _next_frames(connection: Connection, reader: FrameReader) -> list[Fram
     while True:
         data = await connection.receive()
         if not data:
-            raise ProtocolError("the peer closed the connection during the handshake")
+            raise _ClosedError("the peer closed the connection during the handshake")
         if frames := reader.feed(data):
             return frames
 
 
-async def _next_offer(connection: Connection, reader: FrameReader) -> tuple[Offer, bool, list[Frame]]:
-    """The peer's resume offer, whether it had begun the session before, and the frames that came with it."""
+async def _next_in_time(connection: Connection, reader: FrameReader, what: str) -> list[Frame]:
+    """At least one frame: the `what` that is due, and those that came with it."""
     with trio.move_on_after(HANDSHAKE_SECONDS):
-        first, *early = await _next_frames(connection, reader)
-        return (*_offer(first), early)
-    raise HandshakeTimeoutError(f"the peer made no resume offer within {HANDSHAKE_SECONDS:g} s")
+        return await _next_frames(connection, reader)
+    raise HandshakeTimeoutError(f"the peer made no {what} within {HANDSHAKE_SECONDS:g} s")
 
 
-def _offer(frame: Frame) -> tuple[Offer, bool]:
-    """A RESUME frame: `[session, received, begun]`."""
+def _encode_offer(offer: Offer) -> bytes:
+    return cbor2.dumps(list(attrs.astuple(offer)))
+
+
+def _encode_answer(answer: Answer) -> bytes:
+    return cbor2.dumps([int(answer.verdict), answer.link, answer.received])
+
+
+def _read_offer(frame: Frame) -> Offer:
+    """A RESUME frame of a dialer; see `runtime.links.settling`. Raises ProtocolError for anything else."""
+    offer = Offer(*_numbers(frame, 5))
+    if not offer.link or not offer.dial:
+        raise ProtocolError("a resume offer of no link, or of no dial")
+    return offer
+
+
+def _read_answer(frame: Frame) -> Answer:
+    """A RESUME frame of an acceptor; see `runtime.links.settling`. Raises ProtocolError for anything else."""
+    verdict, link, received = _numbers(frame, 3)
+    # What a later version may have more reasons for is not accepted, at any rate.
+    return Answer(Verdict(verdict) if verdict <= max(Verdict) else Verdict.STALE, link, received)
+
+
+def _numbers(frame: Frame, count: int) -> list[int]:
+    """The first `count` numbers of a RESUME; more of them are for later versions."""
     if frame.kind != Kind.RESUME:
-        raise ProtocolError(f"a frame of kind {frame.kind} where a resume offer was expected")
+        raise ProtocolError(f"a frame of kind {frame.kind} where a resume offer, or its answer, was expected")
     try:
-        session, received, begun = cbor2.loads(frame.control, max_depth=2, allow_indefinite=False)
+        fields = cbor2.loads(frame.control, max_depth=2, allow_indefinite=False)
     except (cbor2.CBORError, ValueError, TypeError) as error:
         raise ProtocolError(f"a malformed resume offer: {error}") from error
-    if not (isinstance(session, bytes) and isinstance(received, int) and isinstance(begun, bool)):
+    if not isinstance(fields, list) or len(fields) < count:
         raise ProtocolError("a malformed resume offer")
-    return Offer(session, received), begun
+    numbers = fields[:count]
+    if any(type(number) is not int or not 0 <= number < 1 << 63 for number in numbers):
+        raise ProtocolError("a malformed resume offer")
+    return numbers

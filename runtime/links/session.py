@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-import attrs
-
 from actors.errors import ProtocolError
 from runtime.wire.frames import Buffer
 
@@ -25,16 +23,8 @@ PARTS_BYTES = 8 * 1024 * 1024
 """The window of the parts of transfers, apart from that of all other frames: large frames never use up the room of small ones."""
 
 
-@attrs.frozen
-class Offer:
-    """What each side says when a connection opens: which session it holds (b"" for none yet) and how many frames of it arrived."""
-
-    session: bytes
-    received: int
-
-
 class Session:
-    """One side's half of the state. `identity` is drawn by whoever dialled first."""
+    """One side's half of the state."""
 
     __slots__ = (
         "_kept",
@@ -44,14 +34,12 @@ class Session:
         "_unsaid_bytes",
         "_unsaid_frames",
         "acknowledged",
-        "identity",
         "received",
         "sent",
         "written",
     )
 
-    def __init__(self, identity: bytes) -> None:
-        self.identity = identity
+    def __init__(self) -> None:
         self.sent = 0
         """Number of the last frame given to `keep`."""
         self.written = 0
@@ -64,6 +52,16 @@ class Session:
         self._parts_bytes = 0
         self._unsaid_frames = 0
         self._unsaid_bytes = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that were numbered and not acknowledged."""
+        return self._kept_bytes + self._parts_bytes
+
+    @property
+    def kept_frames(self) -> int:
+        """Frames that were numbered and not acknowledged."""
+        return len(self._kept)
 
     @property
     def has_room(self) -> bool:
@@ -140,14 +138,17 @@ class Session:
             self._kept_bytes += size
             self._parts_bytes -= size
 
+    def clear(self) -> None:
+        """The session is over: keep no frames any more. Who asks what was written is still told."""
+        self._kept.clear()
+        self._parts.clear()
+        self._kept_bytes = self._parts_bytes = 0
+        self.acknowledged = self.sent
+
     def resume(self, peer_received: int) -> Sequence[tuple[Buffer, ...]]:
         """A new connection stands and the peer has `peer_received` frames: what must be sent again, in order."""
         self.acknowledge(peer_received)
         return tuple(self._kept)
-
-    def offer(self) -> Offer:
-        """What to tell the peer on a new connection."""
-        return Offer(self.identity, self.acknowledgement())
 
 
 def may_change(buffer: Buffer) -> bool:

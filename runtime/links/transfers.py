@@ -99,6 +99,16 @@ class Transfers:
         """False while too many frames wait behind transfers, or more large ones than could ever travel at once."""
         return self._frames < OVERTAKEN_FRAMES and self._small_bytes < OVERTAKEN_BYTES and self._unsent < MOST_BYTES
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are not with the session yet."""
+        return self._unsent + self._small_bytes
+
+    @property
+    def waiting_frames(self) -> int:
+        """Frames that are not with the session yet."""
+        return self._frames + self.unfinished
+
     def takes(self, size: int) -> bool:
         """Whether there is room for a frame of `size` bytes, too."""
         return self.has_room and (size <= WHOLE or self._unsent < QUEUED_BYTES)

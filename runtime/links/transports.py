@@ -8,6 +8,7 @@ namespace and leaves no file behind, however the process ends.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -16,6 +17,7 @@ import trio
 
 from actors.errors import ListenError
 from runtime.links.cores import run_delay, usable_cores
+from runtime.links.interfaces import own_address
 from runtime.links.spin import MOST_ROUNDS, Spin
 
 RECEIVE_SIZE = 64 * 1024
@@ -64,6 +66,16 @@ class Network(Protocol):
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Accept for ever and run `handler` in a task for each connection; starts with the address really bound."""
+        ...
+
+    async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
+        """The host that whoever is at `toward` dials to reach this machine, or whoever is anywhere outside it, if that is on this machine
+        or "". `toward`: a host and a port, perhaps with a scheme. `ipv4`: only such an address will do.
+        """
+        ...
+
+    def beside(self) -> Network | None:
+        """The same network for another event loop of this process; None if there is none."""
         ...
 
 
@@ -185,6 +197,10 @@ class SocketNetwork:
         if delay is not None:
             self._spinner = Spinner(delay)
 
+    def beside(self) -> Network | None:
+        """See `Network.beside`. What spins, spins in one loop."""
+        return SocketNetwork() if type(self) is SocketNetwork else None
+
     async def connect(self, address: str) -> Connection:
         """See `Network.connect`."""
         kind, where = split_address(address)
@@ -224,6 +240,11 @@ class SocketNetwork:
                         continue
                     nursery.start_soon(handler, SocketConnection(_taken(accepted, family), self._spinner))
 
+    async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
+        """See `Network.own_host`."""
+        # In a thread, for it may look up a name.
+        return await trio.to_thread.run_sync(own_address, toward, socket.AF_INET if ipv4 else None)
+
 
 _ACCEPT_AGAIN = frozenset(
     {
@@ -257,6 +278,21 @@ def split_host_port(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def join_host_port(host: str, port: int) -> str:
+    """The address that `split_host_port` splits."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def why_not_dialled(error: BaseException) -> str:
+    """Why no connection came about, as the system says it of the first address that was tried."""
+    while (inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__) is not None:
+        error = inner
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        # trio puts the address in front of the system's text, which is told anyway.
+        return os.strerror(error.errno)
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+
+
 def is_loopback(address: str) -> bool:
     """True if only this machine can reach `address`."""
     kind, where = split_address(address)
@@ -278,9 +314,12 @@ async def _bind(address: str) -> tuple[trio.socket.SocketType, str]:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             listener = trio.socket.socket(family, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # All addresses are those of IPv4 as well, whatever the machine's default is.
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             await listener.bind((host, port))
             name = listener.getsockname()
-            bound = f"tcp:[{name[0]}]:{name[1]}" if family == socket.AF_INET6 else f"tcp:{name[0]}:{name[1]}"
+            bound = f"tcp:{join_host_port(name[0], name[1])}"
         listener.listen(512)
     except OSError as error:
         reason = error.strerror or str(error)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import trio
 
-from actors.errors import CallError, HandshakeError, ProtocolError
+from actors.errors import CallError, HandshakeError, ProtocolError, WrongStoreError
 from runtime.calls.station import Station
 from runtime.environment import Environment
 from runtime.hosting.services import store_service
@@ -51,8 +51,9 @@ class StoreContact:
             # Another link each time, if the last has ended: that says nothing about the node. Who answers may be another process at the
             # same place, with another store.
             while found is None or not self.link().connected:
-                found = await self._look()
-                if found is not None and not self._is_ours(found):
+                try:
+                    found = await self._look()
+                except WrongStoreError:
                     logger.error("the node %s serves another store now: ours is lost, and with it this node's place", self.peer.name)
                     foreign()
                     return
@@ -76,7 +77,8 @@ class StoreContact:
             return
 
     async def _look(self) -> dict[str, Any] | None:
-        """What whoever answers at the addresses of the store's node says of itself."""
+        """What the node says of itself that answers at the addresses of the store's node. Raises `WrongStoreError` if it has another."""
+        foreign: WrongStoreError | None = None
         for address in self.peer.addresses:
             if address.startswith("tcp:"):
                 with trio.move_on_after(ASK_SECONDS):
@@ -84,12 +86,14 @@ class StoreContact:
                         link = await self._station.peers.first_contact(address.removeprefix("tcp:"))
                         service = self._station.node_service(link.peer.name, link.peer.incarnation)
                         return cast("dict[str, Any]", await service.options(timeout=ASK_SECONDS).status())
+                    except WrongStoreError as error:
+                        # An address may mean another machine here: the next one counts as well.
+                        foreign = error
                     except (OSError, ValueError, trio.ClosedResourceError, HandshakeError, ProtocolError, CallError) as error:
                         logger.debug("nobody who knows of the store answers at %s: %s", address, error)
+        if foreign is not None:
+            raise foreign
         return None
-
-    def _is_ours(self, status: dict[str, Any]) -> bool:
-        return bool(status["store"]["identity"] == self._identity)
 
     def _moved(self, status: dict[str, Any]) -> Peer | None:
         """Use the incarnation that serves the store now; returns the one before, or None if it is the same."""

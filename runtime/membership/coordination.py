@@ -12,9 +12,9 @@ import trio
 
 from actors.errors import JoinError
 from runtime.environment import Environment
-from runtime.links.transports import Network
+from runtime.links.transports import Network, split_address
 from runtime.membership.charter import find_or_write_charter
-from runtime.membership.join import JOIN_SECONDS, open_client, peer_of
+from runtime.membership.join import JOIN_SECONDS, open_client, peer_of, unreached
 from runtime.membership.members import Enrolment, NodeRecord
 from runtime.store.interface import Store
 from runtime.wire.introduction import Peer
@@ -71,8 +71,19 @@ async def enter_by_member(
             raise JoinError(
                 f"{address} names {where['node']} as the store's node, but does not know where it is; try again, or join by that node"
             )
+        peer = peer_of(found[0])
+        if peer.identity == (client.status["node"], client.status["incarnation"]):
+            # It answers there, whatever it tells others to dial.
+            known = (*peer.addresses, ":".join(split_address(address)))
+            peer = attrs.evolve(peer, addresses=tuple(dict.fromkeys(known)))
         enrolment = Enrolment(client.store, environment, record)
         with trio.move_on_after(JOIN_SECONDS):
             await enrolment.enter(network)
-            return Coordination("embedded", where["identity"], enrolment, peer=peer_of(found[0]))
+            return Coordination("embedded", where["identity"], enrolment, peer=peer)
+        why = unreached(client, found[0])
+    if why:
+        raise JoinError(
+            f"{address} answers, but the node {where['node']}, which keeps the cluster's store, cannot be reached from here ({why}); "
+            "start it with a listen address, or with --advertise HOST:PORT, that others can dial"
+        )
     raise JoinError(f"the store of the cluster at {address} did not answer within {JOIN_SECONDS:g} s; is its node, {where['node']}, well?")

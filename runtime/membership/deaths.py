@@ -22,28 +22,24 @@ PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 
 class Deaths:
-    """`identity`: the store's. `ended(identity, reason)` is told of an incarnation that is proven to have ended."""
+    """`ended(identity, reason)` is told of an incarnation that is proven to have ended."""
 
     def __init__(
         self,
         members: Members,
         store: Store,
-        identity: str,
         environment: Environment,
         nursery: trio.Nursery,
         ended: Callable[[tuple[str, int], str], None],
     ) -> None:
         self._members = members
-        self._identity = identity
         self._environment = environment
         self._store = store
         self._nursery = nursery
         self._ended = ended
 
     def is_outdated(self, peer: Peer) -> bool:
-        """True if our view of the members is later than that start of the node, and does not have it, or if it belongs to another store."""
-        if peer.store not in ("", self._identity):
-            return True
+        """True if our view of the members is later than that start of the node, and does not have it."""
         seen = self._members.find(peer.name)
         there = seen is not None and seen.member.incarnation == peer.incarnation
         return peer.role == "node" and not there and peer.incarnation <= self._members.revision

@@ -20,7 +20,7 @@ from runtime.exception_groups import unwrap
 from runtime.hosting.host import Host
 from runtime.hosting.services import store_service
 from runtime.links.link import Link
-from runtime.links.transports import Network
+from runtime.links.transports import Network, why_not_dialled
 from runtime.membership.names import Names
 from runtime.store.service import RemoteStore, StoreService
 from runtime.wire.introduction import Introduction, Peer
@@ -44,11 +44,12 @@ class Client:
 
     async def lookup(self, name: str) -> Any:
         """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name there is."""
-        try:
-            return self.station.make_handle(await self.names.locate(name))
-        except ActorNotFoundError as error:
-            text = str(error)
-        near = difflib.get_close_matches(name, [address.name for address in await self.names.all()], n=1)
+        with self.station.lifetime.asking(f"{name} could not be looked up, and may live"):
+            try:
+                return self.station.make_handle(await self.names.locate(name))
+            except ActorNotFoundError as error:
+                text = str(error)
+            near = difflib.get_close_matches(name, [address.name for address in await self.names.all()], n=1)
         raise ActorNotFoundError(f"{text}; did you mean {near[0]!r}?" if near else text, actor=name)
 
 
@@ -86,6 +87,16 @@ def peer_of(member: dict[str, Any]) -> Peer:
     """How to dial a member, from its plain description."""
     return Peer(
         name=member["name"], incarnation=member["incarnation"], role="node", addresses=tuple(member["addresses"]), host=member["host"]
+    )
+
+
+def unreached(client: Client, member: dict[str, Any]) -> str:
+    """Which addresses of a member were dialled in vain, and why; "" if there is a connection, or it was not dialled."""
+    link = client.station.peers.links.get((member["name"], member["incarnation"]))
+    if link is None or link.connected:
+        return ""
+    return link.undialled() or "nothing answers at " + ", ".join(
+        address.removeprefix("tcp:") for address in link.peer.addresses if address.startswith("tcp:")
     )
 
 
@@ -152,17 +163,10 @@ async def _contact(station: Station, address: str) -> Link:
             f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?"
         ) from None
     except OSError as error:
-        reason = error.strerror or _reason(error)
+        reason = why_not_dialled(error)
         raise JoinError(f"no node answers at {address} ({reason}); start one with `understudy node`, or check the address") from None
     except ValueError as error:
         raise JoinError(str(error)) from error
-
-
-def _reason(error: BaseException) -> str:
-    """Why no connection came about, as the system says it of the first address that was tried."""
-    while (inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__) is not None:
-        error = inner
-    return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
 def _no_host(station: Station, nursery: trio.Nursery, environment: Environment) -> Host:

@@ -26,6 +26,11 @@ class LeaseClock:
         self._asked = max(self._asked, asked)
 
     @property
+    def asked(self) -> float:
+        """When the last renewal that was granted was asked for."""
+        return self._asked
+
+    @property
     def doubtful_at(self) -> float:
         """From when on the lease is not relied upon, unless it is renewed before."""
         return self._asked + HELD_SHARE * self._ttl

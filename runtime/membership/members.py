@@ -13,10 +13,12 @@ from typing import Protocol
 import attrs
 import trio
 
-from actors.errors import LeaseLostError, NodeNameTakenError, StoreCompactedError, StoreError
+from actors.errors import DecodeError, LeaseLostError, NodeNameTakenError, ProtocolError, StoreCompactedError, StoreError
 from actors.messages import message
 from actors.node import Member
+from actors.options import checked_labels, checked_resources
 from runtime.environment import Environment, Process
+from runtime.lifetime import Lifetime
 from runtime.links.transports import Network
 from runtime.membership.lease import LeaseClock
 from runtime.membership.predecessor import accepts_connections, is_certainly_over
@@ -53,6 +55,18 @@ class NodeRecord:
     def process(self) -> Process:
         """The one that the node runs in."""
         return Process(self.host, self.pid, self.started)
+
+
+def _is_sound(record: NodeRecord) -> bool:
+    """True if its fields are of their types, but for labels and resources."""
+    addresses: object = record.addresses
+    texts: tuple[object, ...] = (record.name, record.host, record.started, record.state)
+    numbers: tuple[object, ...] = (record.pid, record.lease, record.joined)
+    return (
+        isinstance(addresses, tuple | list)
+        and all(isinstance(text, str) for text in (*texts, *addresses))
+        and all(isinstance(number, int | float) for number in numbers)
+    )
 
 
 @attrs.frozen
@@ -144,8 +158,8 @@ class Members:
         self._moved_to(revision)
 
     def _enter(self, name: str, value: bytes, created: int) -> None:
-        record = self._codec.decode(value)
-        if not isinstance(record, NodeRecord):
+        record = self._read(name, value)
+        if record is None:
             logger.error("the record of node %s in the store is not one of ours; ignored", name)
             return
         before = self._seen.get(name)
@@ -163,6 +177,22 @@ class Members:
             resources=dict(record.resources),
         )
         self._seen[name] = SeenMember(member, record)
+
+    def _read(self, name: str, value: bytes) -> NodeRecord | None:
+        """What a node has written of itself, as far as it makes sense: one that is mistaken must not disturb the others."""
+        try:
+            record = self._codec.decode(value)
+        except (DecodeError, ProtocolError):
+            return None
+        if not isinstance(record, NodeRecord) or not _is_sound(record):
+            return None
+        try:
+            checked_labels(record.labels)
+            checked_resources(record.resources)
+        except (TypeError, ValueError) as error:
+            logger.error("node %s describes itself wrongly, and nothing is placed by its labels and resources: %s", name, error)
+            return attrs.evolve(record, labels={}, resources={})
+        return record
 
     def _leave(self, name: str) -> None:
         before = self._seen.pop(name, None)
@@ -182,8 +212,9 @@ class Members:
 class MembersWatch:
     """The members, again after every change of the view. What changes while nobody asks is seen as one change. Needs no closing."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Members, lifetime: Lifetime) -> None:
         self._members = members
+        self._lifetime = lifetime
         self._seen: tuple[Member, ...] | None = None
 
     def __aiter__(self) -> MembersWatch:
@@ -192,8 +223,9 @@ class MembersWatch:
     async def __anext__(self) -> tuple[Member, ...]:
         """The members, as soon as they are others than the last time."""
         await trio.lowlevel.checkpoint()
-        while self._members.all() == self._seen:
-            await self._members.wait_changed()
+        with self._lifetime.asking("the members cannot be watched"):
+            while self._members.all() == self._seen:
+                await self._members.wait_changed()
         self._seen = self._members.all()
         return self._seen
 
@@ -209,7 +241,7 @@ class NamedActors(Protocol):
         """The lease is held, and relied upon until then, on the node's clock: serve them so long, and not a moment longer."""
         ...
 
-    def lose(self) -> None:
+    def lose(self, why: str) -> None:
         """The cluster has given this node up."""
         ...
 
@@ -221,7 +253,10 @@ class Enrolment:
         self._store = store
         self._environment = environment
         self._codec = Codec(sentinel=environment.token(8))
-        self._clock = LeaseClock(LEASE_SECONDS, environment.now())
+        self.clock = LeaseClock(LEASE_SECONDS, environment.now())
+        """What may be believed of the lease, now."""
+        self.explain: Callable[[], str] = lambda: ""
+        """Why the lease may have been lost, if there is something to say."""
         self.store_is_away = False
         """True from a renewal that failed to the next that did not."""
         self.record = record
@@ -237,7 +272,7 @@ class Enrolment:
         A node of the same name whose process is known to have ended is replaced at once. For one that nobody can dial, its lease is waited
         for. Raises `NodeNameTakenError` if a live member has the name.
         """
-        self._clock = LeaseClock(LEASE_SECONDS, self._environment.now())
+        self.clock = LeaseClock(LEASE_SECONDS, self._environment.now())
         lease = await self._store.grant(LEASE_SECONDS)
         self.record = attrs.evolve(self.record, lease=lease)
         key = PREFIX + self.record.name
@@ -254,7 +289,7 @@ class Enrolment:
                     f"a live node is called {self.record.name!r} already; choose another name, or wait "
                     f"{LEASE_SECONDS:g} s if that node has just died"
                 )
-            self._clock.renewed(self._environment.now())
+            self.clock.renewed(self._environment.now())
             await self._store.keep_alive(lease)
 
     async def _has_made_way(self, entry: Entry, revision: int, patience: float, network: Network) -> bool:
@@ -275,10 +310,10 @@ class Enrolment:
             await self._store.poll(entry.key, revision + 1)
         return True
 
-    async def set_state(self, state: str) -> None:
-        """Tell the cluster, for example that this node is draining."""
+    async def set_state(self, state: str) -> int:
+        """Tell the cluster, for example that this node is draining. Returns the store's revision from which on it knows."""
         self.record = attrs.evolve(self.record, state=state)
-        await self._store.put(PREFIX + self.record.name, self._encoded(), self.record.lease)
+        return await self._store.put(PREFIX + self.record.name, self._encoded(), self.record.lease)
 
     async def keep(self, names: NamedActors) -> None:
         """Renew the lease for ever; `names` is told how long it holds, when it is in doubt, and when it is lost."""
@@ -289,15 +324,17 @@ class Enrolment:
                 await trio.sleep(RENEW_EVERY if held and renewed else ASK_AGAIN)
                 renewed = await self._renewed(self._tell(names))
         except LeaseLostError:
-            names.lose()
+            silent = self._environment.now() - self.clock.asked
+            why = self.explain()
+            names.lose(f"its lease of {LEASE_SECONDS:g} s has ended, last renewed {silent:.1f} s ago{why and '; '}{why}")
 
     def _tell(self, names: NamedActors) -> bool:
         """True if the lease is relied upon. The answer to a renewal may have waited here while the process was stopped, so the clock has
         the last word.
         """
-        held = self._clock.is_held(self._environment.now())
+        held = self.clock.is_held(self._environment.now())
         if held:
-            names.hold_until(self._clock.doubtful_at)
+            names.hold_until(self.clock.doubtful_at)
         else:
             names.doubt()
         return held
@@ -305,16 +342,17 @@ class Enrolment:
     async def _renewed(self, held: bool) -> bool:
         """Ask for a renewal; False if there was no answer in time."""
         asked = self._environment.now()
-        with trio.move_on_at(self._clock.doubtful_at if held else asked + RENEW_EVERY):
+        with trio.move_on_at(self.clock.doubtful_at if held else asked + RENEW_EVERY):
             try:
                 await self._store.keep_alive(self.record.lease)
             except LeaseLostError:
                 raise
             except StoreError as error:
-                logger.log(logging.INFO if self.store_is_away else logging.WARNING, "the lease could not be renewed: %s", error)
+                # That the store is away, the members tell; that named actors pause, the host.
+                logger.info("the lease could not be renewed: %s", error)
                 self.store_is_away = True
                 return False
-            self._clock.renewed(asked)
+            self.clock.renewed(asked)
             self.store_is_away = False
             return True
         return False

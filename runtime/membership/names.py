@@ -60,6 +60,11 @@ class Names:
 
     async def run(self) -> None:
         """Give back what was claimed without anybody knowing, or could not be given back at once; for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.promises.run)
+            await self._give_back_strays()
+
+    async def _give_back_strays(self) -> None:
         while True:
             while self._strays:
                 await trio.sleep(GIVE_BACK_AFTER)
@@ -128,7 +133,9 @@ class Names:
                 if (address.node, address.incarnation) != gone:
                     return address, result.revision
             if not isinstance(promise, Entry) or not await self.promises.stands(name, promise):
-                raise ActorNotFoundError(f"there is no actor called {name!r} in the cluster", actor=name)
+                why = await self.promises.last_end(name, promise if isinstance(promise, Entry) else None)
+                given_up = f", and it is not restarted any more; its last end: {why}" if why else ""
+                raise ActorNotFoundError(f"there is no actor called {name!r} in the cluster{given_up}", actor=name)
             with trio.move_on_after(LOOK_AGAIN):
                 try:
                     await self._store.poll(NAMES + name, result.revision + 1)

@@ -15,37 +15,50 @@ from actors.errors import ListenError
 
 VARIABLE = "UNDERSTUDY_SECRET"
 SIZE = 32
+MOST_BYTES = 64 * 1024
+"""Of a file with a secret: what is larger is some other file."""
 
 
 def find_secret(given: bytes | str | None, token: Callable[[int], bytes], *, needs_own: bool) -> bytes:
     """The secret to prove and to ask for. `token` draws a new one; `needs_own`: the shared file of this user is not enough.
 
-    Raises `ListenError` if a secret is needed and none was given.
+    Raises `ListenError` if a secret is needed and none was given, TypeError or ValueError for one that is none.
     """
-    if given:
-        return given.encode() if isinstance(given, str) else given
+    if given is not None:
+        secret: object = given.encode() if isinstance(given, str) else given
+        if not isinstance(secret, bytes):
+            raise TypeError("secret must be bytes or a str; `openssl rand -hex 32` makes one")
+        if not secret:
+            # Not that of this user's own machine instead: it would let in others than was meant.
+            raise ValueError("the secret is empty; leave it out, or give one: `openssl rand -hex 32` makes one")
+        return secret
     from_environment = os.environ.get(VARIABLE)
     if from_environment:
         return from_environment.encode()
     if needs_own:
         raise ListenError(
-            f"a node that other machines can reach needs a secret: set {VARIABLE}, or give --secret-file; `openssl rand -hex 32` makes one"
+            f"a node that other machines can reach needs a secret: set {VARIABLE}, or give --secret-file; `openssl rand -hex 32` makes one "
+            "(one that listens on 127.0.0.1 needs none)"
         )
-    return _shared(_path(), token)
+    return _shared(shared_secret_path(), token)
 
 
 def read_secret_file(path: Path) -> bytes:
-    """The secret in a file, without surrounding white space. Raises ValueError if the file is empty or cannot be read."""
+    """The secret in a file, without surrounding white space. Raises ValueError if the file is empty, too large, or cannot be read."""
     try:
-        secret = path.read_bytes().strip()
+        with path.open("rb") as file:
+            secret = file.read(MOST_BYTES + 1).strip()
     except OSError as error:
         raise ValueError(f"the secret file {path} cannot be read: {error.strerror}") from error
+    if len(secret) > MOST_BYTES:
+        raise ValueError(f"the secret file {path} has more than {MOST_BYTES} bytes; is it the right file?")
     if not secret:
         raise ValueError(f"the secret file {path} is empty; `openssl rand -hex 32 > {path}` fills it")
     return secret
 
 
-def _path() -> Path:
+def shared_secret_path() -> Path:
+    """Where the secret is that all clusters of this user on this machine share."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "understudy" / "secret"
 

@@ -59,23 +59,27 @@ class Neighbour:
         """See `Neighbourhood.start`."""
         if options.on is None and not options.labels and not options.resources and options.placement is None:
             options = attrs.evolve(options, on=self._node.name)
-        return await self._starting.start_actor(class_path, args, dict(kwargs), options, "")
+        with self._node.lifetime.asking(f"{options.name or class_path} was not started", acts=True):
+            return await self._starting.start_actor(class_path, args, dict(kwargs), options, "")
 
-    async def find(self, name: str) -> Address | None:
+    async def find(self, name: str, *, waits: bool) -> Address | None:
         """See `Neighbourhood.find`."""
-        return await self._names.find(name)
+        with self._node.lifetime.asking(f"{name} could not be looked up, and may live"):
+            return await self._starting.find_started(name, waits=waits)
 
     async def lookup(self, name: str) -> Address:
         """See `Neighbourhood.lookup`."""
-        return await self._lookups.locate(name)
+        with self._node.lifetime.asking(f"{name} could not be looked up, and may live"):
+            return await self._lookups.locate(name)
 
     async def locate(self, name: str) -> Address:
         """See `Neighbourhood.locate`."""
-        return await self._names.locate(name)
+        return await self._node.locate(name)
 
     async def place(self, node: str, incarnation: int) -> Member | None:
         """See `Neighbourhood.place`."""
-        await self._members.caught_up(incarnation)
+        with self._node.lifetime.asking(f"where node {node} is could not be found out"):
+            await self._members.caught_up(incarnation)
         seen = self._members.find(node)
         if seen is None or seen.member.incarnation != incarnation or self._members.is_dead((node, incarnation)):
             return None
@@ -106,8 +110,9 @@ class Neighbour:
 
     async def stand(self, class_path: str, args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions) -> Address:
         """See `Neighbourhood.stand`."""
-        cls = actor_class(self._node.station.codec, class_path, self._node.name)
-        return cast("Handle", await self._starting.stand(cls, args, kwargs, options, self._node.candidacies)).address
+        cls = await actor_class(class_path, self._node.name, self._node.station.host.in_thread)
+        with self._node.lifetime.asking(f"node {self._node.name} does not stand for {options.name}", acts=True):
+            return cast("Handle", await self._starting.stand(cls, args, kwargs, options, self._node.candidacies)).address
 
     async def wait_ended(self, address: Address) -> Ended:
         """See `Neighbourhood.wait_ended`."""

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar, Unpack, cast, overload
 import attrs
 import trio
 
-from actors.errors import CallError, NotAMemberError, StoreError
+from actors.errors import CallError, LeaseLostError, StoreError
 from actors.handle import Handle
 from actors.method import Address
 from actors.node import Member
@@ -22,7 +22,7 @@ from actors.reference import Reference
 from actors.supervision import ExitReason
 from actors.watching import Ended
 from runtime.calls.station import UNSHARED, Station
-from runtime.environment import Environment
+from runtime.environment import Beside, Environment
 from runtime.faults import Faults
 from runtime.groups.groups import Groups
 from runtime.groups.process_group import ProcessGroup
@@ -30,6 +30,7 @@ from runtime.hosting.family import HostedFamily
 from runtime.hosting.host import Host
 from runtime.hosting.leased import LeasedNames
 from runtime.hosting.services import NODE_SERVICE, NodeService, store_service
+from runtime.hosting.threads import NODE_THREADS
 from runtime.isolation import Isolation, IsolationFactory
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
@@ -37,9 +38,10 @@ from runtime.membership.contact import StoreContact
 from runtime.membership.coordination import Coordination
 from runtime.membership.deaths import Deaths
 from runtime.membership.lookups import Lookups
-from runtime.membership.members import Members, MembersWatch
+from runtime.membership.members import LEASE_SECONDS, RENEW_EVERY, Members, MembersWatch
 from runtime.membership.names import Names
 from runtime.membership.promises import NAMES
+from runtime.membership.stand_by import Reach, StandBy
 from runtime.node.neighbour import Neighbour
 from runtime.node.placing import Placing
 from runtime.node.starting import Starting
@@ -47,6 +49,7 @@ from runtime.node.status import describe
 from runtime.observation.asking import ask_for_tree
 from runtime.observation.tree import Tree
 from runtime.references.references import MemoryOptions
+from runtime.store.interface import Store
 from runtime.store.service import StoreService
 from runtime.supervision.orphans import Orphans
 from runtime.supervision.work import SupervisionWork
@@ -62,6 +65,8 @@ DRAIN_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 HAND_OVER_SECONDS = 4.0
 
+FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
+
 logger = logging.getLogger("understudy.node")
 
 
@@ -76,14 +81,20 @@ class _Options:
         return _Options(self._node, attrs.evolve(self._options, **changes))
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        return cast("A", await self._node.starting.start(actor, args, kwargs, self._options))
+        with self._node.lifetime.asking(f"{self._what(actor)} was not started", acts=True):
+            return cast("A", await self._node.starting.start(actor, args, kwargs, self._options))
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        return cast("A", await self._node.starting.get_or_start(actor, args, kwargs, self._options))
+        with self._node.lifetime.asking(f"{self._what(actor)} was neither found nor started", acts=True):
+            return cast("A", await self._node.starting.get_or_start(actor, args, kwargs, self._options))
 
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         node = self._node
-        return cast("A", await node.starting.stand(actor, args, kwargs, self._options, node.candidacies))
+        with node.lifetime.asking(f"node {node.name} does not stand for {self._what(actor)}", acts=True):
+            return cast("A", await node.starting.stand(actor, args, kwargs, self._options, node.candidacies))
+
+    def _what(self, actor: object) -> str:
+        return self._options.name or f"an actor of class {getattr(actor, '__name__', actor)}"
 
 
 class Node:
@@ -100,8 +111,10 @@ class Node:
         make_isolation: IsolationFactory,
         faults: Faults | None = None,
         memory: MemoryOptions = UNSHARED,
+        thread_limit: int = NODE_THREADS,
     ) -> None:
         self._environment = environment
+        self._thread_limit = thread_limit
         self._references_move = memory.on_leave == "move"
         self._nursery = nursery
         self._introduction = introduction
@@ -109,7 +122,10 @@ class Node:
         self._enrolment = enrolment = coordination.enrolment
         self.secret = secret
         self.asked_to_leave = trio.Event()
+        self.given_up: LeaseLostError | None = None
+        """Why the cluster has given this node up; None if it has not. The block of `open_node` ends with it."""
         self._following = trio.CancelScope()
+        self._beside: Beside | None = None
         self.candidacies: trio.Nursery
         """Where this node stands for singletons, until it leaves."""
         self._station = Station(
@@ -122,9 +138,11 @@ class Node:
             self._make_host,
             broken=lambda link: self._deaths.connection_broken(link),
             outdated=lambda peer: self._deaths.is_outdated(peer),
+            member=lambda peer: self._is_member(peer),
             faults=faults,
             memory=memory,
         )
+        self.lifetime = self._station.lifetime
         self._contact: StoreContact | None = None
         if coordination.peer is not None:
             self._contact = StoreContact(self._station, coordination.peer, coordination.identity, environment)
@@ -135,13 +153,13 @@ class Node:
         self._members = Members(store, codec, self._gone)
         placing = Placing(self._members, self._names, environment, lambda: self._lookups.is_following)
         self._lookups = Lookups(store, self._names, NAMES, self._may_live, placing)
-        self._deaths = Deaths(self._members, store, coordination.identity, environment, nursery, self._ended)
+        self._deaths = Deaths(self._members, store, environment, nursery, self._ended)
         self.starting = Starting(self._station, self._names, self._members, environment, placing)
         neighbour = Neighbour(self, self._names, self._lookups, self._members, self.starting)
         self._isolation: Isolation = make_isolation(self._station, neighbour, nursery, environment, secret)
         host = self._station.host
         host.once.is_gone = self._is_gone
-        host.add_system(NODE_SERVICE, NodeService(host, codec, self, self.name))
+        host.add_system(NODE_SERVICE, NodeService(host, self, self.name))
         self._watching = Watching(self._station, self._members, self._names, nursery)
         host.extensions.add("watching", self._watching)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))
@@ -192,8 +210,14 @@ class Node:
     @overload
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
-        """The handle of the actor of this name, wherever it runs; waits while its supervisor restarts it. Raises `ActorNotFoundError`."""
-        return cast("A", self._station.make_handle(await self._lookups.locate(name), actor))
+        """The handle of the actor of this name, wherever it runs; waits while its supervisor restarts it.
+
+        Raises `ActorNotFoundError`, `ClassMismatchError` if it is none of class `actor`, and `DirectoryUnavailableError` while the store is
+        away.
+        """
+        with self.lifetime.asking(f"{name} could not be looked up, and may live"):
+            address = await self._lookups.locate(name)
+        return cast("A", self._station.typed_handle(address, actor))
 
     async def stop(self, handle: object, *, reason: str = "stopped") -> None:
         """Stop an actor and wait until it has ended. Stopping one that has ended already is no error.
@@ -202,54 +226,72 @@ class Node:
         """
         if not isinstance(handle, Handle):
             raise TypeError(f"stop takes a handle, not {handle!r}")
-        address = await self._names.find(handle.name) if handle.address.registered else handle.address
+        self.lifetime.check()
+        address = handle.address
+        if address.registered:
+            with self.lifetime.asking(f"{handle.name} could not be looked up, and was not stopped"):
+                found = await self._names.find(handle.name)
+            if found is None or not self._station.fits(address, found):
+                self._lookups.forget(handle.name)
+                return
+            address = found
         job = self._station.host.workers.running.get(trio.lowlevel.current_task())
-        if address is not None and job is not None and job.cell.address == address:
+        if job is not None and job.cell.address == address:
             # An actor that stops itself cannot wait for its own end: it ends when this method has.
             self._nursery.start_soon(self.starting.stop_address, address, ExitReason("stopped", reason))
-        elif address is not None:
-            await self.starting.stop_address(address, ExitReason("stopped", reason))
+        else:
+            with self.lifetime.asking(f"{handle.name} was not stopped", acts=True):
+                await self.starting.stop_address(address, ExitReason("stopped", reason))
         self._lookups.forget(handle.name)
 
     async def wait_ended(self, handle: object) -> Ended:
         """Wait until the present epoch of an actor has ended; at once with "no such actor" for one that is dead or unknown."""
-        return await self._watching.wait_ended(handle)
+        with self.lifetime.asking("the end of an actor cannot be waited for"):
+            return await self._watching.wait_ended(handle)
 
     async def put(self, value: T) -> Reference[T]:
         """Keep a copy of a value on this node, for as long as anybody has a reference to it. Raises `EncodeError`."""
-        return await self._station.values.own.put(value)
+        with self.lifetime.asking("a value was not kept"):
+            return await self._station.values.own.put(value)
 
     def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
         """The group of this name, whose members are called as `actor`s. Raises ValueError for what cannot be a group's name."""
+        self.lifetime.check()
         return ProcessGroup(self._groups, self._groups.followed(name), actor)
 
     def members(self) -> tuple[Member, ...]:
-        """The nodes known to be in the cluster now, by name."""
+        """The nodes known to be in the cluster now, by name. Raises `NotAMemberError` after the node's block."""
+        self.lifetime.check()
         return self._members.all()
 
     def unreachable(self) -> tuple[str, ...]:
         """The members that this node cannot reach at the moment. They may be alive; calls to them wait, within their deadlines."""
-        lost = self._station.peers.unreachable()
-        return tuple(member.name for member in self.members() if member.name in lost)
+        return tuple(member.name for member in self.members() if self._station.peers.is_unreachable((member.name, member.incarnation)))
 
     def watch_members(self) -> MembersWatch:
         """Every change of the members, the present ones first: `async for members in node.watch_members()`."""
-        return MembersWatch(self._members)
+        return MembersWatch(self._members, self.lifetime)
 
     async def wait_for(self, count: int) -> tuple[Member, ...]:
         """Wait until the cluster has at least `count` members that have joined, or are leaving; returns all."""
-        while sum(member.state != "joining" for member in self._members.all()) < count:
-            await self._members.wait_changed()
+        with self.lifetime.asking("the members cannot be waited for"):
+            while sum(member.state != "joining" for member in self._members.all()) < count:
+                await self._members.wait_changed()
         return self._members.all()
 
     async def wait_gone(self, name: str) -> None:
         """Wait until no node called `name` is a member."""
-        while self._members.find(name) is not None:
-            await self._members.wait_changed()
+        with self.lifetime.asking("the members cannot be waited for"):
+            while self._members.find(name) is not None:
+                await self._members.wait_changed()
 
     def leave(self) -> None:
         """Ask this node to drain and leave: whoever keeps it open waits for `asked_to_leave`."""
         self.asked_to_leave.set()
+
+    def _was_given_up(self, why: LeaseLostError) -> None:
+        self.given_up = self.given_up or why
+        self.leave()
 
     def status(self) -> dict[str, object]:
         """Facts about this node and what it knows of the cluster, as plain data."""
@@ -268,7 +310,8 @@ class Node:
         """The cluster's supervisors and their children as they are now; `runtime.draw_tree` makes text of it. Takes some seconds if some do
         not answer, and raises nothing for that.
         """
-        return await ask_for_tree(self._station, self._names, [(one.name, one.incarnation) for one in self.members()], self.cluster)
+        with self.lifetime.asking("the tree could not be asked for"):
+            return await ask_for_tree(self._station, self._names, [(one.name, one.incarnation) for one in self.members()], self.cluster)
 
     # What follows is for the rooms of the runtime.
 
@@ -277,9 +320,15 @@ class Node:
         """Its links, calls and actors."""
         return self._station
 
+    @property
+    def own_store(self) -> Store | None:
+        """The cluster's store, if this process reaches it by itself."""
+        return self._coordination.store
+
     async def locate(self, name: str) -> Address:
         """See `Directory.locate`."""
-        return await self._names.locate(name)
+        with self.lifetime.asking(f"{name} could not be looked up, and may live"):
+            return await self._names.locate(name)
 
     async def link_to(self, node: str, incarnation: int) -> Link | None:
         """See `Directory.link_to`."""
@@ -287,14 +336,12 @@ class Node:
         link = links.get((node, incarnation))
         if link is not None and link.ended is None and not link.fenced:
             return link
-        if self._station.peers.has_left:
-            raise NotAMemberError(
-                f"node {self.name} has left the cluster, and handles of it are of no use any more; open a node again", node=node
-            )
+        self.lifetime.check()
         if self._contact is not None and (node, incarnation) == self._contact.peer.identity:
             # Without asking the store, which is asked over this link.
             return self._contact.link()
-        await self._members.caught_up(incarnation)
+        with self.lifetime.asking(f"where node {node} is could not be found out"):
+            await self._members.caught_up(incarnation)
         seen = self._members.find(node)
         if seen is None or seen.member.incarnation != incarnation or self._members.is_dead((node, incarnation)):
             return None
@@ -311,17 +358,35 @@ class Node:
         if self._contact is not None:
             self._station.peers.link(self._contact.peer)
         await self._nursery.start(self._follow)
-        await self._enrolment.set_state("up")
+        # Who has a node in hand may place on it at once: its own view, too, must say that it is up.
+        await self._members.caught_up(await self._enrolment.set_state("up"))
+
+    def stand_by(self, blocked_limit: float, reach: Reach | None) -> None:
+        """Have the node's event loop watched from beside it, and the lease kept while it is blocked; see `StandBy`."""
+        enrolment = self._enrolment
+        stand_by = StandBy(self.name, self._environment, enrolment.clock, LEASE_SECONDS, RENEW_EVERY, blocked_limit)
+        self._beside = self._environment.run_beside(
+            lambda environment, stack: stand_by.run(environment, stack, enrolment.record.lease, reach)
+        )
+        if self._beside is not None:
+            enrolment.explain = lambda: stand_by.last
+            self._station.host.workers.ask_lease = lambda: enrolment.clock.doubtful_at
+            self._nursery.start_soon(stand_by.beat, name="beats of the loop")
+
+    def store_peer(self) -> Peer:
+        """The node that serves the store, as far as is known. Only for a node that does not reach it by itself."""
+        assert self._contact is not None
+        return self._contact.peer
 
     async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Everything that a node does of its own accord, until it leaves."""
         with self._following:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._members.run)
-                names = LeasedNames(self._station.host, self.name, self.leave)
+                names = LeasedNames(self._station.host, self.name, self._was_given_up)
                 nursery.start_soon(self._enrolment.keep, names, name="lease")
                 if self._contact is not None:
-                    nursery.start_soon(self._contact.run, self._ended, names.lose, name="store")
+                    nursery.start_soon(self._contact.run, self._ended, lambda: names.lose(FOREIGN_STORE), name="store")
                 nursery.start_soon(self._lookups.run, name="names")
                 nursery.start_soon(self._names.run, name="claims")
                 nursery.start_soon(self._groups.run, name="groups")
@@ -351,7 +416,11 @@ class Node:
             except (StoreError, CallError) as error:
                 logger.info("left without the store's knowledge, which forgets us when our lease ends: %s", error)
         self._following.cancel()
-        self._station.values.close()
+        if self._beside is not None:
+            await self._beside.end()
+        if self._contact is not None:
+            self._contact.store.close()
+        self._station.close()
         await self._station.peers.close(CLOSE_SECONDS)
 
     async def _hand_over_references(self) -> None:
@@ -375,6 +444,7 @@ class Node:
             station.make_handle,
             lambda supervisor, address: SupervisionWork(supervisor, address, self.starting, self._environment),
             lambda cls, options: self._isolation.instance(cls, options),
+            self._thread_limit,
         )
 
     def _ended(self, identity: tuple[str, int], reason: str) -> None:
@@ -391,6 +461,10 @@ class Node:
             return False
         cell = self._station.host.cells.get(address.name)
         return identity != (self.name, self.incarnation) or (cell is not None and cell.address == address and cell.ended is None)
+
+    def _is_member(self, peer: Peer) -> bool:
+        seen = self._members.find(peer.name)
+        return seen is not None and seen.member.incarnation == peer.incarnation
 
     def _is_gone(self, name: str, incarnation: int) -> bool:
         seen = self._members.find(name)

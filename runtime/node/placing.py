@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from actors.errors import NodeNotFoundError, NoPlacementError, StoreError
 from actors.node import Member
 from actors.options import SpawnOptions
 from runtime.environment import Environment
@@ -13,7 +14,7 @@ from runtime.membership.names import Names
 from runtime.membership.promises import NAMES
 from runtime.store.interface import Event
 from runtime.supervision.loads import Carried, Loads
-from runtime.supervision.placement import choose_node
+from runtime.supervision.placement import Identity, Load, choose_node
 
 
 class Placing:
@@ -44,13 +45,22 @@ class Placing:
 
     async def place(self, options: SpawnOptions) -> Member:
         """The node for an actor with these options. Raises `NodeNotFoundError` or `NoPlacementError`."""
-        if options.on is not None and self._members.find(options.on) is None:
-            await self._members.caught_up(self._members.revision + 1)
         if options.on is None or options.resources:
             await self._ask()
         loads = self._loads.of
         if not self._is_following():
             self._loads.forget()
+        try:
+            return self._chosen(options, loads)
+        except (NodeNotFoundError, NoPlacementError) as error:
+            # A node that fits may be up already, and this one not have heard of it yet: the store has.
+            try:
+                await self._members.caught_up(self._members.revision + 1)
+            except StoreError:
+                raise error from None
+            return self._chosen(options, loads)
+
+    def _chosen(self, options: SpawnOptions, loads: Mapping[Identity, Load]) -> Member:
         living = [member for member in self._members.all() if not self._members.is_dead((member.name, member.incarnation))]
         return choose_node(living, options, loads, self._environment.random())
 

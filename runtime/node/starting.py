@@ -12,9 +12,13 @@ from actors.children import ChildSpec
 from actors.errors import (
     ActorClassError,
     ActorNotFoundError,
+    ActorStartError,
     CallError,
+    MethodNotFoundError,
     NameTakenError,
+    NodeDiedError,
     NodeDrainingError,
+    NodeUnreachableError,
     RemoteError,
 )
 from actors.handle import Handle
@@ -34,6 +38,9 @@ from runtime.membership.promises import CLUSTER
 from runtime.node.placing import Placing
 from runtime.supervision.singletons import Singleton
 
+MOST_STARTED = 10_000
+LOOK_AGAIN = 0.05
+
 TAKE_BACK_SECONDS = 1.0
 """How long a spawn that is cancelled may take to undo itself."""
 
@@ -47,6 +54,8 @@ class Starting:
         self._names = names
         self._members = members
         self._environment = environment
+        self._started: dict[str, int] = {}
+        """Actors that are known to have started, by name, with their epochs: of those nobody is asked again."""
 
     async def start(
         self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions
@@ -82,17 +91,17 @@ class Starting:
             raise TypeError(f"singleton takes a subclass of actors.Actor, not {actor!r}")
         if options.name is None:
             raise ValueError("a singleton needs a name: node.options(name=...).singleton(...)")
-        candidate = Singleton(options.name, self, lambda: self._start_here(actor, args, kwargs, options, CLUSTER))
+        candidate = Singleton(options.name, self, lambda: self._start_here(actor, args, kwargs, options, CLUSTER), self._environment)
         address = await nursery.start(candidate.run, name=f"candidate for {options.name}")
-        return self._station.make_handle(address, actor)
+        return self._station.typed_handle(address, actor)
 
     async def stand_for(self, name: str) -> None:
         """See `Election.stand_for`."""
         await self._names.promises.stand_for(name, self._station.identity[0])
 
-    async def stand_down(self, name: str) -> None:
+    async def stand_down(self, name: str, *, for_good: bool) -> None:
         """See `Election.stand_down`."""
-        await self._names.promises.stand_down(name, self._station.identity[0])
+        await self._names.promises.stand_down(name, self._station.identity[0], for_good=for_good)
 
     async def find(self, name: str) -> Address | None:
         """See `Election.find`."""
@@ -114,14 +123,63 @@ class Starting:
         if options.name is None:
             raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
         while True:
-            found = await self._names.find(options.name)
+            found = await self.find_started(options.name)
             if found is not None:
-                return self._station.make_handle(found, actor)
+                return self._station.typed_handle(found, actor)
             try:
                 return await self.start(actor, args, kwargs, options)
             except NameTakenError:
                 # Somebody else was faster; unless that one has ended again meanwhile, it is found now.
                 continue
+
+    async def find_started(self, name: str, *, waits: bool = True) -> Address | None:
+        """The address of the actor that has `name` now, once it has started. Raises the ActorStartError of its start.
+
+        It is not waited for (`waits`) in the start of another actor: the two might wait for each other.
+        """
+        while True:
+            found = await self._names.find(name)
+            if found is None or not waits or self._station.host.is_within_start() or self._started.get(name) == found.epoch:
+                return found
+            if await self._has_started(found):
+                self._started[name] = found.epoch
+                if len(self._started) > MOST_STARTED:
+                    del self._started[next(iter(self._started))]
+                return found
+            # It has ended, or its node has: its name is about to be free.
+            await trio.sleep(LOOK_AGAIN)
+
+    async def _has_started(self, address: Address) -> bool:
+        """Wait while the actor there is being started; False if it is not there. Raises its ActorStartError."""
+        try:
+            while (started := await self._ask_whether_started(address)) is None:
+                continue
+        except MethodNotFoundError:
+            # A node of the version before does not tell.
+            return True
+        except ActorStartError as error:
+            failure = error
+        except (ActorNotFoundError, NodeDiedError, NodeUnreachableError):
+            # Its node is no more.
+            return False
+        else:
+            return started
+        if await self._names.is_promised(address.name):
+            # Its supervisor tries again: calls through a handle wait for that.
+            return True
+        raise failure
+
+    async def _ask_whether_started(self, address: Address) -> bool | None:
+        if (address.node, address.incarnation) == self._station.identity:
+            return await self._station.host.wait_started(address.name, address.epoch)
+        try:
+            service = self._station.node_service(address.node, address.incarnation)
+            return cast("bool | None", await service.wait_started(address.name, address.epoch))
+        except RemoteError as error:
+            plain = plain_error(error)
+            if plain is None:
+                raise
+            raise plain from None
 
     async def start_actor(
         self, class_path: str, args: Sequence[object], kwargs: dict[str, object], options: SpawnOptions, supervisor: str
@@ -153,7 +211,7 @@ class Starting:
         except RemoteError as error:
             if error.remote_type == import_path(NodeDrainingError):
                 # Of a call that has run that can only be what it says of the node that it ran on.
-                raise NodeDrainingError(str(error.args[0]), node=member.name) from None
+                raise NodeDrainingError(str(error).removeprefix("NodeDrainingError: "), node=member.name) from None
             plain = plain_error(error)
             if plain is None:
                 raise
@@ -175,10 +233,10 @@ class Starting:
                 if ended is None:
                     continue
                 return cast("ExitReason", ended)
-            except CallError as error:
+            except CallError:
                 seen = self._members.find(address.node)
                 if seen is None or seen.member.incarnation != address.incarnation:
-                    return ExitReason("node died", f"node {address.node} is gone: {error}")
+                    return ExitReason("node died", f"node {address.node} is gone")
             # The node lives and only the session with it was lost: watch again.
             await trio.sleep(0.05)
 
@@ -202,9 +260,17 @@ class Starting:
         """See `Operations.promise`."""
         await self._names.promises.give(name, supervisor.name, _epoch(supervisor), lasting=lasting, added=added)
 
-    async def withdraw(self, name: str, supervisor: Address, forget: str | None) -> None:
+    async def begin(self, supervisor: Address, names: Sequence[str]) -> None:
+        """See `Operations.begin`."""
+        await self._names.promises.begin(supervisor.name, _epoch(supervisor), names)
+
+    async def withdraw(self, supervisor: Address, names: Sequence[str], forget: Sequence[str] = (), *, last: bool = False) -> None:
         """See `Operations.withdraw`."""
-        await self._names.promises.withdraw(name, supervisor.name, _epoch(supervisor), forget=forget)
+        await self._names.promises.withdraw(supervisor.name, _epoch(supervisor), names, forget=forget, last=last)
+
+    async def tell(self, ends: Mapping[str, str]) -> None:
+        """See `Operations.tell`."""
+        await self._names.promises.tell(ends)
 
     async def added(self, supervisor: Address) -> list[ChildSpec]:
         """See `Operations.added`."""

@@ -36,7 +36,7 @@ def describe(node: Node, station: Station, store: dict[str, object], pid: int, n
                 "served": cell.served,
                 "registered": cell.address.registered,
                 "supervisor": station.host.supervisors.get(cell.address.name, ""),
-                "supervises": cell.instance.supervises,
+                "supervises": type(cell.instance).supervises is True,
                 "started": cell.started,
                 "age": now - cell.supervises_since if cell.supervises_since is not None else None,
             }

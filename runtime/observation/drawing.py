@@ -90,7 +90,8 @@ def draw_deaths(tree: Tree, at: Callable[[float], str]) -> str:
     for branch in tree.walk():
         for death in branch.deaths:
             where = f" on {death.node} (epoch {death.epoch})" if death.node is not None else ""
-            parts.append(f"{at(death.at)}  {plain(death.name)}{where}: {plain(str(death.reason))}")
+            after = f" after {draw_age(death.at - death.started)}" if death.started is not None else ""
+            parts.append(f"{at(death.at)}  {plain(death.name)}{where}{after}: {plain(str(death.reason))}")
             trace = death.reason.traceback.rstrip()
             parts.extend(f"    {plain(line)}" for line in trace.splitlines())
     return "\n".join(parts) or "no deaths are kept"

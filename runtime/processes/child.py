@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from collections.abc import Callable
-from signal import SIGKILL
+from signal import SIGKILL, pidfd_send_signal
 
 import trio
 
+from runtime.liveness import process_start
 from runtime.processes import protocol
 from runtime.processes.errors import ChildDiedError
 from runtime.processes.output import LineSplitter
 from runtime.processes.status import ExitStatus
+
+KILL_SECONDS = 1.0
+"""How long the end of a process that was killed is waited for: one that the kernel cannot end now runs nothing of its own either."""
 
 _CHUNK = 64 * 1024
 _DRAIN_LIMIT = 1024 * 1024
@@ -75,6 +80,8 @@ class ChildProcess:
     def __init__(self, name: str, output: Output, report: int, send_signal: Callable[[int], None]) -> None:
         self._name = name
         self._pid = 0
+        self._birth = ""
+        """When it started, which tells it from a later process with the same id."""
         self._refusal: str | None = None
         self._output = output
         self._report = trio.lowlevel.FdStream(report)
@@ -123,6 +130,32 @@ class ChildProcess:
         assert self._exit_status is not None
         raise ChildDiedError(self._name, self._exit_status, tuple(self._output.last_lines))
 
+    def kill(self) -> None:
+        """Kill the process (SIGKILL), and return when it runs no more: this blocks for some milliseconds, at most for `KILL_SECONDS`.
+
+        Nothing happens if it has ended.
+        """
+        if self._exit_status is not None:
+            return
+        try:
+            descriptor = os.pidfd_open(self._pid)
+        except OSError:
+            # It has just ended, or this kernel has no such thing; the warm process knows its children in any case.
+            self._send_signal(SIGKILL)
+            return
+        try:
+            # The child is the warm process's, which may have reaped it: the descriptor is of it if it has this pid still.
+            if self._birth and process_start(self._pid) == self._birth:
+                pidfd_send_signal(descriptor, SIGKILL)
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                poll.poll(KILL_SECONDS * 1000)
+        except ProcessLookupError:
+            # It ended by itself meanwhile.
+            pass
+        finally:
+            os.close(descriptor)
+
     def send_signal(self, signum: int) -> None:
         """Have the process sent a signal, soon. Nothing happens if it has ended; its pid in other hands is never signalled."""
         if self._exit_status is None:
@@ -137,6 +170,7 @@ class ChildProcess:
     def set_started(self, pid: int) -> None:
         """The process exists. For the fork server."""
         self._pid = pid
+        self._birth = process_start(pid)
         self.started.set()
 
     @property

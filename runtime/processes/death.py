@@ -52,6 +52,17 @@ def children_of(pid: int) -> list[int]:
         return []
 
 
+def descendants_of(pid: int) -> list[int]:
+    """The pids of all that descends from another process, the nearest first. Empty if it is gone or the kernel does not tell."""
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        children = children_of(todo.pop(0))
+        found += children
+        todo += children
+    return found
+
+
 def state_of(pid: int) -> str:
     """The letter of proc(5) for a process's state, such as `T` for stopped and `Z` for a zombie. Empty if it is gone."""
     try:

@@ -1,9 +1,10 @@
 """The warm process: a fresh interpreter that has the imports done and forks children on request, in about 3 ms each.
 
 Plain blocking code in one thread, for a fork copies only the thread that calls it. It never runs trio, so that each child starts its own
-event loop from nothing. It is the parent of all children, and reaps them; orphans among their descendants are adopted. When its own
-parent closes the socket, or ends in whatever way, it kills every descendant and ends. The idea is that of Android's zygote and of
-multiprocessing's fork server.
+event loop from nothing. It is the parent of all children, and reaps them. What a child leaves behind when it ends, in whatever way, ends
+with it: each child adopts the orphans among its own descendants, so all that is handed to this process comes from children that have
+ended, and is killed. When its own parent closes the socket, or ends in whatever way, it kills every descendant and ends. The idea is that
+of Android's zygote and of multiprocessing's fork server.
 
 What children share by the fork: all that was imported, including open files of user modules; `random` and `numpy.random` are seeded afresh.
 """
@@ -27,7 +28,14 @@ from collections.abc import Callable
 import attrs
 
 from runtime.processes import protocol
-from runtime.processes.death import adopt_orphans, children_of_this_process, die_with_parent, kill_quietly, name_process
+from runtime.processes.death import (
+    adopt_orphans,
+    children_of_this_process,
+    descendants_of,
+    die_with_parent,
+    kill_quietly,
+    name_process,
+)
 from runtime.processes.main_module import MainModule, run_main
 
 _CHUNK = 64 * 1024
@@ -92,6 +100,8 @@ class _Server:
         self._descriptors: deque[int] = deque()
         self._numbers: dict[int, int] = {}
         self._pids: dict[int, int] = {}
+        self._older: frozenset[int] = frozenset()
+        """Processes that the imports had started before there were children."""
         self._connected = True
         self._pid = os.getpid()
         self._wakeup, self._wakeup_writer = socket.socketpair()
@@ -117,6 +127,7 @@ class _Server:
             return False  # noqa: ASYNC104
         # Nothing imported so far is garbage; left out of collections, its pages stay shared with the children.
         gc.freeze()
+        self._older = frozenset(children_of_this_process())
         self._take_signals()
         self._send(protocol.Ready())
         return True
@@ -178,6 +189,8 @@ class _Server:
     def _become_child(self, name: str, output: int) -> None:
         """Leave behind what was the server's: its session, signals and descriptors."""
         die_with_parent(signal.SIGKILL, self._pid)
+        # What its own subprocesses leave behind stays its descendant, also what goes into a session of its own: so it ends with it.
+        adopt_orphans()
         # A session of its own: the terminal's Ctrl-C reaches the parent alone, which decides what it means for the children.
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -225,11 +238,21 @@ class _Server:
                 return False
             if pid == 0:
                 return True
-            if (number := self._numbers.pop(pid, None)) is not None:
+            number = self._numbers.pop(pid, None)
+            # Before the end is told of: who starts another in its place must not meet what this one had started.
+            self._end_what_was_left()
+            if number is not None:
                 del self._pids[number]
                 self._send(protocol.Exited(number, status))
             if not options & os.WNOHANG:
                 return True
+
+    def _end_what_was_left(self) -> None:
+        """SIGKILL to what children that have ended had started, and to all that descends from it; each is reaped in its turn."""
+        for pid in children_of_this_process():
+            if pid not in self._numbers and pid not in self._older:
+                for left in (pid, *descendants_of(pid)):
+                    kill_quietly(left, signal.SIGKILL)
 
     def _receive(self) -> None:
         descriptors = array.array("i")

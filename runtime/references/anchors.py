@@ -25,6 +25,7 @@ class Anchor:
     __slots__ = (
         "__weakref__",
         "_dropped",
+        "attempt",
         "changed",
         "error",
         "failure",
@@ -69,7 +70,9 @@ class Anchor:
         self.is_done = False
         """True once it is known that there is an outcome, which may have to be fetched."""
         self.is_open = False
-        """True while the call that makes it may be made again by this node: its failures are not final."""
+        """True until its maker has said that the call which makes it will not be made again: failures of attempts are not its outcome."""
+        self.attempt: Failure | None = None
+        """What the latest attempt has failed with, at the owner, while it is open."""
         self.handed_on = False
         """True once it was put into any message: from then on its value is looked for where that said."""
         self.kept: Sized | None = None
@@ -102,6 +105,19 @@ class Anchor:
             self.changed = None
         self.fetching.tell()
 
+    def attempted(self, failure: Failure) -> None:
+        """An attempt at the call that makes it has failed: that is its outcome if there will be no other."""
+        self.attempt = failure
+        if not self.is_open:
+            self.close()
+
+    def close(self, failure: Failure | None = None) -> None:
+        """There will be no other attempt. If nothing has come of them, the outcome is `failure`, else what the last has failed with."""
+        failure, self.attempt, self.is_open = failure or self.attempt, None, False
+        if failure is not None and not self.is_settled:
+            self.failure = failure
+            self.tell()
+
     def lose(self, owner: Identity, *, owner_died: bool) -> None:
         """The value cannot be had any more: `owner` has ended with it, or does not have it any more."""
         maker, _, number = self.identity
@@ -115,10 +131,11 @@ class Anchor:
             )
 
     async def wait_changed(self) -> None:
-        """Wait until something is told."""
+        """Wait until something is told. Raises `NotAMemberError` once this node has left."""
         if self.changed is None:
             self.changed = trio.Event()
         await self.changed.wait()
+        self.fetching.lifetime.check()
 
     async def fetch(self) -> object:
         """See `Reference.fetch`."""

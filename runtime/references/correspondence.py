@@ -6,6 +6,7 @@ for as long as its receiver may live. Everything in it may be said twice, so it 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from actors.errors import ActorNotFoundError, CallError
 from runtime.environment import Environment
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.letters import Letter
+from runtime.references.values import Failure
 
 if TYPE_CHECKING:
     from runtime.references.table import ReferenceTable
@@ -32,6 +34,9 @@ AGAIN_SECONDS = 0.1
 
 MOST_ITEMS = 10_000
 """Of one kind in one letter."""
+
+MOST_CONCLUSIONS = 100
+"""In one letter: they have errors in them."""
 
 logger = logging.getLogger("understudy.references")
 
@@ -75,6 +80,11 @@ class Correspondence:
         perhaps nobody but the old owner was told.
         """
         self._letter(holder).moves[identity] = version
+        self._hurry()
+
+    def conclude(self, owner: Identity, identity: ReferenceId, failure: Failure) -> None:
+        """Tell `owner` that the call which makes a value was given up; see `ReferenceTable.conclude`."""
+        self._letter(owner).conclusions[identity] = failure
         self._hurry()
 
     def question(self, peer: Identity) -> None:
@@ -129,6 +139,7 @@ class Correspondence:
         try:
             await self._tell(peer, letter)
             await self._announce(peer, letter)
+            await self._conclude(peer, letter)
             await self._ask(peer, letter)
             await self._question(peer, letter)
         except ActorNotFoundError:
@@ -166,6 +177,15 @@ class Correspondence:
                 self.table.release(identity, peer, version)
             if letter.moves.get(identity) == version:
                 del letter.moves[identity]
+
+    async def _conclude(self, peer: Identity, letter: Letter) -> None:
+        given_up = dict(itertools.islice(letter.conclusions.items(), MOST_CONCLUSIONS))
+        if not given_up:
+            return
+        answers = await self._service(*peer).conclude([[list(identity), failure] for identity, failure in given_up.items()])
+        for (identity, failure), answer in zip(given_up.items(), answers, strict=True):
+            letter.conclusions.pop(identity, None)
+            self.table.concluded(identity, failure, _identity(answer) if isinstance(answer, list) else answer)
 
     async def _ask(self, peer: Identity, letter: Letter) -> None:
         now = self._now()

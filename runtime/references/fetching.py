@@ -20,6 +20,8 @@ from actors.errors import (
 )
 from actors.reference import Reference
 from runtime.environment import Environment
+from runtime.exception_groups import first
+from runtime.lifetime import Lifetime
 from runtime.references.anchors import Anchor
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.memory.ends import Ends
@@ -55,8 +57,15 @@ class Fetching:
     """See the module. `service(node, incarnation)` gives a handle of that node's `ReferenceService`."""
 
     def __init__(
-        self, service: Callable[[str, int], Any], environment: Environment, *, shared: bool, cache_limit: int = CACHE_BYTES
+        self,
+        service: Callable[[str, int], Any],
+        environment: Environment,
+        lifetime: Lifetime,
+        *,
+        shared: bool,
+        cache_limit: int = CACHE_BYTES,
     ) -> None:
+        self.lifetime = lifetime
         self._service = service
         self._now = environment.now
         self._process = environment.process()
@@ -83,6 +92,7 @@ class Fetching:
 
     async def fetch(self, anchor: Anchor) -> object:
         """See `Reference.fetch`."""
+        self.lifetime.check()
         await trio.lowlevel.checkpoint()
         while True:
             parcel = self._cached.get(anchor.identity)
@@ -106,6 +116,7 @@ class Fetching:
 
     def local_value(self, anchor: Anchor) -> object:
         """See `Reference.local_value`."""
+        self.lifetime.check()
         if not self._is_here(anchor):
             raise NotTheOwnerError(
                 f"{Reference(anchor)!r} has its value on node {anchor.owner}, and this is node {self._table.identity[0]}; "
@@ -129,23 +140,31 @@ class Fetching:
 
     async def wait_some(self, anchors: Sequence[Anchor], count: int, timeout: float | None) -> frozenset[int]:
         """See `actors.reference.Anchor.wait_some`. A `count` of 0 asks those who know, and waits for nothing else."""
+        self.lifetime.check()
         await trio.lowlevel.checkpoint()
-        with trio.move_on_after(math.inf if timeout is None else timeout):
-            async with trio.open_nursery() as nursery:
-                watched: dict[Identity, list[Anchor]] = {}
-                for anchor in anchors:
-                    if not anchor.is_settled and not anchor.is_done and not self._is_told(anchor):
-                        watched.setdefault(anchor.home, []).append(anchor)
-                if count:
-                    for home, those in watched.items():
-                        nursery.start_soon(self._watch, home, those)
-                    while len(_done(anchors)) < count:
-                        await self.wait_changed()
-                    nursery.cancel_scope.cancel()
-                else:
-                    for home, those in watched.items():
-                        nursery.start_soon(self._look, home, those)
+        try:
+            with trio.move_on_after(math.inf if timeout is None else timeout):
+                await self._wait_some(anchors, count)
+        except BaseExceptionGroup as group:
+            # That several nodes were asked side by side is no business of those who wait.
+            raise first(group) from None
         return _done(anchors)
+
+    async def _wait_some(self, anchors: Sequence[Anchor], count: int) -> None:
+        async with trio.open_nursery() as nursery:
+            watched: dict[Identity, list[Anchor]] = {}
+            for anchor in anchors:
+                if not anchor.is_settled and not anchor.is_done and not self._is_told(anchor):
+                    watched.setdefault(anchor.home, []).append(anchor)
+            if count:
+                for home, those in watched.items():
+                    nursery.start_soon(self._watch, home, those)
+                while len(_done(anchors)) < count:
+                    await self.wait_changed()
+                nursery.cancel_scope.cancel()
+            else:
+                for home, those in watched.items():
+                    nursery.start_soon(self._look, home, those)
 
     def tell(self) -> None:
         """Something has changed for an anchor."""
@@ -158,6 +177,7 @@ class Fetching:
         if self._changed is None:
             self._changed = trio.Event()
         await self._changed.wait()
+        self.lifetime.check()
 
     def freed(self, identity: ReferenceId) -> None:
         """Nothing refers to the value here any more. What was fetched of it is kept a little longer: the next message may name it again."""

@@ -2,6 +2,9 @@
 
 The new owner gets the value with the registers of its holders, tells these, and only then says that it is done: so the old one may end at
 any moment without a holder believing that the value went with it, unless it did. Who asks the old owner meanwhile is told of the new one.
+
+The new owner may leave as well, before its answer has arrived: then nobody is left who could repeat it, and the value must not go to yet
+another node. So owners that follow tell the earlier ones, like holders, before they answer the one that they have it from.
 """
 
 from __future__ import annotations
@@ -92,9 +95,16 @@ class Leaving:
     async def _taken_by(self, anchor: Anchor, node: Identity, outcome: object, registers: list[tuple[str, int, int]]) -> Identity | None:
         """Who has the value now: `node`, or one to which that has given it on; None if this node has it still."""
         identity = anchor.identity
-        while not self._table.has_ended(node):
+        givers = [list(giver) for giver in (self._table.identity, *self._table.givers(identity))]
+        while True:
+            if self._table.has_ended(node):
+                # It may have had the value, and given it on: who has it now has told this node before that one ended.
+                taker = self._table.taker(identity)
+                if taker is None:
+                    return None
+                node = taker
             try:
-                name, incarnation = await self._service(*node).adopt(list(identity), outcome, registers, anchor.maker, anchor.site)
+                name, incarnation = await self._service(*node).adopt(list(identity), outcome, registers, anchor.maker, anchor.site, givers)
                 return (name, incarnation) if (name, incarnation) != self._table.identity else None
             except OutcomeUnknownError as error:
                 # It may have the value now, and nobody else is to have it beside it: so it is asked again.
@@ -103,4 +113,3 @@ class Leaving:
                 logger.info("value %s could not be given to node %s: %s", identity, node[0], error)
                 return None
             await trio.sleep(AGAIN_SECONDS)
-        return None

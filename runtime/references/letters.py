@@ -6,9 +6,12 @@ No I/O and no clock. Everything is said again until it was answered, and may be 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runtime.references.claims import ReferenceId
+
+if TYPE_CHECKING:
+    from runtime.references.values import Failure
 
 
 class Words(NamedTuple):
@@ -21,7 +24,7 @@ class Words(NamedTuple):
 class Letter:
     """What is to be said to one node. Times are those before which it need not be said."""
 
-    __slots__ = ("asks", "claims", "counted", "moves", "not_before", "questions_at", "releases", "under_way")
+    __slots__ = ("asks", "claims", "conclusions", "counted", "moves", "not_before", "questions_at", "releases", "under_way")
 
     def __init__(self) -> None:
         self.claims: dict[ReferenceId, tuple[int, float]] = {}
@@ -31,6 +34,8 @@ class Letter:
         self.asks: dict[ReferenceId, tuple[int, float]] = {}
         self.moves: dict[ReferenceId, int] = {}
         """Values that have come to this node, and the versions in which the receiver held them."""
+        self.conclusions: dict[ReferenceId, Failure] = {}
+        """Values whose calls this node has given up."""
         self.questions_at = math.inf
         self.not_before = -math.inf
         self.under_way = False
@@ -38,11 +43,12 @@ class Letter:
     @property
     def is_empty(self) -> bool:
         """True if it can be forgotten."""
-        return not (self.claims or self.releases or self.asks or self.moves or self.questions_at < math.inf or self.under_way)
+        said = not (self.claims or self.releases or self.asks or self.moves or self.conclusions)
+        return said and self.questions_at == math.inf and not self.under_way
 
     def due_at(self) -> float:
         """When there is something to say: at once where that is minus infinity."""
-        first = -math.inf if self.releases or self.moves else self.questions_at
+        first = -math.inf if self.releases or self.moves or self.conclusions else self.questions_at
         for _, at in self.claims.values():
             first = min(first, at)
         for _, at in self.asks.values():

@@ -37,6 +37,10 @@ UNKNOWN_SECONDS = 5.0
 """How long a method waits for a value that this node has not heard of."""
 
 
+METHOD_THREADS = 40
+"""Methods of values that may run at once, each in a thread. They are users' code: what blocks there holds up nothing else."""
+
+
 class OwnValues:
     """See the module. `rebuild(failure)` gives the error to raise for a failure."""
 
@@ -51,6 +55,7 @@ class OwnValues:
         self._table = table
         self._packing = packing
         self._environment = environment
+        self._methods = trio.CapacityLimiter(METHOD_THREADS)
         self.shelves = shelves
         self._host = environment.process().host
         self._near: dict[Identity, Process] = {}
@@ -76,12 +81,6 @@ class OwnValues:
             self.shelves.add(anchor.identity, kept.size)
             anchor.tell()
         return kept.size
-
-    def fail(self, anchor: Anchor, failure: Failure) -> None:
-        """It will not."""
-        if not anchor.is_settled:
-            anchor.failure = failure
-            anchor.tell()
 
     def value_now(self, anchor: Anchor) -> object:
         """A copy of the value. Raises what the producing call raised, and `ReferenceNotReadyError`."""
@@ -145,9 +144,14 @@ class OwnValues:
         """What there is to be given to another owner: the value, or why there is none."""
         return await _loaded(anchor.kept) if anchor.kept is not None else anchor.failure
 
-    async def adopt(self, identity: ReferenceId, outcome: object, registers: list[tuple[str, int, int]], maker: str, site: str) -> None:
-        """A value is this node's from now on; its owner leaves. Raises NodeDrainingError if this one has no time left to give it on."""
+    async def adopt(self, identity: ReferenceId, outcome: object, registers: list[tuple[str, int, int]], maker: str, site: str) -> bool:
+        """A value is this node's from now on; its owner leaves. False if this node has had it, and given it on, while there was no memory.
+
+        Raises NodeDrainingError if this node leaves, too, and has no time left to give it on, and DecodeError for what is no value.
+        """
         await self.shelves.room()
+        if self._table.given_to(identity) is not None:
+            return False
         if not self.takes_over:
             raise NodeDrainingError("this node leaves the cluster, too")
         here = self._table.find(identity)
@@ -157,19 +161,23 @@ class OwnValues:
             kept = self._packing.taken_over(outcome)
         anchor = self._table.adopt(identity, registers, maker, site)
         if anchor.is_settled:
-            return
+            return True
         if isinstance(outcome, Failure):
             anchor.failure = outcome
         elif kept is not None:
             anchor.kept = kept
             self.shelves.add(identity, kept.size)
         anchor.tell()
+        return True
 
     async def spill(self) -> None:
         """Write to disk what does not fit into memory, for as long as the node lives."""
         while True:
             for identity in await self.shelves.wait_full():
                 await self._write(identity)
+                if self.shelves.broken:
+                    await self.shelves.disk_rested()
+                    break
 
     def freed(self, identity: ReferenceId, size: int) -> None:
         """Nobody holds a value of this node any more."""
@@ -211,7 +219,7 @@ class OwnValues:
         if anchor is None or not isinstance(answer, Kept):
             return answer
         method = method_of(self._packing.unpack(answer), name)
-        return [await self._environment.in_thread(functools.partial(method, *args, **kwargs))]
+        return [await self._environment.in_thread(functools.partial(method, *args, **kwargs), self._methods)]
 
     async def call_and_keep(self, identity: ReferenceId, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Likewise, for a result that stays here. Raises what there is to raise: nobody can ask again."""

@@ -11,6 +11,7 @@ import trio
 
 from actors.reference import Reference
 from runtime.environment import Environment
+from runtime.lifetime import Lifetime
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.correspondence import Correspondence
 from runtime.references.fetching import Fetching
@@ -59,10 +60,11 @@ class References:
         numbers: Callable[[], int],
         rebuild: Callable[[Failure], Exception],
         options: MemoryOptions,
+        lifetime: Lifetime,
     ) -> None:
         self._service = service
         self.correspondence = Correspondence(identity, service, environment)
-        self.fetching = Fetching(service_once, environment, shared=options.shared)
+        self.fetching = Fetching(service_once, environment, lifetime, shared=options.shared)
         self.table = ReferenceTable(identity, self.fetching, self.correspondence, numbers, environment.now)
         self._memory = Memory(environment, options.limit, shared=options.shared)
         self._packing = Packing(self.table, self._memory)
@@ -85,7 +87,8 @@ class References:
             nursery.start_soon(self._tidy)
 
     def close(self) -> None:
-        """Lend nothing, and read nothing of others, from now on."""
+        """Lend nothing, and read nothing of others, from now on. Who waits for a value learns that."""
+        self.table.tell_all()
         self._memory.close()
         self.fetching.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -68,6 +68,12 @@ class ReferenceService(Actor):
         return [answer if isinstance(answer, Failure) else _plain(answer) for answer in answers]
 
     @method(concurrent=True, idempotent=True)
+    async def conclude(self, given_up: list[Any]) -> list[Any]:
+        """Pairs of values and the failures of the calls that were to make them; see `ReferenceTable.conclude`."""
+        answers = [self._table.conclude(_reference(identity), _failure(failure)) for identity, failure in given_up]
+        return [list(answer) if isinstance(answer, tuple) else answer for answer in answers]
+
+    @method(concurrent=True, idempotent=True)
     async def fetch(self, identity: list[Any], reader: list[Any] | None = None) -> object:
         """A value of this node, once it is there; see `OwnValues.served`. `reader`: node, incarnation, host, process, its start."""
         return await self._values.served(_reference(identity), _reader(reader) if reader is not None else None)
@@ -78,21 +84,22 @@ class ReferenceService(Actor):
         return await self._values.outcomes([_reference(identity) for identity in identities], wait=wait)
 
     @method(concurrent=True, idempotent=True)
-    async def adopt(self, identity: list[Any], outcome: object, registers: list[Any], maker: str, site: str) -> list[Any]:
+    async def adopt(
+        self, identity: list[Any], outcome: object, registers: list[Any], maker: str, site: str, givers: list[Any] | None = None
+    ) -> list[Any]:
         """Own a value whose owner leaves, and tell its holders; see `OwnValues.adopt`. Returns the owner: another node, if this one has
-        given the value on already.
+        given the value on already. `givers`: the owner that asks, and before it those that may not know yet who has got the value.
         """
         reference = _reference(identity)
-        owner = self._table.given_to(reference)
-        if owner is not None:
-            # Who is new among its holders has to be known there.
-            answer: list[Any] = await self._service(*owner).adopt(identity, outcome, registers, maker, site)
-            return answer
-        await self._values.adopt(
-            reference, outcome, [(name, incarnation, version) for name, incarnation, version in registers], maker, site
-        )
-        await self._announce(reference, registers)
-        return list(self._table.identity)
+        holders = [(name, number, version) for name, number, version in registers]
+        while (owner := self._table.given_to(reference)) is None:
+            if await self._values.adopt(reference, outcome, holders, maker, site):
+                earlier = self._table.given_by(reference, [(name, number) for name, number in givers or ()])
+                await self._announce(reference, registers, earlier)
+                return list(self._table.identity)
+        # Who is new among its holders has to be known there.
+        answer: list[Any] = await self._service(*owner).adopt(identity, outcome, registers, maker, site, givers)
+        return answer
 
     @method(concurrent=True, idempotent=True)
     async def moved(self, identity: list[Any], owner: str, incarnation: int) -> bool:
@@ -114,8 +121,10 @@ class ReferenceService(Actor):
         """What this node owns, the largest first and at most so many, for `understudy refs`; see `listing.report`."""
         return self._overview.listing(most)
 
-    async def _announce(self, identity: ReferenceId, registers: list[Any]) -> None:
-        """Tell the holders of a value that it is this node's. Those that do not answer in time are told for as long as they may live."""
+    async def _announce(self, identity: ReferenceId, registers: list[Any], earlier: Sequence[Identity]) -> None:
+        """Tell the holders of a value, and `earlier` owners, that it is this node's. Those that do not answer in time are told for as long
+        as they may live.
+        """
 
         async def tell(holder: Identity, version: int) -> None:
             try:
@@ -127,7 +136,8 @@ class ReferenceService(Actor):
                 del untold[holder]
 
         here = self._table.identity
-        untold = {(name, number): version for name, number, version in registers if version > 0 and (name, number) != here}
+        untold = dict.fromkeys(earlier, 0)
+        untold.update(((name, number), version) for name, number, version in registers if version > 0 and (name, number) != here)
         try:
             with trio.move_on_after(ANNOUNCE_SECONDS):
                 async with trio.open_nursery() as nursery:
@@ -144,6 +154,12 @@ def _reader(word: list[Any]) -> Reader:
     if [type(item) for item in word] != [str, int, str, int, str]:
         raise ProtocolError("a reader is a node and a process")
     return Reader((word[0], word[1]), Process(word[2], word[3], word[4]))
+
+
+def _failure(word: object) -> Failure:
+    if not isinstance(word, Failure):
+        raise ProtocolError("a call is given up for a failure")
+    return word
 
 
 def _plain(owner: Identity | None) -> list[object] | None:

@@ -7,7 +7,7 @@ other nodes goes to `correspondence`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from actors.reference import Reference
@@ -57,6 +57,10 @@ class ReferenceTable:
         """What was released before this node heard of it. A claim that was sent before that may yet come, after the call that makes it."""
         self._moved: dict[ReferenceId, Identity] = {}
         """Where values went that this node has handed to another on leaving."""
+        self._takers: dict[ReferenceId, Identity] = {}
+        """Who owns values that this node is giving away, as it has heard from the new owner, or from one that followed it."""
+        self._givers: dict[ReferenceId, tuple[Identity, ...]] = {}
+        """The owners before this node of values that were given to it, the last one first."""
         self._kept_to_the_end: list[object] = []
         self._holds = Holds()
         self._hand_overs: HandOvers[Anchor] = HandOvers()
@@ -107,6 +111,11 @@ class ReferenceTable:
     async def wait_changed(self) -> None:
         """Wait until there is news of any value."""
         await self._fetching.wait_changed()
+
+    def tell_all(self) -> None:
+        """Wake all who wait for anything."""
+        for anchor in list(self._anchors.values()):
+            anchor.tell()
 
     def own(self) -> list[Anchor]:
         """The values of this node."""
@@ -164,11 +173,13 @@ class ReferenceTable:
         else:
             self._holds.made(anchor.identity, owner, anchor.version)
 
-    def answered(self, anchor: Anchor, failure: Failure | None) -> None:
-        """The call that makes it has ended: with a value, or not."""
-        if failure is not None and anchor.kept is None:
-            anchor.failure = failure
+    def answered(self, anchor: Anchor, failure: Failure | None, *, agreed: bool = False) -> None:
+        """The call that makes it has ended: with a value, or not. `agreed`: the owner has that very failure as the outcome."""
+        anchor.close(failure)
         anchor.is_done = True
+        if failure is not None and not agreed and anchor.home not in (self.identity, *self._dead):
+            # What became of the call there may not be known here: what the owner has is the outcome for all.
+            self._correspondence.conclude(anchor.home, anchor.identity, failure)
         self._apply(self._holds.answered(anchor.identity, anchor.version))
         if anchor.home in self._dead:
             # The answer came first, but is looked at only now.
@@ -182,15 +193,36 @@ class ReferenceTable:
         anchor = self._anchors.get(identity)
         if anchor is None or anchor.home != self.identity:
             anchor = self._own(identity, maker)
+            anchor.is_open = holder not in self._dead
         elif identity not in self._claims:
             # The reference came first, and waits for the value.
             self._claims[identity] = self._early.pop(identity, Claims())
             anchor.maker, anchor.error = maker, None
+            anchor.is_open = holder not in self._dead
             self._apply(self._holds.begun(identity))
-        # If it comes again, what it failed with before is not its outcome.
-        anchor.failure = None
         self.claim(identity, holder, version)
         return anchor
+
+    def conclude(self, identity: ReferenceId, failure: Failure) -> Identity | Failure | bool | None:
+        """The maker of a value of this node has given up the call, for that reason. Returns the outcome that counts: a failure, or True for
+        a value; or its owner, if this node has handed it on; None if nothing is known of it.
+        """
+        anchor = self._anchors.get(identity)
+        if anchor is None or identity not in self._claims:
+            return self._moved.get(identity)
+        anchor.close(failure)
+        return anchor.failure or True
+
+    def concluded(self, identity: ReferenceId, failure: Failure, answer: Identity | Failure | bool | None) -> None:
+        """What the owner answered to that."""
+        anchor = self._anchors.get(identity)
+        if isinstance(answer, tuple):
+            self.moved(identity, answer)
+            if answer not in (self.identity, *self._dead):
+                self._correspondence.conclude(answer, identity, failure)
+        elif anchor is not None and anchor.home != self.identity and answer is not None:
+            anchor.failure = answer if isinstance(answer, Failure) else None
+            anchor.tell()
 
     def claim(self, identity: ReferenceId, holder: Identity, version: int) -> Identity | None:
         """`holder` holds a value. Returns its owner: this node, or one that it was handed to; None if nothing is known of it."""
@@ -230,7 +262,10 @@ class ReferenceTable:
         anchor = self._anchors.get(identity)
         if anchor is None:
             return False
-        if owner != self.identity:
+        if identity in self._claims and owner not in (self.identity, *self._dead):
+            # It is giving the value away, and the answer has not come.
+            self._takers[identity] = owner
+        elif owner != self.identity:
             self._apply(self._holds.moved(identity, owner))
             self._correspondence.is_counted(owner, identity)
         anchor.tell()
@@ -271,6 +306,23 @@ class ReferenceTable:
         anchor.kept = None
         anchor.home, anchor.version = owner, self._numbers()
         anchor.tell()
+
+    def taker(self, identity: ReferenceId) -> Identity | None:
+        """Who owns a value that this node is giving away, as far as it has heard, and unless that has ended."""
+        taker = self._takers.get(identity)
+        return taker if taker not in self._dead else None
+
+    def given_by(self, identity: ReferenceId, givers: Sequence[Identity]) -> tuple[Identity, ...]:
+        """The first of these has given a value to this node, and had it from the others. Returns those that the first does not answer for:
+        they may have offered it to one that has ended since, and are to be told who has it.
+        """
+        known = dict.fromkeys((*givers, *self._givers.get(identity, ())))
+        self._givers[identity] = tuple(giver for giver in known if giver != self.identity and giver not in self._dead)
+        return tuple(giver for giver in self._givers[identity] if giver not in givers[:1])
+
+    def givers(self, identity: ReferenceId) -> tuple[Identity, ...]:
+        """The owners of a value before this node, as far as they live."""
+        return tuple(giver for giver in self._givers.get(identity, ()) if giver not in self._dead)
 
     def given_to(self, identity: ReferenceId) -> Identity | None:
         """Who has a value that this node had, and has given on."""
@@ -328,7 +380,10 @@ class ReferenceTable:
         self._correspondence.ended(peer)
         self.values.ended(peer)
         self._fetching.ended(peer)
-        for claims in list(self._claims.values()):
+        for identity, claims in list(self._claims.items()):
+            if identity[:2] == peer and (anchor := self._anchors.get(identity)) is not None:
+                # Its call is not made again.
+                anchor.close()
             if claims.died(peer):
                 self.values.reader_ended(cast("Anchor", claims.keeps), peer)
                 claims.settle()
@@ -349,6 +404,8 @@ class ReferenceTable:
                 self._fetching.freed(identity)
             if identity in self._claims and identity not in self._anchors:
                 del self._claims[identity]
+                self._givers.pop(identity, None)
+                self._takers.pop(identity, None)
                 self.values.freed(identity, size)
         for peer in self._hand_overs.due():
             if peer in self._dead:

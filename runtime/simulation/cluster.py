@@ -23,6 +23,7 @@ from runtime.simulation.machines import Machine, SimulatedEnvironment, Simulated
 from runtime.simulation.network import HostNetwork, SimulatedNetwork
 from runtime.simulation.scheduler import PROCESS, VirtualClock, belonging_to
 from runtime.simulation.trace import Trace
+from runtime.store.embedded import EmbeddedStore
 
 SECRET = "simulated"
 PORT = 7400
@@ -144,6 +145,22 @@ class SimulatedCluster:
             self._pauses[name][-1] = self._pauses[name][-1][0], self.now()
             process.resume()
 
+    def silence_store(self) -> Callable[[], None]:
+        """Let the store answer nothing, though its process runs and its links stand; returns what ends it."""
+        node = self.live(self.founder)
+        store = node.own_store if node is not None else None
+        if not isinstance(store, EmbeddedStore) or store.silence is not None:
+            return lambda: None
+        silence = store.silence = trio.Event()
+        self.trace.tell(self.founder, "silence", "the store answers nothing")
+
+        def end() -> None:
+            store.silence = None
+            silence.set()
+            self.trace.tell(self.founder, "heal", "the store answers again")
+
+        return end
+
     def stopped(self, name: str, since: float) -> float:
         """For how many seconds since then the machine's processes were stopped."""
         return sum(max(0.0, min(end, self.now()) - max(begin, since)) for begin, end in self._pauses.get(name, ()))
@@ -227,6 +244,10 @@ class SimulatedCluster:
                 ) as node:
                     process.node = node
                     self.trace.tell(machine.name, "up", f"incarnation {node.incarnation}")
+                    mine = [one for one in node.members() if (one.name, one.incarnation) == (node.name, node.incarnation)]
+                    if any(one.state == "joining" for one in mine):
+                        # Whoever has it in hand could not place an actor on it. One that was given up meanwhile is not there at all.
+                        self.unexpected.append(f"{machine.name}: open_node returned before the node was up in its own view")
                     async with trio.open_nursery() as nursery:
                         if self.program is not None:
                             nursery.start_soon(self.program, node)

@@ -41,6 +41,7 @@ KINDS: Mapping[str, str] = {
     "half-open": "a connection carries nothing any more, and nobody is told",
     "clog": "bytes between two hosts take up to seconds",
     "slow disk": "the store's disk takes up to seconds for a commit",
+    "silent store": "the store answers nothing for a while, though its node is well",
 }
 """The faults there are."""
 
@@ -50,7 +51,7 @@ def check_kinds(kinds: Iterable[str]) -> None:
     for kind in kinds:
         if kind not in KINDS:
             near = difflib.get_close_matches(kind, KINDS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"there is no fault {kind!r}{hint} There are: {', '.join(KINDS)}")
 
 
@@ -98,6 +99,7 @@ class Weather:
             "half-open": self._half_open,
             "clog": self._clog,
             "slow disk": self._slow_disk,
+            "silent store": self._silent_store,
         }
         async with trio.open_nursery() as nursery:
             for kind, often in self.faults.items():
@@ -245,3 +247,6 @@ class Weather:
             disk.delay = usual
 
         await self._lasting(end)
+
+    async def _silent_store(self) -> None:
+        await self._lasting(self.cluster.silence_store())

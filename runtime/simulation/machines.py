@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from actors.errors import StoreDataError
-from runtime.environment import Process
+from runtime.environment import Beside, Environment, LookAtStack, Process
 from runtime.node import Node
 from runtime.simulation.network import HostNetwork
 from runtime.simulation.scheduler import Stoppable
@@ -75,10 +75,14 @@ class SimulatedEnvironment:
         current = self._machine.process
         return process.host == self._machine.name and (current is None or current.pid != process.pid or current.over)
 
-    async def in_thread(self, function: Callable[[], T]) -> T:
+    async def in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False) -> T:
         """See `Environment.in_thread`. Virtual time does not pass meanwhile."""
         await trio.lowlevel.checkpoint()
         return function()
+
+    def run_beside(self, function: Callable[[Environment, LookAtStack], Awaitable[None]]) -> Beside | None:
+        """See `Environment.run_beside`."""
+        return None
 
 
 @attrs.define(eq=False)

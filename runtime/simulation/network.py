@@ -259,7 +259,8 @@ class SimulatedNetwork:
         self.at = clock.at
         self.listeners: dict[str, Listener] = {}
         self.connections: list[SimulatedConnection] = []
-        """The dialling ends of those that live."""
+        """The dialling ends of those that live, and of some that have ended."""
+        self._crowded = 16
         self._paths: dict[tuple[str, str], Path] = {}
         self._ports = itertools.count(7400)
         self._numbers = itertools.count(1)
@@ -303,7 +304,10 @@ class SimulatedNetwork:
         near.other, far.other = far, near
         dialled, accepted = SimulatedConnection(near, far), SimulatedConnection(far, near)
         self.trace.note(number, 0, zlib.crc32(f"{owner.host} {host}".encode()))
-        self.connections = [one for one in self.connections if one.sends.sender_broken is None]
+        if len(self.connections) >= self._crowded:
+            # Now and then only: with thousands of connections, looking through all of them at each dial would take most of the time.
+            self.connections = [one for one in self.connections if one.sends.sender_broken is None]
+            self._crowded = 2 * len(self.connections) + 16
         self.connections.append(dialled)
         owner.connections.append(dialled)
         listener.owner.connections.append(accepted)
@@ -320,6 +324,10 @@ class HostNetwork:
         self.host = host
         self.connections: list[SimulatedConnection] = []
         self.over = False
+
+    def beside(self) -> HostNetwork:
+        """See `Network.beside`: all loops are one here."""
+        return self
 
     async def connect(self, address: str) -> Connection:
         """See `Network.connect`."""
@@ -355,6 +363,10 @@ class HostNetwork:
             finally:
                 if self.network.listeners.get(key) is listener:
                     del self.network.listeners[key]
+
+    async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
+        """See `Network.own_host`."""
+        return self.host
 
     def end(self, *, told: bool) -> None:
         """The process is no more. `told`: its host still runs, and tells its peers."""

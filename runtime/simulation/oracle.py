@@ -28,7 +28,6 @@ class Oracle:
     """True if no faults were drawn: then restarts are counted exactly."""
     children: set[str] = attrs.field(factory=set)
     restarts: dict[str, deque[float]] = attrs.field(factory=dict)
-    moves: dict[str, list[float]] = attrs.field(factory=dict)
     twice: list[str] = attrs.field(factory=list)
     overlaps: list[str] = attrs.field(factory=list)
     beyond: list[str] = attrs.field(factory=list)
@@ -62,10 +61,9 @@ class Oracle:
                 self._wrong(self.twice, f"{call} was executed by {name} {self.executions[call]} times, the last time on {node}")
 
     def started(self, supervisor: str, child: str, now: float, intensity: int, period: float) -> None:
-        """A supervisor has started a child. The first start is no restart.
+        """A supervisor has started a child, not because the child's node was lost. The first start is no restart.
 
-        Starts that took long lie closer together than the ends they answer: in bad weather twice the intensity is allowed. Children whose
-        node left are moved, which is no restart.
+        Starts that took long lie closer together than the ends they answer: in bad weather twice the intensity is allowed.
         """
         if child not in self.children:
             self.children.add(child)
@@ -74,15 +72,10 @@ class Oracle:
         times.append(now)
         while times[0] <= now - period:
             times.popleft()
-        moved = sum(time > now - period for time in self.moves.get(supervisor, ()))
-        if len(times) > (intensity if self.fair else 2 * intensity) + moved:
+        if len(times) > (intensity if self.fair else 2 * intensity):
             self._wrong(
                 self.beyond, f"{supervisor} restarted children {len(times)} times within {period:g} s, its intensity is {intensity}"
             )
-
-    def moved(self, supervisor: str, now: float) -> None:
-        """A child of a supervisor ended because its node left."""
-        self.moves.setdefault(supervisor, []).append(now)
 
     def gave_up(self, supervisor: str, now: float, intensity: int, period: float) -> None:
         """A supervisor ended because of too many restarts. In bad weather restarts fail without a report, so nothing can be said."""
@@ -90,6 +83,10 @@ class Oracle:
         if self.fair and len(recent) < intensity:
             text = f"{supervisor} gave up after {len(recent)} restarts within {period:g} s, its intensity is {intensity}"
             self._wrong(self.beyond, text)
+
+    def gave_up_in_vain(self, supervisor: str, why: str) -> None:
+        """A supervisor ended because of too many restarts, and its children never fail by themselves."""
+        self._wrong(self.beyond, f"{supervisor} gave up, though its children only lose their nodes: {why}")
 
     def waiting(self, name: str, count: int, limit: int) -> None:
         """So many calls wait at an actor."""

@@ -63,7 +63,7 @@ class _Run:
                 await trio.sleep_forever()
         weather.heal()
         await self._converge(cluster, work)
-        work.calling, work.hands.calm = False, True
+        work.calling, work.hands.calm, work.crowds.over = False, True, True
         await trio.sleep(QUIET_SECONDS)
         if any(len(node.station.references) or node.station.references.held for node in map(cluster.live, cluster.machines) if node):
             # The errors of calls lie in cycles, and references with them. Nothing else collects garbage during a run.
@@ -119,11 +119,16 @@ class _Run:
         self._say("within the intensity", oracle.beyond, f"{sum(map(len, oracle.restarts.values()))} restarts in the last periods")
         self._say("denied is not executed", work.executed_though_denied(), f"{len(work.denied)} calls were reported as never run")
         self._say("answers the question", work.mistaken, "no answer belonged to another call")
+        if oracle.fair:
+            self._say("heard in order", work.crowds.out_of_order, f"{work.crowds.heard_in_all} calls to an actor that ends now and then")
+            self._say("repeated as the policy says", work.crowds.unanswered, f"{work.crowds.answered} calls to it were answered")
         self._say("fetched is what was made", work.hands.mixed_up, f"{work.hands.fetched} values were fetched by those who held them")
         self._say("nothing is freed that is held", work.hands.freed, "no value was gone but with those who had a part in it")
+        self._say("one outcome", work.hands.torn, "no reference was a value for one and a failure for another")
         self._say("every fetch ends", work.hands.stuck, f"within {FETCH_SECONDS:g} s, when nothing is in its way")
         self._say("bounded", oracle.unbounded, "no mailbox held more than its limit")
-        self._say("every call ends in time", work.late, f"{len(work.history.operations)} calls")
+        self._say("every call ends in time", work.late, f"{len(work.history.operations)} calls and {work.lookups} lookups")
+        self._say("one of three outcomes", work.not_outcomes, "no call or lookup ended with anything else")
         self._say("no unexpected end", cluster.unexpected, "no process ended by an error that is none of ours")
         wrong: list[str] = []
         keys = work.history.by_key()

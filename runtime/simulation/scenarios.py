@@ -81,9 +81,10 @@ class Simulation:
         """Put something on the time line of the report."""
         self._cluster.trace.tell(OWN, "note", text)
 
-    def kill(self, name: str) -> None:
-        """Kill the process of a node; it is started again after half a second."""
-        self._cluster.crash(self._known(name))
+    def kill(self, name: str, restart_after: float = 0.5) -> None:
+        """Kill the process of a node; it is started again after so many seconds."""
+        self._cluster.machines[self._known(name)].restart_after = restart_after
+        self._cluster.crash(name)
 
     def pause(self, name: str) -> None:
         """Stop the process of a node until `resume`."""

@@ -12,15 +12,16 @@ from typing import Any
 import attrs
 import trio
 
-from actors import Actor, ChildSpec, ExitReason, SpawnOptions, Supervisor, method
-from actors.errors import ActorNotFoundError, NotExecutedError, UnderstudyError
+from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
+from actors.errors import ActorNotFoundError, CallError, NotExecutedError, UnderstudyError
 from actors.options import CallChanges
 from actors.retry import RetryPolicy
 from runtime.node import Node
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
+from runtime.simulation.crowds import Crowds
 from runtime.simulation.history import History, Operation
-from runtime.simulation.oracle import Oracle
-from runtime.simulation.shelves import Hands, hand_on
+from runtime.simulation.oracle import SHOWN, Oracle
+from runtime.simulation.shelves import Hands, Place, hand_on
 
 KEYS = 3
 CLIENTS = 2
@@ -32,8 +33,17 @@ PATIENCE = (0.3, 1.0, 4.0)
 PAUSE = 0.6
 """Seconds between the calls of a client, on average."""
 
+LOOKUP_PAUSE = 2.0
+"""Seconds between the lookups of a node, on average."""
+
+LOOKUP_SECONDS = 25.0
+"""How long a lookup may take: two questions to a store that is given ten seconds for each, and an attempt that ends a little later."""
+
 INTENSITY = 3
 PERIOD = 5.0
+
+STEADY = 4
+"""Children of a supervisor that only lose their nodes."""
 
 THOUGHTFUL = 0.1
 """How many of the changes take up to a second."""
@@ -135,20 +145,21 @@ class Fragile(Actor):
 
     async def on_start(self) -> None:
         """Tell the oracle."""
-        world = CLUSTER.get()
-        if workload().calling:
-            # Afterwards nodes leave, and a child that moves for that is no restart.
-            workload().oracle.started(self.supervisor, self.name, world.now(), INTENSITY, PERIOD)
-
-    async def on_stop(self, reason: ExitReason) -> None:
-        """Tell the oracle of a move."""
-        if reason.kind == "node left":
-            workload().oracle.moved(self.supervisor, CLUSTER.get().now())
+        work = workload()
+        before, here = work.places.get(self.name), work.hands.place(self.node.name, self.node.incarnation)
+        work.places[self.name] = here
+        # The end of a node, or its leaving, says nothing about its actors: what is started elsewhere for that is not restarted.
+        if work.calling and (before is None or work.hands.is_well(before)):
+            work.oracle.started(self.supervisor, self.name, CLUSTER.get().now(), INTENSITY, PERIOD)
 
     @method
     async def shatter(self) -> None:
         """End the actor."""
         raise SystemExit(f"{self.name} was asked to")
+
+
+class Steady(Actor):
+    """Never fails by itself: it ends with its node, or moves with it."""
 
 
 @attrs.define(eq=False)
@@ -158,6 +169,9 @@ class Workload:
     cluster: SimulatedCluster
     oracle: Oracle = attrs.field(init=False)
     hands: Hands = attrs.field(init=False)
+    crowds: Crowds = attrs.field(init=False)
+    places: dict[str, Place] = attrs.field(factory=dict)
+    """Where children of supervisors were started last."""
     history: History = attrs.field(factory=History)
     generation: int = 0
     """Counts how often the store was lost with its disk: what was acknowledged before is not looked for after."""
@@ -167,11 +181,15 @@ class Workload:
     """Calls that were reported as certainly not executed."""
     mistaken: list[str] = attrs.field(factory=list)
     """Answers to other questions."""
+    not_outcomes: list[str] = attrs.field(factory=list)
+    """What calls and lookups have ended with that is none of the three outcomes."""
+    lookups: int = 0
     _numbers: int = 0
 
     def __attrs_post_init__(self) -> None:
         self.oracle = Oracle(self.cluster.trace)
         self.hands = Hands(self.cluster)
+        self.crowds = Crowds(self.cluster, self.oracle)
 
     @property
     def keys(self) -> list[str]:
@@ -192,8 +210,47 @@ class Workload:
             for number in range(CLIENTS):
                 client = Client(self, node, f"{node.name}.{node.incarnation}/{number}", random.Random(f"{seed} {number}"))
                 nursery.start_soon(client.run)
+            nursery.start_soon(self._look_up, node, random.Random(f"{seed} lookups"))
+            if self.oracle.fair:
+                # Bad weather may delay the refusal of an earlier call, or end the retries of any: only here can it be said what must be.
+                nursery.start_soon(self.crowds.run, node, random.Random(f"{seed} crowds"))
             if node.name == self.cluster.founder:
                 nursery.start_soon(self._supervise, node, random.Random(f"{seed} supervision"))
+                nursery.start_soon(self._supervise_steady, node)
+
+    async def _look_up(self, node: Node, draw: random.Random) -> None:
+        """Ask for names and for the tree, with no deadline: whatever the store does, there is an outcome, and in time."""
+        tell, now = self.cluster.trace.tell, self.cluster.now
+        while True:
+            await trio.sleep(draw.expovariate(1 / LOOKUP_PAUSE))
+            if not self.calling:
+                continue
+            name = draw.choice([*self.keys, f"tally-{self.generation}", "nobody"])
+            look_up = draw.random() < 0.8
+            what = f"lookup of {name}" if look_up else "tree"
+            began = now()
+            self.lookups += 1
+            try:
+                await (node.lookup(name) if look_up else node.tree())
+            except CallError:
+                pass
+            except UnderstudyError as error:
+                self.no_outcome(node.name, what, error)
+            if self.cluster.live(node.name) is not node:
+                # Its process was killed meanwhile, and comes to its end out of sight.
+                return
+            took = now() - began - self.cluster.stopped(node.name, began)
+            if took > LOOKUP_SECONDS:
+                text = f"{what} by {node.name} took {took:.3f} s"
+                self.late.append(text)
+                tell(node.name, "wrong", text)
+
+    def no_outcome(self, node: str, what: str, error: UnderstudyError) -> None:
+        """A call or a lookup has ended with what nobody has to expect."""
+        text = f"{what} ended with {type(error).__name__}: {error}"
+        if len(self.not_outcomes) < SHOWN:
+            self.not_outcomes.append(text)
+        self.cluster.trace.tell(node, "wrong", text)
 
     async def _supervise(self, node: Node, draw: random.Random) -> None:
         """A supervisor with children that end again and again."""
@@ -210,6 +267,18 @@ class Workload:
             nursery.start_soon(self._watch, node, name)
             await self._break(node, specs, draw)
             nursery.cancel_scope.cancel()
+
+    async def _supervise_steady(self, node: Node) -> None:
+        """A supervisor that is allowed no restart, with children on all nodes that never fail: whatever happens to these, it stays."""
+        name = f"steady-{node.incarnation}-{self.generation}"
+        specs = [ChildSpec.of(f"{number}", Steady) for number in range(STEADY)]
+        try:
+            await node.options(name=name).spawn(Supervisor, specs, intensity=0)
+        except UnderstudyError:
+            return
+        reason = await node.station.host.watch(name, 0)
+        if "restart" in reason.text and self.calling:
+            self.oracle.gave_up_in_vain(name, reason.text)
 
     async def _watch(self, node: Node, supervisor: str) -> None:
         """Tell the oracle if a supervisor gives up."""
@@ -297,6 +366,8 @@ class Client:
                 self.handles.pop(key, None)
         except UnderstudyError as error:
             self._end(operation, "unknown", error)
+            if not isinstance(error, CallError):
+                self.work.no_outcome(self.node.name, str(operation), error)
         else:
             if operation.outcome == "pending":
                 history.ok(operation, result, now())

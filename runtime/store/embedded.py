@@ -63,6 +63,8 @@ class EmbeddedStore(Store):
         self._asked_for = math.inf
         self._closed = ""
         """Why, once it is."""
+        self.silence: trio.Event | None = None
+        """For simulations: while it is there nothing is answered, as by a store whose process is stopped, until it is set."""
 
     @classmethod
     async def on_disk(cls, environment: Environment, directory: Path, disk: Disk = open_file) -> EmbeddedStore:
@@ -103,6 +105,7 @@ class EmbeddedStore(Store):
             look = math.inf if due is None else max(due - RENEWAL_SECONDS, min(due, now + LOOK_SECONDS))
             with trio.move_on_after(math.inf if look == math.inf else max(0.0, look - now)):
                 await self._sooner.wait()
+            await self._not_silent()
             now = self._environment.now()
             late = now - min(look, self._asked_for)
             if late > LATE_SECONDS:
@@ -122,6 +125,8 @@ class EmbeddedStore(Store):
     def _close(self, why: str) -> None:
         self._closed = self._closed or why
         self._sooner.set()
+        if self.silence is not None:
+            self.silence.set()
         if self._journal is not None:
             self._journal.close()
         for waiting in self._waiting:
@@ -197,6 +202,7 @@ class EmbeddedStore(Store):
                 await waiting.woken.wait()
             finally:
                 del self._waiting[waiting]
+            await self._not_silent()
             self._refuse_if_closed()
             if machine is self._machine:
                 since = max(since, waiting.since)
@@ -208,7 +214,12 @@ class EmbeddedStore(Store):
 
     async def _open(self) -> None:
         await trio.lowlevel.checkpoint()
+        await self._not_silent()
         self._refuse_if_closed()
+
+    async def _not_silent(self) -> None:
+        while self.silence is not None and not self._closed:
+            await self.silence.wait()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

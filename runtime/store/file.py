@@ -8,6 +8,11 @@ it could fail to grow on a full disk after the commit is in the log, and what wa
 while no node runs on it.
 
 A new file gets its name when it is complete. One that is empty, or gone while its log is there, was damaged: it is not begun anew.
+
+SQLite takes a log that is gone, or damaged, for one that ends earlier: what was acknowledged would silently not have been. So each commit
+has the next number, and beside the file lies a mark with the number and the checksum of the latest: what is found must have come as far.
+And the file says whether a process has it open, so that its log must be there even if the mark is not. All is for its owner alone: it holds
+what actors have saved.
 """
 
 from __future__ import annotations
@@ -17,14 +22,17 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
+
 from actors.errors import StoreDataError, StoreOutcomeUnknownError
 from runtime.store.changes import Changes
+from runtime.store.mark import MARK_NAME, OWNER_ONLY, Mark, read_mark
 from runtime.store.memory import Snapshot
-from runtime.store.rows import entry_row, event_row, lease_row, snapshot_from, state_row
+from runtime.store.rows import Head, Row, entry_row, event_row, head_from, lease_row, snapshot_from, total_of
 
 FILE_NAME = "store.sqlite3"
 LOCK_NAME = "store.lock"
@@ -32,15 +40,18 @@ LOCK_NAME = "store.lock"
 APPLICATION = 0x756E6473
 """SQLite's application id for these files: "unds"."""
 
-VERSION = 2
-"""Of the tables. Files of other versions are refused: 1 had no checksums, and was never released."""
+VERSION = 3
+"""Of the tables. Files of other versions are refused: 1 had no checksums, 2 no numbers of commits, and neither was ever released."""
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 512
 """The smallest database there is; SQLite takes a file with less for an empty one, and overwrites it."""
 
 _TABLES = """
-CREATE TABLE state (revision INTEGER NOT NULL, compacted INTEGER NOT NULL, next_lease INTEGER NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE state (
+    revision INTEGER NOT NULL, compacted INTEGER NOT NULL, next_lease INTEGER NOT NULL, commits INTEGER NOT NULL, total INTEGER NOT NULL,
+    in_use INTEGER NOT NULL, checksum INTEGER NOT NULL
+);
 CREATE TABLE leases (lease INTEGER PRIMARY KEY, seconds REAL NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE entries (
     key TEXT PRIMARY KEY, value BLOB NOT NULL, created INTEGER NOT NULL, modified INTEGER NOT NULL, version INTEGER NOT NULL,
@@ -53,7 +64,7 @@ CREATE TABLE events (
 CREATE INDEX events_by_revision ON events (revision)
 """
 
-_STATE = "INSERT INTO state VALUES (?, ?, ?, ?)"
+_STATE = "INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)"
 _LEASES = "INSERT INTO leases VALUES (?, ?, ?)"
 _ENTRIES = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)"
 _EVENTS = "INSERT INTO events (kind, key, value, revision, created, previous, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -69,19 +80,22 @@ class StoreFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self._log = directory / f"{FILE_NAME}-wal"
+        self._failed = False
+        """True once nobody can tell what is on the disk: then nothing more is written."""
         self._lock = _locked(directory)
         try:
             with self._explained():
                 if not self.path.exists():
                     self._create()
                 self._check_header()
-                if self._log.exists() and self._log.stat().st_size:
-                    self._check_copy()
+                self._head = self._examined(read_mark(directory / MARK_NAME))
+                self._mark = Mark(directory / MARK_NAME)
                 self._database = _connected(self.path)
                 try:
                     self._prepare()
                 except BaseException:
                     self._database.close()
+                    self._mark.close()
                     raise
         except BaseException:
             os.close(self._lock)
@@ -90,7 +104,7 @@ class StoreFile:
     def load(self) -> Snapshot:
         """Everything that was committed. Raises `StoreDataError` if it is not as it was written."""
         with self._explained():
-            return _snapshot(self._database)
+            return _snapshot(self._database, _head(self._database))
 
     def write(self, changes: Changes) -> None:
         """Commit `changes`. When this returns they outlast the process and the machine.
@@ -98,34 +112,53 @@ class StoreFile:
         Raises `StoreDataError` if nothing of them was written, and nothing will be. Raises `StoreOutcomeUnknownError` if the disk failed
         while it was told to keep them: what it holds is only known when the file has been opened again, so this one is of no more use.
         """
+        leases = [lease_row(lease, seconds) for lease, seconds in changes.leases.items() if seconds is not None]
+        entries = [entry_row(entry) for entry in changes.entries.values() if entry is not None]
+        events = list(map(event_row, changes.events))
+        head = attrs.evolve(self._head, revision=changes.revision, compacted=changes.compacted, next_lease=changes.next_lease)
         with self._committed() as run:
             many = self._database.executemany
+            gone = _checksums(run, "leases", "lease", changes.leases) + _checksums(run, "entries", "key", changes.entries)
             many("DELETE FROM leases WHERE lease = ?", [(lease,) for lease in changes.leases])
-            many(_LEASES, [lease_row(lease, seconds) for lease, seconds in changes.leases.items() if seconds is not None])
+            many(_LEASES, leases)
             many("DELETE FROM entries WHERE key = ?", [(key,) for key, entry in changes.entries.items() if entry is None])
-            many(_ENTRIES, [entry_row(entry) for entry in changes.entries.values() if entry is not None])
-            many(_EVENTS, map(event_row, changes.events))
-            run("DELETE FROM events WHERE revision <= ?", (changes.compacted,))
-            run("DELETE FROM state")
-            run(_STATE, state_row(changes.revision, changes.compacted, changes.next_lease))
+            many(_ENTRIES, entries)
+            many(_EVENTS, events)
+            forgotten = "FROM events WHERE revision <= ?", (changes.compacted,)
+            gone += run(f"SELECT coalesce(sum(checksum), 0) {forgotten[0]}", forgotten[1]).fetchone()[0]
+            run(f"DELETE {forgotten[0]}", forgotten[1])
+            head = self._next(run, attrs.evolve(head, total=head.total - gone + total_of([*leases, *entries, *events])))
+        self._advance(head)
 
     def rewrite(self, snapshot: Snapshot) -> None:
         """Commit `snapshot` in the place of all there is. Raises like `write`."""
+        leases = [lease_row(lease, seconds) for lease, seconds in snapshot.leases.items()]
+        entries, events = list(map(entry_row, snapshot.entries)), list(map(event_row, snapshot.events))
+        head = attrs.evolve(self._head, revision=snapshot.revision, compacted=snapshot.compacted, next_lease=snapshot.next_lease)
         with self._committed() as run:
             many = self._database.executemany
-            for table in ("state", "leases", "entries", "events"):
+            for table in ("leases", "entries", "events"):
                 run(f"DELETE FROM {table}")
-            many(_LEASES, [lease_row(lease, seconds) for lease, seconds in snapshot.leases.items()])
-            many(_ENTRIES, map(entry_row, snapshot.entries))
-            many(_EVENTS, map(event_row, snapshot.events))
-            run(_STATE, state_row(snapshot.revision, snapshot.compacted, snapshot.next_lease))
+            many(_LEASES, leases)
+            many(_ENTRIES, entries)
+            many(_EVENTS, events)
+            head = self._next(run, attrs.evolve(head, total=total_of([*leases, *entries, *events])))
+        self._advance(head)
 
     def close(self) -> None:
         """Close the file and let go of the directory."""
         try:
-            self._database.close()
+            if not self._failed:
+                self._end_use()
+        except (StoreDataError, StoreOutcomeUnknownError):
+            # The disk is full, or failed: the file is left as by a process that was killed.
+            pass
         finally:
-            os.close(self._lock)
+            try:
+                self._database.close()
+            finally:
+                self._mark.close()
+                os.close(self._lock)
 
     def _create(self) -> None:
         """An empty store, under its name only when it is complete and on disk."""
@@ -136,6 +169,8 @@ class StoreFile:
         for leftover in leftovers:
             leftover.unlink(missing_ok=True)
         try:
+            # SQLite gives the log and the journal the rights of the file.
+            os.close(os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, OWNER_ONLY))
             database = _connected(unfinished)
             try:
                 run = database.execute
@@ -143,7 +178,7 @@ class StoreFile:
                 run("BEGIN IMMEDIATE")
                 for statement in _TABLES.split(";\n"):
                     run(statement)
-                run(_STATE, state_row(1, 0, 1))
+                run(_STATE, Head().row)
                 run(f"PRAGMA application_id = {APPLICATION}")
                 run(f"PRAGMA user_version = {VERSION}")
                 run("COMMIT")
@@ -174,31 +209,85 @@ class StoreFile:
                 f"nothing was changed: {step}, or give another directory"
             )
 
-    def _check_copy(self) -> None:
-        """After a crash. SQLite moves the log into the file when that is closed, sound or not; so a copy of both is looked at first."""
-        with tempfile.TemporaryDirectory(prefix="understudy-store-") as directory:
-            for path in (self.path, self._log):
-                shutil.copy(path, directory)
-            database = _connected(Path(directory) / FILE_NAME)
-            try:
-                self._check(database)
-                _snapshot(database)
-            finally:
-                database.close()
+    def _examined(self, mark: tuple[int, int]) -> Head:
+        """The head of a store that is sound, and has come as far as `mark`. Nothing is changed, whatever is found.
 
-    def _check(self, database: sqlite3.Connection) -> None:
-        if (found := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-            raise self._damaged(found)
+        SQLite moves the log into the file when that is closed, sound or not; so a copy of both is looked at. Without a log the file is read
+        as one that nobody writes to: https://www.sqlite.org/uri.html, "immutable".
+        """
+        if self._log.exists() and self._log.stat().st_size:
+            with tempfile.TemporaryDirectory(prefix="understudy-store-") as directory:
+                for path in (self.path, self._log):
+                    shutil.copy(path, directory)
+                head = self._checked(_connected(Path(directory) / FILE_NAME))
+            log = "is damaged, or not the one that belongs to it"
+        else:
+            head = self._checked(sqlite3.connect(f"{self.path.absolute().as_uri()}?immutable=1", uri=True))
+            log = "is gone"
+        commits, checksum = mark
+        if commits > head.commits:
+            raise self._damaged(f"its log {self._log.name} {log}: the latest commits, {commits - head.commits}, are missing")
+        if commits == head.commits and checksum != head.checksum:
+            raise self._damaged(f"its log {self._log.name} or {MARK_NAME} is of another store")
+        if head.in_use and log == "is gone":
+            raise self._damaged(f"its log {self._log.name} is gone, and the last process that used it was killed before it closed it")
+        if head.in_use and not commits:
+            raise self._damaged(f"its log {self._log.name} may be: without {MARK_NAME}, which is gone or damaged, that cannot be told")
+        return head
+
+    def _checked(self, database: sqlite3.Connection) -> Head:
+        """The head, once all is as it was written."""
+        try:
+            if (found := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+                raise self._damaged(found)
+            head = _head(database)
+            _snapshot(database, head)
+            return head
+        finally:
+            database.close()
 
     def _prepare(self) -> None:
+        for path in (self.path, self._log):
+            # Also of a file that was copied here. What others could read in the meantime is not undone by it.
+            if path.exists():
+                path.chmod(OWNER_ONLY)
         run = self._database.execute
         # Before the first access, or the index of the log would be a file.
         run("PRAGMA locking_mode = EXCLUSIVE")
-        self._check(self._database)
         mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreDataError(f"{self.path} cannot have a write-ahead log (but {mode}); give a directory on a local disk")
         run("PRAGMA synchronous = FULL")
+        # A file that says that it is in use has a mark beside it at any moment, or a kill between the two would look like damage.
+        self._mark.set(self._head.commits, self._head.checksum)
+        self._mark.sync()
+        self._set_in_use(in_use=True)
+        # Into the file itself, which is asked when the log is gone. FULL leaves the log as it is: from now on it is never empty.
+        run("PRAGMA wal_checkpoint(FULL)")
+        self._mark.sync()
+
+    def _end_use(self) -> None:
+        # First all that is in the log goes into the file: then the log begins anew, and needs no room on a disk that is full.
+        with self._explained():
+            self._database.execute("PRAGMA wal_checkpoint(FULL)")
+        self._set_in_use(in_use=False)
+
+    def _set_in_use(self, *, in_use: bool) -> None:
+        with self._committed() as run:
+            head = self._next(run, attrs.evolve(self._head, in_use=in_use))
+        self._advance(head)
+
+    def _next(self, run: Callable[..., sqlite3.Cursor], head: Head) -> Head:
+        """Write the head of the next commit, as a part of it."""
+        head = attrs.evolve(head, commits=self._head.commits + 1)
+        run("DELETE FROM state")
+        run(_STATE, head.row)
+        return head
+
+    def _advance(self, head: Head) -> None:
+        """The commit of `head` is on disk. Only now may the mark say so: it must never be ahead of the store."""
+        self._head = head
+        self._mark.set(head.commits, head.checksum)
 
     @contextmanager
     def _committed(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
@@ -219,6 +308,7 @@ class StoreFile:
                 # and the kernel forgets that it failed: asking again proves nothing (https://lwn.net/Articles/752063/).
                 if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
                     raise
+                self._failed = True
                 raise StoreOutcomeUnknownError(
                     f"the disk of {self.path} failed while it was written ({error}); look at the disk, then start the node again on it"
                 ) from error
@@ -254,7 +344,7 @@ class StoreFile:
     def _damaged(self, text: str) -> StoreDataError:
         return StoreDataError(
             f"{self.path} is damaged ({' '.join(text.split())}); nothing was changed: "
-            "put a copy in its place, or give an empty directory to begin anew"
+            "put a copy in its place, with all files of its directory, or give an empty directory to begin anew"
         )
 
 
@@ -279,14 +369,26 @@ def _connected(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
 
 
-def _snapshot(database: sqlite3.Connection) -> Snapshot:
-    run = database.execute
+def _head(database: sqlite3.Connection) -> Head:
+    return head_from(database.execute("SELECT revision, compacted, next_lease, commits, total, in_use, checksum FROM state"))
+
+
+def _snapshot(database: sqlite3.Connection, head: Head) -> Snapshot:
+    def rows(query: str) -> list[Row]:
+        return database.execute(query).fetchall()
+
     return snapshot_from(
-        run("SELECT revision, compacted, next_lease, checksum FROM state"),
-        run("SELECT lease, seconds, checksum FROM leases ORDER BY lease"),
-        run("SELECT key, value, created, modified, version, lease, checksum FROM entries ORDER BY key"),
-        run("SELECT kind, key, value, revision, created, previous, checksum FROM events ORDER BY number"),
+        head,
+        rows("SELECT lease, seconds, checksum FROM leases ORDER BY lease"),
+        rows("SELECT key, value, created, modified, version, lease, checksum FROM entries ORDER BY key"),
+        rows("SELECT kind, key, value, revision, created, previous, checksum FROM events ORDER BY number"),
     )
+
+
+def _checksums(run: Callable[..., sqlite3.Cursor], table: str, column: str, keys: Iterable[int | str]) -> int:
+    """The sum of the checksums of the rows that are there under these keys."""
+    query = f"SELECT checksum FROM {table} WHERE {column} = ?"
+    return sum(row[0] for key in keys for row in run(query, (key,)))
 
 
 def _sync_names(directory: Path) -> None:
@@ -302,8 +404,8 @@ def _sync_names(directory: Path) -> None:
 def _locked(directory: Path) -> int:
     """A descriptor that holds the directory's lock for as long as it is open."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
     except OSError as error:
         raise StoreDataError(f"{directory} cannot hold a store: {error.strerror}; give another directory, or rights to this one") from None
     try:

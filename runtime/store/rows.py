@@ -1,15 +1,18 @@
 """A store as rows of plain fields, as they lie in its file, and back. No I/O.
 
 Each row ends with a CRC-32 of its fields: SQLite checks the structure of its pages, but has no checksums for what is on them
-(https://www.sqlite.org/cksumvfs.html), and a revision with one bit turned over would give a name to two owners.
+(https://www.sqlite.org/cksumvfs.html), and a revision with one bit turned over would give a name to two owners. The head, the one row that
+every commit replaces, has the sum of all others' checksums: a row that is missing, or left from before, does not go unseen.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
+
+import attrs
 
 from runtime.store.interface import Entry, Event
 from runtime.store.memory import Snapshot
@@ -18,9 +21,46 @@ Field = str | bytes | int | float | None
 Row = tuple[Field, ...]
 
 
-def state_row(revision: int, compacted: int, next_lease: int) -> Row:
-    """The one row that says how far the store has come."""
-    return _sealed("state", revision, compacted, next_lease)
+@attrs.frozen
+class Head:
+    """How far a store has come. `revision`, `compacted`, `next_lease`: see `Snapshot`.
+
+    `commits`: how many there have been, each with the next number. `total`: the sum of the checksums of all other rows. `in_use`: a process
+    has opened the store and not closed it, so its log must be there as well.
+    """
+
+    revision: int = 1
+    compacted: int = 0
+    next_lease: int = 1
+    commits: int = 1
+    total: int = 0
+    in_use: bool = False
+
+    @property
+    def row(self) -> Row:
+        """Its fields, with their checksum."""
+        return _sealed("state", self.revision, self.compacted, self.next_lease, self.commits, self.total, int(self.in_use))
+
+    @property
+    def checksum(self) -> int:
+        """That of the row, and so of the whole store."""
+        found = self.row[-1]
+        assert isinstance(found, int)
+        return found
+
+
+def head_from(rows: Iterable[Row]) -> Head:
+    """The head in the one row that there must be. Raises ValueError."""
+    found = [_opened("state", row) for row in rows]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} rows of state instead of one")
+    revision, compacted, next_lease, commits, total, in_use = found[0]
+    return Head(revision, compacted, next_lease, commits, total, bool(in_use))
+
+
+def total_of(rows: Iterable[Row]) -> int:
+    """The sum of their checksums."""
+    return sum(row[-1] for row in rows if isinstance(row[-1], int))
 
 
 def lease_row(lease: int, seconds: float) -> Row:
@@ -38,24 +78,22 @@ def event_row(event: Event) -> Row:
     return _sealed("event", event.kind, event.key, event.value, event.revision, event.create_revision, event.previous)
 
 
-def snapshot_from(state: Iterable[Row], leases: Iterable[Row], entries: Iterable[Row], events: Iterable[Row]) -> Snapshot:
+def snapshot_from(head: Head, leases: Sequence[Row], entries: Sequence[Row], events: Sequence[Row]) -> Snapshot:
     """The store that these rows tell of, the entries in the order of their keys, the events in that of the changes.
 
     Raises ValueError, saying where, if a row is not as it was written, or if the rows cannot have been written together.
     """
-    found = [_opened("state", row) for row in state]
-    if len(found) != 1:
-        raise ValueError(f"{len(found)} rows of state instead of one")
-    revision, compacted, next_lease = found[0]
     snapshot = Snapshot(
-        revision,
-        compacted,
-        next_lease,
+        head.revision,
+        head.compacted,
+        head.next_lease,
         {int(lease): float(seconds) for lease, seconds in (_opened("lease", row) for row in leases)},
         tuple([Entry(*_opened("entry", row)) for row in entries]),
         tuple([Event(*_opened("event", row)) for row in events]),
     )
     _check(snapshot)
+    if (total := total_of([*leases, *entries, *events])) != head.total:
+        raise ValueError(f"rows are missing, or left from before: their checksums add up to {total}, and {head.total} is written down")
     return snapshot
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import trio
 
 from actors.actor import Actor
-from actors.errors import CallError, NotExecutedError, RemoteError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.errors import CallError, NotExecutedError, RemoteError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from actors.method import method
 from runtime.calls.failures import plain_error
 from runtime.store.interface import (
@@ -102,6 +102,12 @@ class RemoteStore(Store):
     def __init__(self, service: StoreService) -> None:
         self._service = service
         self._moved = trio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse calls from now on and end those that wait, with StoreError. Closing twice is closing once."""
+        self._closed = True
+        self._moved.set()
 
     def use(self, service: StoreService) -> None:
         """Ask this one from now on: the store is served by another incarnation."""
@@ -165,6 +171,8 @@ class RemoteStore(Store):
         """The answer to `call`, which is repeated where that is safe while the store moves. `waits`: it may take its time."""
         started = trio.current_time()
         while True:
+            if self._closed:
+                raise StoreError("the store is closed: its node has left")
             service, moved = self._service, self._moved
             asked = service if waits else cast("StoreService", cast("Any", service).options(timeout=CALL_SECONDS))
             try:

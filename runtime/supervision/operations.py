@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import attrs
@@ -44,8 +44,16 @@ class Operations(Protocol):
         """See `runtime.membership.promises.Promises.give`."""
         ...
 
-    async def withdraw(self, name: str, supervisor: Address, forget: str | None) -> None:
+    async def begin(self, supervisor: Address, names: Sequence[str]) -> None:
+        """See `runtime.membership.promises.Promises.begin`."""
+        ...
+
+    async def withdraw(self, supervisor: Address, names: Sequence[str], forget: Sequence[str] = (), *, last: bool = False) -> None:
         """See `runtime.membership.promises.Promises.withdraw`."""
+        ...
+
+    async def tell(self, ends: Mapping[str, str]) -> None:
+        """See `runtime.membership.promises.Promises.tell`."""
         ...
 
     async def added(self, supervisor: Address) -> list[ChildSpec]:
@@ -75,8 +83,12 @@ class Child:
     """What the store has of it; in doubt while that is being written, and after an attempt to write it has failed."""
     latest_epoch: int = 0
     started_at: float = 0.0
+    last_failure: ExitReason | None = None
+    """How it ended last, or failed to start, if that was a failure."""
     scope: trio.CancelScope | None = None
     """Of the task that starts and then watches it."""
+    fails: bool = False
+    """True if its latest start has failed: that is told once, and the next one in vain is no news."""
 
     def status(self, view: ChildView, now: float) -> ChildStatus:
         """As everybody may see it."""

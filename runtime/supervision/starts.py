@@ -10,14 +10,12 @@ import attrs
 import trio
 
 from actors.errors import (
-    ActorNotFoundError,
+    ActorNotPlacedError,
     ActorStartError,
     NameTakenError,
-    NodeDiedError,
-    NodeDrainingError,
-    NodeNotFoundError,
-    NodeUnreachableError,
     NoPlacementError,
+    NotExecutedError,
+    OutcomeUnknownError,
     StoreError,
 )
 from actors.method import Address
@@ -28,22 +26,16 @@ NAME_SECONDS = 10.0
 """How long a child's start waits for its name, which its dead predecessor's lease may still hold."""
 
 PLACE_SECONDS = 5.0
-"""How long the first start of a child waits for a node that fits. A restart does until its start_timeout."""
+"""How long the first start of a child waits for a node that fits: people wait for the error, if its spec is wrong. A restart fails at once
+with "not placed", and is tried again after a while, so that others of the supervisor are not kept waiting.
+"""
 
 PLACE_AGAIN = 0.5
 LOOK_AGAIN = 0.05
 
-NOT_ITS_FAULT = (
-    ActorNotFoundError,
-    NoPlacementError,
-    NodeDiedError,
-    NodeDrainingError,
-    NodeNotFoundError,
-    NodeUnreachableError,
-    StoreError,
-)
-"""Why a start may fail that says nothing about the child: its node, or the store, is gone or going. To try it again at once would use up
-the intensity within a moment. An ActorNotFoundError is of the node's own service; what the child raises comes as an ActorStartError.
+NOT_ITS_FAULT = (ActorNotPlacedError, NoPlacementError, NotExecutedError, OutcomeUnknownError, StoreError)
+"""Why a start may fail that says nothing about the child: its node, or the store, is gone or going, or no answer came from there. The call
+errors are those of the runtime's own call to the node; what the child raises comes as an ActorStartError.
 """
 
 logger = logging.getLogger("understudy.supervision")
@@ -52,16 +44,15 @@ logger = logging.getLogger("understudy.supervision")
 async def start_somewhere(
     child: Child, supervisor: str, promise: Callable[[], Awaitable[None]], operations: Operations, environment: Environment
 ) -> Address:
-    """Start the child's actor within its time, or adopt it, after `promise()`; wait for its name, and for a node that can start it.
+    """Start the child's actor within its time, or adopt it, after `promise()`; wait for its name, and at first for a node that fits.
 
-    Raises what its start raises, and ActorStartError when its time is over.
+    Raises what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError when its time is over.
     """
     last: Exception | None = None
     spec, now = child.spec, environment.now()
     options = attrs.evolve(spec.options, name=child.name)
     free_until = now + NAME_SECONDS
-    # A child that ran before had its node: that one may come back. Another's spec may be wrong, and people wait for the error.
-    fits_until = math.inf if child.started_at else now + PLACE_SECONDS
+    fits_until = now if child.started_at else now + PLACE_SECONDS
     with trio.move_on_after(math.inf if spec.start_timeout is None else spec.start_timeout):
         while True:
             try:
@@ -83,8 +74,11 @@ async def start_somewhere(
                 last = error
                 if environment.now() >= fits_until:
                     raise
-                logger.warning("%s/%s waits for a node that can start it: %s", supervisor, spec.id, error)
+                logger.info("%s/%s waits for a node that can start it: %s", supervisor, spec.id, error)
                 await operations.members_changed(PLACE_AGAIN)
+    if isinstance(last, NOT_ITS_FAULT):
+        # It was not even begun.
+        raise last
     why = f"; the last attempt: {last}" if last is not None else ""
     raise ActorStartError(
         f"{supervisor}/{spec.id} has not started within {spec.start_timeout:g} s, its start_timeout{why}", actor=child.name

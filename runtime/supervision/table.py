@@ -17,8 +17,12 @@ class ChildTable:
     def __init__(self, supervisor: str, specs: Iterable[ChildSpec]) -> None:
         self._supervisor = supervisor
         self._children: dict[str, Child] = {}
+        self._ids: dict[str, str] = {}
+        """By the names of their actors."""
         self._wanted: dict[object, Child] = {}
         """Those that were asked for, by request, until that is answered."""
+        self._requests: dict[str, dict[object, None]] = {}
+        """The requests for each id, in their order: what is done for one child must not cost more because there are many."""
         for spec in specs:
             self.put(spec)
 
@@ -34,26 +38,36 @@ class ChildTable:
 
     def put(self, spec: ChildSpec, *, added: bool = False) -> Child:
         """A child that there is from now on."""
-        child = self._children[spec.id] = self._child(spec, added)
+        child = self._child(spec, added)
+        self._enter(child)
         return child
 
     def want(self, spec: ChildSpec, request: object) -> None:
         """A child that somebody asks for: there at once, or when the present one of its id has gone."""
         child = self._wanted[request] = self._child(spec, True)
-        self._children.setdefault(spec.id, child)
+        self._requests.setdefault(spec.id, {})[request] = None
+        if spec.id not in self._children:
+            self._enter(child)
 
     def settle(self, answer: Answer) -> None:
         """If that was a request for a child, it has been answered."""
         child = self._wanted.pop(answer.request, None)
-        if child is not None and answer.reply == "too many children" and self._children.get(child.spec.id) is child:
-            del self._children[child.spec.id]
+        if child is None:
+            return
+        requests = self._requests[child.spec.id]
+        del requests[answer.request]
+        if not requests:
+            del self._requests[child.spec.id]
+        if answer.reply == "too many children" and self._children.get(child.spec.id) is child:
+            self._remove(child)
 
     def forget(self, id: str) -> Child:
         """The child of this id is no more. Another that was asked for takes its place."""
-        child = self._children.pop(id)
-        for wanted in self._wanted.values():
-            if wanted.spec.id == id and wanted is not child:
-                self._children[id] = wanted
+        child = self._children[id]
+        self._remove(child)
+        for request in self._requests.get(id, ()):
+            if self._wanted[request] is not child:
+                self._enter(self._wanted[request])
                 break
         return child
 
@@ -63,10 +77,19 @@ class ChildTable:
         for id in (name, name.removeprefix(f"{self._supervisor}/")):
             if id in self._children:
                 return id
-        for id, known in self._children.items():
-            if known.name == name:
-                return id
-        raise self.not_found(name)
+        found = self._ids.get(name)
+        if found is None:
+            raise self.not_found(name)
+        return found
+
+    def _enter(self, child: Child) -> None:
+        self._children[child.spec.id] = child
+        self._ids[child.name] = child.spec.id
+
+    def _remove(self, child: Child) -> None:
+        del self._children[child.spec.id]
+        if self._ids.get(child.name) == child.spec.id:
+            del self._ids[child.name]
 
     def not_found(self, id: str) -> ChildNotFoundError:
         """What to raise for an id that no child has."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import trio
@@ -18,6 +18,7 @@ from actors.adoption import adopted
 from actors.children import ChildSpec, ChildStatus, DeathReport, SupervisorStatus
 from actors.errors import (
     ActorNotNeededError,
+    ActorNotPlacedError,
     ActorStartError,
     CallError,
     ChildExistsError,
@@ -30,11 +31,12 @@ from actors.errors import (
 )
 from actors.handle import Handle
 from actors.method import Address
-from actors.supervision import Answer, Effect, Exit, ExitReason, Forgotten, Ready, Start, Stop, TryAgain
+from actors.supervision import Answer, Effect, Exit, ExitKind, ExitReason, Forgotten, Ready, Start, Stop, TryAgain
 from actors.supervisor import Supervisor
 from runtime.environment import Environment
+from runtime.supervision.ends import told
 from runtime.supervision.operations import Child, Operations, seconds_of
-from runtime.supervision.starts import start_somewhere
+from runtime.supervision.starts import NOT_ITS_FAULT, start_somewhere
 from runtime.supervision.table import ChildTable
 
 DEATHS_KEPT = 50
@@ -43,6 +45,9 @@ MOST_DEPTH = 20
 
 STOP_MARGIN = 1.0
 """Seconds for the answer, beyond those that a child is given to stop."""
+
+MOST_TOLD = 1_000
+"""Children of whose ends those who wait for them are told."""
 
 logger = logging.getLogger("understudy.supervision")
 
@@ -79,6 +84,8 @@ class SupervisionWork:
         self._requests = 0
         self._spawned = 0
         self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
+        self._ended: set[str] = set()
+        """Children whose actors have ended: if they stay so, nobody is to wait for them."""
         self._work = trio.CancelScope()
 
     # What supervisors are asked
@@ -90,12 +97,16 @@ class SupervisionWork:
                 f"{self._name} is {MOST_DEPTH} levels deep in its tree: does a supervisor start itself, perhaps by way of others?",
                 actor=self._name,
             )
-        await self._adopt()
+        try:
+            await self._adopt()
+        except StoreError as error:
+            raise ActorNotPlacedError(f"{self._name} cannot be started now: {error}", actor=self._name) from error
         self._supervisor.nursery.start_soon(self._carry_out, name=f"supervision of {self._name}")
         self._do(self._begin())
         await self._ready.wait()
         if self._exit is not None:
-            raise ActorStartError(f"{self._name}: {self._exit.text}", actor=self._name, remote_traceback=self._exit.traceback)
+            cls = ActorNotPlacedError if self._exit.kind == "not placed" else ActorStartError
+            raise cls(f"{self._name}: {self._exit.text}", actor=self._name, remote_traceback=self._exit.traceback)
 
     async def stop(self, reason: ExitReason) -> None:
         """See `SupervisorWork.stop`."""
@@ -132,6 +143,7 @@ class SupervisionWork:
     async def stop_child(self, child: str | Handle) -> None:
         """See `Supervisor.stop_child`."""
         id = self._children.id_of(child)
+        self._ended.add(id)
         answer = await self._ask(lambda request: self._machine.terminate(id, request))
         self._refuse(id, answer)
 
@@ -216,6 +228,9 @@ class SupervisionWork:
         if not self._address.registered:
             return
         self._lasting = await self._operations.is_promised(self._name)
+        if self._lasting:
+            static = [child.name for child in self._children if child.spec.restart != "temporary"]
+            await self._operations.begin(self._address, static)
         for spec in await self._operations.added(self._address):
             if self._children.get(spec.id) is None:
                 self._children.put(spec, added=True)
@@ -235,7 +250,7 @@ class SupervisionWork:
             if child.spec.id in kept:
                 child.adopted = living[child.name]
             elif child.added and (child.spec.restart == "temporary" or (strategy == "dynamic" and child.spec.id in given_up)):
-                await self._withdraw(self._children.forget(child.spec.id))
+                await self._withdraw([self._children.forget(child.spec.id)])
         if kept:
             logger.info("%s adopts %s", self._name, ", ".join(kept))
 
@@ -279,8 +294,7 @@ class SupervisionWork:
                         self._more = trio.Event()
                         while self._queue:
                             await self._carry_out_one(self._queue.popleft(), tasks)
-                        if self._supervisor.strategy != "dynamic":
-                            await self._withdraw_vain_promises()
+                        await self._withdraw_vain_promises()
         finally:
             # However it ends, nobody waits for it any longer.
             self._ready.set()
@@ -290,10 +304,17 @@ class SupervisionWork:
 
     async def _withdraw_vain_promises(self) -> None:
         """A child that ended and stays so, a transient one that was stopped for example, is nobody's to wait for."""
-        for view in self._machine.children():
-            child = self._children.get(view.rule.id)
-            if child is not None and child.promise != "none" and view.state == "stopped":
-                await self._withdraw(child, forget=False)
+        if self._machine.phase in ("stopping", "ended"):
+            # What stops now may be started again by the next incarnation: see `_end`.
+            return
+        vain: list[Child] = []
+        for id in tuple(self._ended):
+            child = self._children.get(id)
+            if child is None or not self._machine.waits(id):
+                self._ended.discard(id)
+                if child is not None and self._machine.rests(id):
+                    vain.append(child)
+        await self._withdraw(vain, forget=False)
 
     async def _carry_out_one(self, effect: Effect | _Due, tasks: trio.Nursery) -> None:
         if isinstance(effect, _Due):
@@ -303,7 +324,7 @@ class SupervisionWork:
             elif isinstance(effect.effect, Stop):
                 tasks.start_soon(self._stop_child, child)
             else:
-                await self._withdraw(child)
+                await self._withdraw([child, *self._forgotten()])
         elif isinstance(effect, TryAgain):
             tasks.start_soon(self._try_again, effect)
         elif isinstance(effect, Ready):
@@ -313,25 +334,68 @@ class SupervisionWork:
             await self._end(effect.reason)
             tasks.cancel_scope.cancel()
 
+    def _forgotten(self) -> Iterator[Child]:
+        """Those that come next in the queue and are forgotten as well: a transaction takes many."""
+        while self._queue and isinstance(self._queue[0], _Due) and isinstance(self._queue[0].effect, Forgotten):
+            yield self._queue[0].child
+            self._queue.popleft()
+
     async def _end(self, reason: ExitReason) -> None:
         """Nothing runs any more that was started here. What was to be adopted, and did not come to it, does not outlive this."""
         self._exit = reason
         for child in reversed(tuple(self._children)):
             if child.adopted is not None:
                 await self._stop_at(child, child.adopted, ExitReason("parent stopped", f"by {self._name}"))
-            await self._withdraw(child)
+        children = list(self._children)
+        # Also of those that keep their promises: whoever decides that this is not restarted knows nothing of how they ended.
+        await self._tell(children)
+        if await self._is_restarted():
+            # Calls to those that it will begin with again wait for that. Whoever decides that it does not withdraws them.
+            children = [child for child in children if child.added]
+            await self._withdraw(children)
+        else:
+            await self._withdraw(children, last=True)
         self._ready.set()
         self._over.set()
 
-    async def _withdraw(self, child: Child, *, forget: bool = True) -> None:
-        """Take back what the store knows of the child; but for its spec, unless it is to be forgotten."""
-        if child.promise == "none" and not child.added:
-            return
-        child.promise = "none"
+    async def _is_restarted(self) -> bool:
+        """True if somebody will start this supervisor again, as far as anybody knows."""
+        if not self._lasting:
+            return False
         try:
-            await self._operations.withdraw(child.name, self._address, child.spec.id if child.added and forget else None)
+            return await self._operations.is_promised(self._name)
+        except StoreError:
+            return True
+
+    async def _withdraw(self, children: Sequence[Child], *, forget: bool = True, last: bool = False) -> None:
+        """Take back what the store knows of these children; but for their specs, unless they are to be forgotten. See `Operations`."""
+        concerned = [child for child in children if child.promise != "none" or child.added]
+        for child in concerned:
+            child.promise = "none"
+        names = [child.name for child in concerned]
+        forgotten = [child.spec.id for child in concerned if child.added] if forget else []
+        if not names and not (last and self._lasting):
+            return
+        if self._exit is None:
+            await self._tell(concerned)
+        try:
+            await self._operations.withdraw(self._address, names, forgotten, last=last)
         except StoreError as error:
-            logger.warning("%s could not take back what it promised of %s: %s", self._name, child.name, error)
+            logger.warning("%s could not take back what it promised of %s: %s", self._name, ", ".join(names[:10]), error)
+
+    async def _tell(self, children: Sequence[Child]) -> None:
+        """Let those who wait for these children, and in vain perhaps, know how they failed last, or why their supervisor gave up on all."""
+        gave_up = str(self._exit) if self._exit is not None and self._exit.kind == "shutdown" else ""
+        ends: dict[str, str] = {}
+        for child in children[-MOST_TOLD:]:
+            own = str(child.last_failure) if child.last_failure is not None else ""
+            if own or gave_up:
+                ends[child.name] = f"{own}; its supervisor {self._name}: {gave_up}" if own and gave_up else own or gave_up
+        if ends:
+            try:
+                await self._operations.tell(ends)
+            except StoreError as error:
+                logger.info("%s could not tell how its children have ended: %s", self._name, error)
 
     async def _start_child(self, child: Child) -> None:
         id = child.spec.id
@@ -341,37 +405,67 @@ class SupervisionWork:
                 address = await start_somewhere(child, self._name, lambda: self._promise(child), self._operations, self._environment)
             except ActorNotNeededError as error:
                 logger.info("%s does not want to run: %s", child.name, error)
+                self._ended.add(id)
                 self._do(self._machine.ignored(id))
                 return
             except (CallError, UnderstudyError) as error:
-                self._end_of(
-                    child, ExitReason("start failed", f"{child.name}: {error}", getattr(error, "remote_traceback", "")), failed=True
-                )
+                kind: ExitKind = "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
+                self._end_of(child, ExitReason(kind, f"{child.name}: {error}", getattr(error, "remote_traceback", "")), failed=True)
                 return
             child.address = address
+            child.spec = child.spec.to_keep()
             child.latest_epoch = address.epoch
             child.started_at = self._environment.now()
             logger.info("%s runs on %s (epoch %d)", child.name, address.node, address.epoch)
             self._do(self._machine.started(id, child.started_at))
             reason = await self._operations.watch_address(address)
             if scope.cancel_called:
-                # It is being stopped, and ended before the watch did: whoever stops it tells.
+                # It is being stopped, or was lost with its node, and ended before the watch did: that is told elsewhere.
                 return
-            self._end_of(child, reason)
+            if reason.kind == "node died":
+                self._lost_with_node(address, reason)
+            else:
+                self._end_of(child, reason)
+
+    def _lost_with_node(self, at: Address, reason: ExitReason) -> None:
+        """The node there has died. What the watch of one child says of it goes for all that were there: one event."""
+        lost: list[Child] = []
+        for child in self._children:
+            if child.address is not None and (child.address.node, child.address.incarnation) == (at.node, at.incarnation):
+                lost.append(child)
+                self._report(child, child.address, reason)
+                child.address = None
+                if child.scope is not None:
+                    # It waits in its own watch, which would say the same.
+                    child.scope.cancel()
+                    child.scope = None
+        ids = [child.spec.id for child in lost]
+        self._ended.update(ids)
+        logger.warning("%s has lost %s: %s", self._name, ", ".join(ids[:10]) + ", ..." * (len(ids) > 10), reason)
+        self._do(self._machine.lost(set(ids), reason, self._environment.now()))
 
     def _end_of(self, child: Child, reason: ExitReason, *, failed: bool = False) -> None:
         """A child's actor has ended by itself, or its start has failed."""
-        id, now = child.spec.id, self._environment.now()
-        logger.warning("%s ended: %s", child.name, reason)
+        id, now, running = child.spec.id, self._environment.now(), self._machine.phase not in ("stopping", "ended")
+        node = child.address.node if child.address is not None else None
+        self._ended.add(id)
         self._report(child, child.address, reason)
+        child.last_failure = None if reason.is_normal or not reason.is_failure else reason
         child.address = None
         child.scope = None
-        self._do(self._machine.start_failed(id, reason, now) if failed else self._machine.exited(id, reason, now))
+        effects = self._machine.start_failed(id, reason, now) if failed else self._machine.exited(id, reason, now)
+        ends_supervisor = running and self._machine.phase in ("stopping", "ended")
+        level, text = told(child.name, node, reason, child.spec.restart, failed=failed, ends_supervisor=ends_supervisor)
+        logger.log(logging.INFO if child.fails and failed and not ends_supervisor else level, text)
+        child.fails = failed
+        self._do(effects)
 
     def _report(self, child: Child, address: Address | None, reason: ExitReason) -> None:
         node, epoch = (address.node, address.epoch) if address is not None else (None, None)
         at = self._environment.wall_time()
-        self._deaths.append(DeathReport(id=child.spec.id, name=child.name, node=node, epoch=epoch, reason=reason, at=at))
+        # The wall clock may have been set meanwhile; the age is not.
+        started = at - (self._environment.now() - child.started_at) if address is not None else None
+        self._deaths.append(DeathReport(id=child.spec.id, name=child.name, node=node, epoch=epoch, reason=reason, at=at, started=started))
 
     async def _promise(self, child: Child) -> None:
         """Promise the child's name, if it is to be had again and is not promised yet."""
@@ -392,6 +486,7 @@ class SupervisionWork:
         if address is not None:
             stopping = self._machine.phase == "stopping"
             await self._stop_at(child, address, ExitReason("parent stopped" if stopping else "stopped", f"by {self._name}"))
+        self._ended.add(child.spec.id)
         self._do(self._machine.stopped(child.spec.id))
 
     async def _stop_at(self, child: Child, address: Address, reason: ExitReason) -> None:
@@ -403,9 +498,10 @@ class SupervisionWork:
             except (CallError, UnderstudyError) as error:
                 logger.info("%s could not be asked to stop: %s", child.name, error)
             else:
-                if ended is not None and not ended.is_normal and ended.kind != "killed":
+                if ended is not None and not ended.is_normal and (ended.kind != "killed" or shutdown != "kill"):
                     self._report(child, address, ended)
         if scope.cancelled_caught:
+            self._report(child, address, ExitReason("killed", f"{reason}; it did not stop within {shutdown} s, and is left behind"))
             logger.error(
                 "%s on %s did not stop within %s s: it is left behind, and its epoch %d with it",
                 self._path(child.spec.id),

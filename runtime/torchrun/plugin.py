@@ -28,8 +28,8 @@ from torch import distributed
 from torch.distributed.elastic import rendezvous as torchs
 
 from runtime.elastic.guarding import fence_seconds
-from runtime.elastic.rounds import own_address
 from runtime.environment import SystemEnvironment
+from runtime.links.interfaces import own_address
 from runtime.rendezvous import errors
 from runtime.rendezvous.interface import KeyValueStore
 from runtime.rendezvous.parameters import AgentSettings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import attrs
 import trio
 
@@ -11,6 +13,7 @@ from actors.supervision import ExitReason
 from actors.watching import Ended
 from runtime.hosting.cell import Cell, Job
 from runtime.hosting.host import Host
+from runtime.user_errors import guarded
 from runtime.watching.tables import Actor, Standing
 
 
@@ -30,11 +33,12 @@ class Notices:
         cell = live(self._host, one.watcher) if one.watcher is not None else None
         if cell is None or cell.ended is not None:
             return
-        if one.is_link and not cell.instance.handles_exits:
-            if not notice.reason.is_normal:
+        if one.is_link and not guarded(lambda: bool(cell.instance.handles_exits), lambda failure: False):
+            if notice.reason.is_passed_on:
                 self._end(cell, notice)
             return
-        definition = MethodDefinition(name="on_ended", function=type(cell.instance).on_ended)
+        on_ended = type(cell.instance).on_ended
+        definition = MethodDefinition(name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended))
         job = Job(cell, definition, (notice,), {}, self, None, one.number, float("inf"))
         self._queued[one.number] = job
         # Whatever the mailbox's limit is: the actor has asked for each of them.
@@ -56,7 +60,7 @@ class Notices:
     def raised(self, job: Job, error: BaseException) -> None:
         """See `Sink.raised`: nobody else would learn of it."""
         self._queued.pop(job.number, None)
-        if not isinstance(error, SystemExit):
+        if not issubclass(type(error), SystemExit):
             # That one ends the actor by itself.
             self._host.crash(job.cell, error)
 

@@ -21,6 +21,10 @@ Actor = tuple[str, int]
 """Name and epoch."""
 
 
+MOST_ASKERS = 4096
+"""Nodes that may want to know of the end of one actor: more than a cluster has."""
+
+
 @attrs.frozen
 class Target:
     """One epoch of an actor, where it runs; `registered` if its name may get a later epoch.
@@ -70,6 +74,10 @@ class Watches:
 
     def __contains__(self, number: int) -> bool:
         return number in self._standing
+
+    def count_of(self, watcher: Actor) -> int:
+        """How many watches and links an actor has."""
+        return len(self._by_watcher.get(watcher, ()))
 
     def is_wanted(self, target: Target) -> bool:
         """True if anybody watches it."""
@@ -149,9 +157,13 @@ class Watched:
     def __len__(self) -> int:
         return sum(map(len, self._wanted.values()))
 
-    def ask(self, actor: Actor, asker: Node, serial: int) -> None:
-        """A node wants to know; asking again counts once, with the latest serial."""
-        self._wanted.setdefault(actor, {})[asker] = serial
+    def ask(self, actor: Actor, asker: Node, serial: int) -> bool:
+        """A node wants to know; asking again counts once, with the latest serial. False if `MOST_ASKERS` others want to know already."""
+        askers = self._wanted.setdefault(actor, {})
+        if len(askers) >= MOST_ASKERS and asker not in askers:
+            return False
+        askers[asker] = serial
+        return True
 
     def take_back(self, actor: Actor, asker: Node, serial: int) -> None:
         """It does not want to any more, unless it has asked again since."""

@@ -13,7 +13,7 @@ from functools import partial
 import attrs
 import trio
 
-from actors.errors import CallError, NotExecutedError, StoreError
+from actors.errors import CallError, MailboxFullError, NotExecutedError, StoreError
 from actors.handle import Handle
 from actors.method import Address
 from actors.supervision import ExitReason
@@ -35,6 +35,9 @@ PROMISE_SECONDS = 2.0
 GIVE_UP_SECONDS = 1.0
 """How long a link that was cancelled may take to undo its far side."""
 
+MOST_LINKS = 20_000
+"""Links that actors of other nodes may tie to one actor here; each costs a table entry, and a task until it stands."""
+
 logger = logging.getLogger("understudy.watching")
 
 
@@ -51,6 +54,7 @@ class Watching:
     """That of one node; see `runtime.hosting.extensions.Extension`, and `runtime.watching.service.Desk`."""
 
     def __init__(self, station: Station, members: Members, names: Names, nursery: trio.Nursery) -> None:
+        self._station = station
         self._host = station.host
         self._names = names
         self._nursery = nursery
@@ -171,7 +175,8 @@ class Watching:
         """See `WatchingService.ask`."""
         cell = live(self._host, (name, epoch))
         if cell is not None:
-            self._watched.ask(_actor(cell), asker, serial)
+            if not self._watched.ask(_actor(cell), asker, serial):
+                raise MailboxFullError(f"too many nodes wait for the end of {name} on {self._here[0]} already")
             return None
         ended = self._host.remembered(name, epoch)
         if ended is not None and before:
@@ -192,6 +197,8 @@ class Watching:
         cell = live(self._host, (name, epoch))
         if cell is not None and cell.ended is None:
             target = Target.of(linker)
+            if self._watches.count_of(_actor(cell)) >= MOST_LINKS:
+                raise MailboxFullError(f"{name} on {self._here[0]} is linked to {MOST_LINKS} actors already, its limit")
             if self._watches.add_link(_actor(cell), target) is not None:
                 # It was there when it asked for the link.
                 self._begin(target, None, before=True)
@@ -213,14 +220,17 @@ class Watching:
             await trio.lowlevel.checkpoint()
             return Target.of(address), None
         cell = self._host.cells.get(address.name)
-        if cell is not None and cell.leased and not cell.paused and cell.ended is None:
+        here = cell is not None and cell.leased and not cell.paused and cell.ended is None
+        if cell is not None and here and self._station.fits(address, cell.address):
             await trio.lowlevel.checkpoint()
             return Target.of(cell.address), None
-        found = await self._names.find(address.name)
-        if found is None:
+        with self._station.lifetime.asking(f"{address.name} could not be looked up, and is not watched"):
+            found = await self._names.find(address.name)
+        if found is None or not self._station.fits(address, found):
             self._serial += 1
             absent = attrs.evolve(Target.of(address), absent=self._serial)
-            return absent, ExitReason("no such actor", f"nobody in the cluster is called {address.name!r}")
+            what = f"{address.name!r} is of class {found.class_path} now" if found is not None else f"no actor is called {address.name!r}"
+            return absent, ExitReason("no such actor", what)
         return Target.of(found), None
 
     def _begin(self, target: Target, missing: ExitReason | None, *, before: bool = False) -> None:

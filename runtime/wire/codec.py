@@ -2,7 +2,8 @@
 
 CBOR (RFC 8949) by cbor2, within bounds: only complete items, only definite lengths, only tags of our own and large integers, keys whose
 hashes nobody can make collide, a limit on depth, and nothing after the item. Types beyond CBOR's travel under tags (`values`); classes
-are found again by import path and accepted only if they carry the mark of `@message`, or are enums: bytes never name code to run.
+are found again by import path, in modules that are imported already, and accepted only if they carry the mark of `@message`, or are
+enums: bytes never name code to run.
 
 Promises: what decodes equals what was encoded, in value and in type, with nothing shared with it; what cannot keep that promise is
 refused when it is encoded. Any bytes at all decode to a value, a DecodeError or a ProtocolError.
@@ -14,7 +15,6 @@ peers cannot guess: one comparison then says that the first ended where it shoul
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
@@ -22,10 +22,25 @@ import attrs
 from cbor2 import CBORTag, dumps, loads
 
 from actors.errors import DecodeError, EncodeError, ProtocolError
+from runtime.user_errors import is_interrupt, summary_of, text_of
+from runtime.wire import classes
 from runtime.wire.frames import Buffer, Outgoing
 from runtime.wire.readers import ContentReader, content_readers, segment_readers
 from runtime.wire.segments import Segment
-from runtime.wire.values import ARGUMENTS, OWN_TAGS, SCALARS, SPILLED, Extension, PlainWriter, UnsendableError, steps_for
+from runtime.wire.values import (
+    ARGUMENTS,
+    ARRAY,
+    MESSAGE,
+    OWN_TAGS,
+    SCALARS,
+    SEGMENT,
+    SPILLED,
+    TUPLE,
+    Extension,
+    PlainWriter,
+    UnsendableError,
+    steps_for,
+)
 
 __all__ = ["Codec", "Extension"]
 
@@ -169,13 +184,13 @@ class Codec:
         codec._steps[kind] = refuse
         return codec
 
-    def encodable(self, value: object) -> bool:
-        """Whether `encode` takes `value`."""
+    def size_of(self, value: object) -> int | None:
+        """How many bytes `value` takes; None if `encode` refuses it."""
+        segments: list[Buffer] = []
         try:
-            self.encode(value, [])
+            return len(self.encode(value, segments)) + sum(map(len, segments))
         except EncodeError:
-            return False
-        return True
+            return None
 
     def peek_number(self, control: bytes) -> int:
         """The number with which the array of a call, reply or error begins, when the rest cannot be decoded. Raises ProtocolError."""
@@ -186,11 +201,40 @@ class Codec:
                 return int.from_bytes(control[2:10], "big")
         raise ProtocolError("a control part that does not begin with a number")
 
+    def skim(self, control: bytes, segments: Sequence[Segment], see: Callable[[str, object], None]) -> object:
+        """Lists, maps, texts and numbers of a control part; what is tagged is the content of its tag, and nothing is built of it.
+
+        `see` is called with the path and the fields of each message in it. Raises ProtocolError.
+        """
+
+        def message(content: Any) -> object:
+            if type(content) is list and len(content) > 1 and type(content[0]) is str:
+                see(content[0], content[1])
+            return None
+
+        def spilled(index: object) -> object:
+            if type(index) is not int or not 0 <= index < len(segments) or len(segments[index]) > self._max_payload:
+                raise ProtocolError("an encoded value that is not there, or too large")
+            return self._load(bytes(segments[index]), inner)
+
+        inner: dict[int, _Callback] = {tag: _callback(lambda content: None) for tag in self._readers} | {
+            tag: self._readers[tag] for tag in REFUSED_TAGS
+        }
+        inner |= {
+            SEGMENT: inner[MESSAGE],
+            ARRAY: inner[MESSAGE],
+            SPILLED: _callback(_refuser(SPILLED)),
+            ARGUMENTS: _callback(lambda content: content),
+            TUPLE: _callback(lambda content: content),
+            MESSAGE: _callback(message),
+        }
+        return self._load(control, inner | {SPILLED: _callback(spilled)})
+
     def find_class(self, path: str) -> type:
-        """The class at `module:qualified.name`, imported if need be, or DecodeError. Whether it may be used is for the caller to check."""
+        """The class at `module:qualified.name`, of a module that is imported already, or DecodeError. See `classes.find_class`."""
         found = self._classes.get(path)
         if found is None:
-            found = self._classes[path] = _import_class(path)
+            found = self._classes[path] = classes.find_class(path)
         return found
 
     def _encode(self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str) -> bytes:
@@ -214,6 +258,10 @@ class Codec:
         except UnsendableError as error:
             place = path + "".join(reversed(error.steps))
             raise EncodeError(f"{place} {error.text}", path=place) from None
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint: user code that runs in a walk (a property, a time zone) has raised
+            if is_interrupt(error):
+                raise
+            raise EncodeError(f"{path} cannot be sent: looking at it raised {summary_of(error)}", path=path) from error  # noqa: ASYNC104
 
     def _bounded(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
         """`encoded` itself while it is small; else a reference to it, now the last segment."""
@@ -240,8 +288,10 @@ class Codec:
                 tag_hook=_refuse_tag,
             )
         # Whatever bytes can provoke in a decoder is the peer's fault, and must not end more than its connection.
-        except Exception as error:
-            _raise_cause(error)
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            if is_interrupt(error):
+                raise
+            _raise_cause(error)  # noqa: ASYNC104
         value, sentinel = cast("list[object]", pair)
         # Its type first: what else may stand there can have an equality of its own (an array has).
         if type(sentinel) is not bytes or sentinel != self._sentinel:
@@ -309,28 +359,7 @@ def _raise_cause(error: BaseException) -> NoReturn:
     """What a callback of ours raised inside cbor2, or a ProtocolError for all else."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, DecodeError | ProtocolError) or not isinstance(cause, Exception):
+        if issubclass(type(cause), DecodeError | ProtocolError):
             raise cause
         cause = cause.__cause__
-    raise ProtocolError(f"a control part that cannot be decoded: {error}") from error
-
-
-def _import_class(path: str) -> type:
-    module_name, colon, qualified = path.partition(":")
-    if not (module_name and colon and qualified) or "<locals>" in path:
-        raise DecodeError(f"{path!r} is not the import path of a class (module:Name, not inside a function)")
-    try:
-        found: object = importlib.import_module(module_name)
-        for name in qualified.split("."):
-            found = getattr(found, name)
-            if not isinstance(found, type):
-                raise TypeError(f"{name} is not a class")
-    # Importing runs the module, which may raise anything.
-    except Exception as error:
-        advice = (
-            "classes of the main script have no place that others can import; move it into a module"
-            if module_name == "__main__"
-            else "start this node with the same code as its peers (same version, same PYTHONPATH)"
-        )
-        raise DecodeError(f"{path} cannot be imported here ({type(error).__name__}: {error}); {advice}") from error
-    return cast("type", found)
+    raise ProtocolError(f"a control part that cannot be decoded: {text_of(error)}") from None

@@ -11,6 +11,11 @@ import attrs
 
 Role = Literal["node", "client"]
 
+VERSIONS: Final = (2, 2)
+"""The lowest and the highest version of the protocol that this code speaks. 2: offers name links rather than sessions, see
+`runtime.links.settling`; two ends of which one draws names of sessions could not settle crossed dials.
+"""
+
 MAX_NAME: Final = 255
 MAX_ADDRESSES: Final = 16
 MAX_FEATURES: Final = 64
@@ -106,7 +111,7 @@ class Introduction:
 
     cluster: str
     peer: Peer
-    versions: tuple[int, int] = (1, 1)
+    versions: tuple[int, int] = VERSIONS
 
     def __attrs_post_init__(self) -> None:
         check_text(self.cluster, "a cluster's name")

@@ -18,6 +18,8 @@ from zoneinfo import ZoneInfo
 
 from actors.errors import DecodeError, ProtocolError
 from actors.messages import MessageType, message_type
+from runtime.user_errors import is_interrupt, summary_of
+from runtime.wire.exceptions import build
 from runtime.wire.frames import Buffer
 from runtime.wire.segments import ReceivedSegment, Segment, writable
 from runtime.wire.values import (
@@ -97,10 +99,18 @@ def _text(content: Any) -> str:
 
 def _distinct(keys: Collection[object]) -> Collection[object]:
     """`keys`, if a dict or set of them is built in linear time and keeps each of them."""
-    hashes = len(set(map(hash, keys)))
+    try:
+        hashes = len(set(map(hash, keys)))
+        different = len(set(keys)) if len(keys) - hashes <= MAX_COLLISIONS else 0
+    except BaseException as error:  # noqa: ASYNC103  no checkpoint: keys may be messages, whose `__hash__` and `__eq__` are user code
+        if is_interrupt(error):
+            raise
+        if all(message_type(type(key)) is None for key in keys):
+            raise  # noqa: ASYNC104  a list, or what else no peer of ours sends as a key
+        raise DecodeError(f"a key cannot be used as one here: its hash, or a comparison, raised {summary_of(error)}") from None  # noqa: ASYNC104
     if len(keys) - hashes > MAX_COLLISIONS:
         raise ProtocolError(f"{len(keys)} keys with only {hashes} hashes")
-    if len(set(keys)) != len(keys):
+    if different != len(keys):
         raise ProtocolError("a key that occurs twice")
     return keys
 
@@ -162,22 +172,24 @@ def _enum(content: Any, find_class: Callable[[str], type]) -> Enum:
 
 
 def _message(content: Any, find_class: Callable[[str], type]) -> object:
-    path, fields = _list(content)
+    path, fields, *more = _list(content)
     cls = find_class(_text(path))
     mark = message_type(cls)
     if mark is None:
         raise DecodeError(f"{path} is not marked with @message here, so nothing of it is built from bytes")
+    args: list[object] = _list(fields) if mark.is_exception else []
+    if not mark.is_exception and type(fields) is not dict:
+        raise ProtocolError("a message whose fields are not a map")
+    set_besides, notes = _besides(more)
     try:
         if mark.is_exception:
-            return _exception(cast("type[BaseException]", cls), _list(fields))
-        if type(fields) is not dict:
-            raise ProtocolError("a message whose fields are not a map")
-        return _instance(cls, mark, fields)
-    except (DecodeError, ProtocolError):
-        raise
-    # The class's own constructor and validators run here.
-    except Exception as error:
-        raise DecodeError(f"{path} could not be built from what was sent ({type(error).__name__}: {error})") from error
+            return build(cast("type[BaseException]", cls), tuple(args), set_besides, notes)
+        # The class's own constructor and validators run here.
+        return _instance(cls, mark, cast("dict[object, object]", fields))
+    except BaseException as error:  # noqa: ASYNC103  no checkpoint
+        if is_interrupt(error):
+            raise
+        raise DecodeError(f"{path} could not be built from what was sent ({summary_of(error)})") from None  # noqa: ASYNC104
 
 
 def _instance(cls: type, mark: MessageType, fields: dict[object, object]) -> object:
@@ -185,14 +197,12 @@ def _instance(cls: type, mark: MessageType, fields: dict[object, object]) -> obj
     return cls(**{argument: fields[argument] for _, argument in mark.fields if argument in fields})
 
 
-def _exception(cls: type[BaseException], args: list[object]) -> object:
-    try:
-        error = cls(*args)
-    except TypeError:
-        # Not every constructor takes its own args back (they may be computed).
-        error = cls.__new__(cls, *args)
-    error.args = tuple(args)
-    return error
+def _besides(more: list[Any]) -> tuple[dict[str, object], list[str]]:
+    """What an exception has besides its args: its fields and notes."""
+    fields, notes = more[:2] if len(more) > 1 else ({}, [])
+    if type(fields) is not dict or not all(type(name) is str for name in fields) or any(type(note) is not str for note in _list(notes)):
+        raise ProtocolError("an exception whose fields are not a map, or whose notes are not texts")
+    return fields, notes
 
 
 def _numpy_scalar(content: Any) -> object:

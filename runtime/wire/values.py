@@ -23,6 +23,7 @@ import attrs
 from cbor2 import CBORTag
 
 from actors.messages import import_path, message_type
+from runtime.wire.exceptions import args_of, fields_of, notes_of
 from runtime.wire.frames import Buffer
 
 if TYPE_CHECKING:
@@ -199,9 +200,11 @@ def _message_step(path: str, fields: tuple[tuple[str, str], ...]) -> Step:
 def _exception_step(path: str) -> Step:
     def step(writer: PlainWriter, value: BaseException, depth: int) -> object:
         try:
-            return CBORTag(MESSAGE, [path, writer.write_all(list(value.args), depth)])
+            args = writer.write_all(list(args_of(value)), depth)
         except UnsendableError as error:
             raise error.at(".args") from None
+        fields, notes = writer.write_fields(fields_of(value), depth), notes_of(value)
+        return CBORTag(MESSAGE, [path, args, fields, notes] if fields or notes else [path, args])
 
     return step
 

@@ -11,7 +11,7 @@ import attrs
 from actors.adoption import adopted
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.restarts import RestartMachine
-from actors.supervision import Answer, ChildView, Effect, Exit, ExitReason, Forgotten, Start, Stop
+from actors.supervision import Answer, ChildView, Effect, Exit, ExitReason, Forgotten, Start, Stop, TryAgain
 from tests.actors.trees import ROOT, Happening, Plan, Request, id_of, is_adrift, parent_of
 
 RAISED = ExitReason("raised")
@@ -35,6 +35,8 @@ class Acting:
     alone: set[str] = attrs.Factory(set)
     """Those whose stop was called for while the supervisor itself was not to stop."""
     restarts: list[int] = attrs.Factory(list)
+    alarms: dict[str, float] = attrs.Factory(dict)
+    """When to try again to restart which child."""
 
     @property
     def deciding(self) -> Any:
@@ -70,19 +72,41 @@ class DrivenTree:
         self.fates = {path: [word, times] for path, word, times in happening.fates}
         for each in self.living.values():
             each.disturbed = False
-        if happening.number == 1:
+        if ROOT not in self.living and ROOT not in self.gave_up:
             self.told.add("")
         self.lose(happening)
+        for path in sorted(self.living):
+            self.ring(self.living[path])
         for request in happening.requests:
             self.ask(request)
         while self.told:
             self.act(random.choice(sorted(self.told)))
-        while adrift := [path for path in self.orphans if parent_of(path) not in self.living]:
+        while adrift := [path for path in self.orphans if not self.will_live(parent_of(path))]:
             self.end(adrift[0])
             self.orphans.discard(adrift[0])
             self.seen.add("orphan stopped")
-        # Who has not been started again by now has been forgotten, and what it was given with it.
-        self.book.clear()
+        if self.orphans:
+            self.seen.add("orphans wait")
+        # Who will not be started again has been forgotten, and what it was given with it.
+        self.book = {path: plans for path, plans in self.book.items() if path not in self.living and self.will_live(path)}
+
+    def will_live(self, path: str) -> bool:
+        """It lives, or whoever supervises it will start it again, or would if it was there."""
+        if path in self.living or path == ROOT:
+            return path not in self.gave_up
+        supervisor = self.living.get(parent_of(path))
+        if supervisor is None:
+            return self.will_live(parent_of(path))
+        view = supervisor.view(id_of(path))
+        return view is not None and view.state == "restarting"
+
+    def ring(self, supervisor: Acting) -> None:
+        """It is time to try again."""
+        now = self.happening.now
+        for id in sorted(id for id, at in supervisor.alarms.items() if at <= now):
+            del supervisor.alarms[id]
+            self.take(supervisor, supervisor.deciding.try_again(id, now))
+            self.told.add(supervisor.path)
 
     def lose(self, happening: Happening) -> None:
         """Some end, all at once; then those supervisors are told that have not ended with them."""
@@ -97,8 +121,24 @@ class DrivenTree:
             views = each.machine.children()
             self.book[each.path] = [each.plan_of(view.rule) for view in views if view.rule.id not in first]
             self.orphans.update(path for view in views if (path := f"{each.path}/{view.rule.id}") in self.living)
+        deaths: dict[str, list[str]] = {}
         for each, reason in lost:
-            self.tell(each.path, reason)
+            if reason.kind != "node died":
+                self.tell(each.path, reason)
+            elif each.path in self.orphans:
+                self.orphans.discard(each.path)
+            else:
+                deaths.setdefault(parent_of(each.path), []).append(id_of(each.path))
+        for path, ids in deaths.items():
+            supervisor = self.living.get(path)
+            if supervisor is not None:
+                if len(ids) > 1:
+                    self.seen.add("children died together")
+                # The order in which they are named must not matter, nor that others are.
+                self.chance.shuffle(ids)
+                died = ExitReason("node died")
+                self.take(supervisor, supervisor.deciding.lost(["stranger", *ids], died, happening.now))
+                self.told.add(path)
 
     def tell(self, path: str, reason: ExitReason) -> None:
         """A child has ended: its supervisor hears of it, if there is one."""
@@ -129,7 +169,7 @@ class DrivenTree:
     def act(self, path: str) -> None:
         self.told.discard(path)
         if path == "":
-            if self.begin(ROOT, self.plan) == "failed":
+            if self.begin(ROOT, self.plan) in ("failed", "ignored"):
                 self.gave_up.append(ROOT)
                 self.seen.add("root did not start")
             return
@@ -166,6 +206,10 @@ class DrivenTree:
                     assert self.unanswered.pop(effect.request) == supervisor.path, "answered twice, or by another"
                     self.replies[effect.request] = effect.reply
                     self.seen.add(f"answer: {effect.reply}")
+            elif isinstance(effect, TryAgain):
+                assert effect.at > self.happening.now
+                supervisor.alarms[effect.id] = effect.at
+                self.seen.add("restart waits")
             elif not isinstance(effect, Forgotten):
                 supervisor.queue.append(effect)
                 if isinstance(effect, Stop) and supervisor.machine is not None and supervisor.machine.phase == "running":
@@ -213,7 +257,7 @@ class DrivenTree:
             self.take(supervisor, machine.ignored(id))
         else:
             report = self.chance.choice((machine.start_failed, machine.exited))
-            self.take(supervisor, report(id, ExitReason("start failed"), now))
+            self.take(supervisor, report(id, ExitReason("not placed" if outcome == "unplaced" else "start failed"), now))
 
     def carry_out_stop(self, supervisor: Acting, id: str) -> None:
         machine, path = supervisor.deciding, f"{supervisor.path}/{id}"
@@ -250,13 +294,15 @@ class DrivenTree:
     # Starting and stopping
 
     def begin(self, path: str, plan: Plan) -> str:
+        if self.happening.store_away:
+            return "unplaced"
         if path in self.orphans:
             self.orphans.discard(path)
             self.seen.add("adopted")
             return "ok"
         assert path not in self.living, f"{path} is started a second time"
         fate = self.fates.get(path)
-        if not plan.strategy and fate and fate[1]:
+        if fate and fate[1] and (fate[0] == "unplaced" or not plan.strategy):
             fate[1] -= 1
             return str(fate[0])
         each = self.living[path] = Acting(path, plan, self.happening.node_of(path))
@@ -278,7 +324,9 @@ class DrivenTree:
             self.take(each, machine.start(self.happening.now))
         each.machine = machine
         self.run(each)
-        return "failed" if each.exit is not None else "ok"
+        if each.exit is None:
+            return "ok"
+        return "unplaced" if each.exit.kind == "not placed" else "failed"
 
     def adopt(self, supervisor: Acting) -> None:
         """Stop those that outlived the predecessor and cannot be kept; the others wait for their start."""
@@ -312,9 +360,9 @@ class DrivenTree:
 
     def check(self) -> None:
         """What must be so whenever everything has settled."""
-        assert not self.orphans
+        assert all(parent_of(path) not in self.living and self.will_live(parent_of(path)) for path in self.orphans)
         for path, each in self.living.items():
-            assert path == ROOT or parent_of(path) in self.living, f"{path} outlived its supervisor"
+            assert path == ROOT or parent_of(path) in self.living or path in self.orphans, f"{path} outlived its supervisor"
             if each.machine is not None:
                 running = {f"{path}/{view.rule.id}" for view in each.machine.children() if view.state == "running"}
                 assert running == {other for other in self.living if parent_of(other) == path}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import combinations
 from typing import Any
 
 import attrs
@@ -37,36 +38,46 @@ class Model:
 
     def life(self, rule: ChildRule, request: object) -> Life:
         """A child from its first start until nobody starts it any more."""
-        failures, asked = 0, [request]
+        failures = losses = since = 0
+        asked = [] if request is None else [request]
+        begun = False
         while True:
             self.wanted.append(("start", rule.id))
-            what, detail = yield "starting" if asked else "restarting"
+            what, detail = yield "restarting" if begun else "starting"
             if what == "stop":
                 word = "supervisor stopped" if self.reason else "start failed"
                 self.wanted += [("answer", each, word) for each in asked]
                 return (yield from self.stop(rule, detail))
-            if what == "ignored" or (what in ("failed", "exit") and asked):
+            unknown = not begun and (asked or what != "unplaced")
+            if what == "ignored" or (what in ("failed", "unplaced", "exit") and unknown):
                 word = "ignored" if what == "ignored" else "start failed"
                 self.wanted += [("answer", each, word) for each in asked]
                 return
             if what == "ok":
                 self.wanted += [("answer", each, "started") for each in asked]
-                asked = []
+                asked, begun, since = [], True, self.now
                 what, detail = yield "running"
                 if what == "stop":
                     return (yield from self.stop(rule, detail))
                 if rule.restart == "temporary" or (rule.restart == "transient" and detail in NORMAL):
                     return
-            if detail == "node left" and what == "exit":
-                continue
-            failures += 1
-            self.times.append(self.now)
-            if sum(self.now - time <= self.period for time in self.times) > self.intensity:
-                self.wanted.append(("give up",))
-                return
-            if self.delay:
-                due = self.now + self.delay * 2 ** (failures - 1)
-                self.wanted.append(("try again", rule.id, due))
+                if self.now - since >= 60:
+                    losses = 0
+            begun, delay = True, 0.0
+            if what == "unplaced" or detail == "node died":
+                # Nothing is said of the child: at once after a first death, then after 0.1, 0.2, 0.4 ... seconds.
+                losses += 1
+                delay = 0.0 if losses == 1 and what == "exit" else min(0.1 * 2 ** max(losses - 2, 0), 5)
+            elif detail != "node left":
+                failures += 1
+                self.times.append(self.now)
+                if sum(self.now - time <= self.period for time in self.times) > self.intensity:
+                    self.wanted.append(("give up",))
+                    return
+                delay = self.delay * 2 ** (failures - 1)
+            if delay:
+                due = self.now + delay
+                self.wanted.append(("try again", rule.id, round(float(due), 6)))
                 while what != "due" or detail < due:
                     what, detail = yield "waiting"
                     if what == "stop":
@@ -109,7 +120,8 @@ class Model:
 
     # What a supervisor is told and asked
 
-    def add(self, rule: ChildRule, request: int) -> None:
+    def add(self, rule: ChildRule, request: int | None) -> None:
+        """`request`: None for a child that is taken over from an earlier supervisor."""
         if self.reason:
             self.wanted.append(("answer", request, "supervisor stopped"))
         elif rule.id in self.lives:
@@ -136,6 +148,8 @@ class Step:
     kind: str
     rule: ChildRule
     later: int
+    lost: tuple[str, ...] = ()
+    """The children that a node which dies takes with it."""
 
 
 class Pair:
@@ -173,6 +187,14 @@ class Pair:
         elif kind == "failed":
             reason = ExitReason("start failed")
             self.same(machine.start_failed(id, reason, now), lambda: self.tell(id, "failed", None, "starting", "restarting", "stopping"))
+        elif kind == "unplaced":
+            reason = ExitReason("not placed")
+            self.same(machine.start_failed(id, reason, now), lambda: self.tell(id, "unplaced", None, "starting", "restarting", "stopping"))
+        elif kind == "take over":
+            if id not in model.lives and not model.reason:
+                self.same(machine.add(step.rule, None), lambda: model.add(step.rule, None))
+        elif step.lost:
+            self.same(machine.lost(step.lost, ExitReason("node died"), now), lambda: self.lose(step.lost))
         elif kind == "stopped":
             self.same(machine.stopped(id), lambda: self.tell(id, "stopped", None, "stopping"))
         elif kind != "time":
@@ -185,6 +207,11 @@ class Pair:
         """Tell the model, if its child is doing what this can happen to."""
         if self.model.doing.get(id) in doing:
             self.model.send(id, what, detail)
+
+    def lose(self, ids: Sequence[str]) -> None:
+        """Tell the model of a node that has died: each that runs learns of it for itself."""
+        for id in ids:
+            self.tell(id, "exit", "node died", "running")
 
     def same(self, effects: Sequence[object], model: Callable[[], None]) -> None:
         model()
@@ -206,11 +233,12 @@ class Pair:
                 return ("forgotten", id)
             case Answer(request, reply, _):
                 assert request not in self.answered, "answered twice"
-                self.answered.add(request)
+                if request is not None:
+                    self.answered.add(request)
                 return ("answer", request, reply)
             case TryAgain(id, at):
                 self.due.append((id, at))
-                return ("try again", id, int(at))
+                return ("try again", id, round(float(at), 6))
             case Exit(reason):
                 return ("exit", reason.kind)
         raise AssertionError(f"unexpected: {effect}")
@@ -221,13 +249,15 @@ KINDS = (
     *("ok",) * 8,
     *("raised",) * 4,
     *("stopped",) * 3,
-    *("terminate", "normal", "node left", "failed", "time") * 2,
+    *("terminate", "normal", "node left", "failed", "unplaced", "time", "take over") * 2,
     "ignored",
     "restart",
     "delete",
 )
 RULES = [ChildRule(id, restart=restart) for id in IDS for restart in ("permanent", "permanent", "transient", "temporary")]
 STEPS = [Step(kind, rule, later) for kind in KINDS for rule in RULES for later in (0, 0, 1, 3)]
+STEPS += [Step("node died", RULES[0], later, ids) for count in (1, 2, 3, 4) for ids in combinations(IDS, count) for later in (0, 1, 3) * 3]
+STEPS += [Step("time", RULES[0], 70)] * 5
 STEPS += [Step("stop", RULES[0], 0)] * (len(STEPS) // 60)
 
 
@@ -238,7 +268,7 @@ STEPS += [Step("stop", RULES[0], 0)] * (len(STEPS) // 60)
     st.integers(1, 10),
     st.sampled_from([None, None, 0, 2, 3]),
     st.sampled_from([0, 0, 1, 2]),
-    st.lists(st.sampled_from(STEPS), max_size=60),
+    st.lists(st.sampled_from(STEPS), max_size=60) | st.lists(st.sampled_from(STEPS), min_size=25, max_size=60),
 )
 def test_children_that_come_and_go_live_as_in_the_model_whatever_happens_in_whatever_order(
     intensity: int, period: int, most: int | None, delay: int, steps: list[Step]

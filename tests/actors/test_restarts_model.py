@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 import attrs
@@ -19,6 +20,7 @@ EXAMPLES = max(1_000, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
 
 RAISED = ExitReason("raised")
+UNPLACED = ExitReason("not placed")
 
 Script = tuple[dict[str, Any], list["Event"], list["Step"]]
 """A supervisor, what happens to it while it is idle, and how its operations go, one after another."""
@@ -29,12 +31,16 @@ Traced = tuple[str, str, float]
 
 @attrs.frozen
 class Event:
-    """Something that happens to a supervisor. `kind`: how a child exits, what is requested, or "stop"; the world decides if it can be."""
+    """Something that happens to a supervisor. `kind`: how a child exits, what is requested, or "stop"; the world decides if it can be.
+
+    `lost`: the children that a node which dies takes with it.
+    """
 
     kind: str
     id: str
     rule: ChildRule
     later: int
+    lost: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -69,13 +75,20 @@ class Driven:
     def exit(self, id: str, kind: Any) -> None:
         self.take(self.machine.exited(id, ExitReason(kind), self.world.now))
 
+    def lose(self, ids: Sequence[str], kind: Any) -> None:
+        self.take(self.machine.lost(ids, ExitReason(kind), self.world.now))
+
+    def due(self, id: str) -> None:
+        self.take(self.machine.try_again(id, self.world.now))
+
     def request(self, number: int, kind: str, rule: ChildRule) -> None:
         self.take(self.machine.add(rule, number) if kind == "add" else getattr(self.machine, kind)(rule.id, number))
 
     def take(self, effects: Sequence[object]) -> None:
         for effect in effects:
-            assert not isinstance(effect, TryAgain)
-            if isinstance(effect, Answer):
+            if isinstance(effect, TryAgain):
+                self.world.wake(effect.at, effect.id)
+            elif isinstance(effect, Answer):
                 assert isinstance(effect.request, int)
                 assert effect.request not in self.replies
                 self.replies[effect.request] = effect.reply
@@ -108,7 +121,7 @@ class Driven:
             elif outcome == "ignore":
                 self.take(self.machine.ignored(id))
             else:
-                self.take(self.machine.start_failed(id, RAISED, now))
+                self.take(self.machine.start_failed(id, UNPLACED if outcome == "unplaced" else RAISED, now))
 
     def state(self) -> dict[str, str]:
         words = {"stopped": "none", "restarting": "restarting", "running": "actor"}
@@ -119,7 +132,10 @@ class Modelled(Reference):
     """The reference, with its state in words."""
 
     def state(self) -> dict[str, str]:
-        return {id: "actor" if isinstance(pid, int) else pid or "none" for id, pid in self.pids.items()}  # type: ignore[misc]
+        """Those that wait together with one that is restarting are shown as such, too."""
+        waiting = {each for id, pid in self.pids.items() if pid == "restarting" for each in self.group(id)}
+        words = {id: "restarting" if id in waiting else "none" for id in self.pids}
+        return {id: "actor" if isinstance(pid, int) else words[id] for id, pid in self.pids.items()}
 
 
 class ScriptedWorld:
@@ -132,7 +148,11 @@ class ScriptedWorld:
         self.trace: list[Traced] = []
         self.requests = 0
         self.told = False
+        self.wakes: list[tuple[float, str]] = []
         self.supervisor = make(self)
+
+    def wake(self, at: float, id: str) -> None:
+        self.wakes.append((at, id))
 
     def operation(self, what: str, id: str) -> str:
         self.trace.append((what, id, self.now))
@@ -151,12 +171,23 @@ class ScriptedWorld:
 
     def happen(self, event: Event, busy_with: str | None = None) -> None:
         self.now += event.later
+        due = [each for each in self.wakes if each[0] <= self.now]
+        self.wakes = [each for each in self.wakes if each not in due]
+        for _, id in due:
+            self.supervisor.due(id)
+            if busy_with is None:
+                self.supervisor.run()
         if event.kind in REQUESTS:
             self.requests += 1
             self.supervisor.request(self.requests, event.kind, event.rule)
         elif event.kind == "stop":
             self.told = True
             self.supervisor.stop() if isinstance(self.supervisor, Driven) else setattr(self.supervisor, "told", True)
+        elif event.lost:
+            lost = [id for id in event.lost if id in self.alive and id != busy_with]
+            self.alive.difference_update(lost)
+            # Those that had ended before are named as well: that must not matter.
+            self.supervisor.lose(lost if isinstance(self.supervisor, Modelled) else event.lost, event.kind)
         elif event.id in self.alive and event.id != busy_with:
             self.alive.discard(event.id)
             self.supervisor.exit(event.id, event.kind)
@@ -179,7 +210,7 @@ class ScriptedWorld:
 
 IDS = ("a", "b", "c", "d", "e")
 RESTARTS = ("permanent", "permanent", "transient", "temporary")
-KINDS = ("raised", "node died", "normal", "shutdown")
+KINDS = ("raised", "node left", "normal", "shutdown")
 REQUESTS = ("add", "terminate", "restart", "delete")
 
 
@@ -193,8 +224,11 @@ def rules_of(automatic: str, ids: Sequence[str]) -> list[ChildRule]:
 def events_of(automatic: str) -> list[Event]:
     """Every event there can be, exits more often than requests."""
     exits = [Event(kind, id, ChildRule(id), later) for kind in KINDS for id in IDS for later in (0, 0, 1, 3)]
+    nodes = [ids for count in (1, 2, 3, 5) for ids in combinations(IDS, count)]
+    deaths = [Event("node died", "", ChildRule("a"), later, ids) for ids in nodes for later in (0, 0, 1, 3)]
+    deaths.append(Event("node died", "", ChildRule("a"), 70, IDS))
     requests = [Event(kind, rule.id, rule, later) for kind in REQUESTS for rule in rules_of(automatic, IDS) for later in (0, 1)]
-    return [*exits * 3, *requests]
+    return [*exits * 3, *deaths * 2, *requests]
 
 
 POOLS = {automatic: events_of(automatic) for automatic in ("never", "any-significant", "all-significant")}
@@ -220,7 +254,7 @@ def scripts(draw: st.DrawFn) -> Script:
     pool = POOLS[supervisor["automatic"]]
     event = st.sampled_from(pool + STOPS * (len(pool) // 80))
     meanwhile = st.lists(event, max_size=4).map(tuple)
-    outcomes = st.sampled_from(["ok", "ok", "ok", "ok", "ignore", "fail"])
+    outcomes = st.sampled_from(["ok", "ok", "ok", "ok", "ignore", "fail", "unplaced"])
     steps = st.lists(st.builds(Step, st.just(()) | meanwhile, outcomes, st.integers(0, 2)), min_size=draw(st.integers(0, 10)), max_size=20)
     start_well = [Step() for _ in supervisor["children"] if draw(st.booleans())]
     return supervisor, draw(st.lists(event, min_size=draw(st.integers(0, 8)), max_size=15)), [*start_well, *draw(steps)]
@@ -255,6 +289,7 @@ class Branch:
     def __init__(self, tree: Tree, path: str, make: Any, clock: list[float], fates: deque[str], trace: list[Traced]) -> None:
         self.tree, self.path, self.make, self.clock, self.fates, self.trace = tree, path, make, clock, fates, trace
         self.inner: dict[str, Branch] = {}
+        self.wakes: list[tuple[float, str]] = []
         self.supervisor = make(*tree.supervisor.values(), self)
 
     @property
@@ -274,22 +309,50 @@ class Branch:
         outcome: str = branch.supervisor.start()
         if outcome == "ok":
             self.inner[id] = branch
-        return outcome
+        return "unplaced" if branch.supervisor.ended == "not placed" else outcome
+
+    def wake(self, at: float, id: str) -> None:
+        self.wakes.append((at, id))
+
+    def time_passes(self) -> None:
+        """Let those try again whose time has come, the inner ones first."""
+        for id, branch in list(self.inner.items()):
+            if self.inner.get(id) is branch:
+                branch.time_passes()
+                self.react(id)
+        due = [each for each in self.wakes if each[0] <= self.now]
+        self.wakes = [each for each in self.wakes if each not in due]
+        for _, id in due:
+            self.supervisor.due(id)
+            self.supervisor.run()
+
+    def react(self, id: str) -> None:
+        """A supervisor below has decided something: perhaps to end."""
+        ended = self.inner[id].supervisor.ended
+        if ended is not None:
+            del self.inner[id]
+            self.supervisor.exit(id, ended)
+            self.supervisor.run()
 
     def crash(self, path: Sequence[str], kind: str) -> None:
         """End the leaf, or the last supervisor on the way that there is no way on from, and let every level above react."""
         id, *rest = path
-        branch = self.inner.get(id)
-        if branch is not None:
-            branch.crash(rest or ["a"], kind)
-            if branch.supervisor.ended is None:
-                return
-            del self.inner[id]
-            kind = branch.supervisor.ended
-        elif id in self.tree.inner:
-            return
-        if self.supervisor.state().get(id) == "actor":
+        if id in self.inner:
+            self.inner[id].crash(rest or ["a"], kind)
+            self.react(id)
+        elif id not in self.tree.inner and self.supervisor.state().get(id) == "actor":
             self.supervisor.exit(id, kind)
+            self.supervisor.run()
+
+    def node_dies(self, leaves: Sequence[str]) -> None:
+        """Every supervisor of the tree loses these of its leaves in one moment, and reacts: the inner ones first."""
+        for id, branch in list(self.inner.items()):
+            if self.inner.get(id) is branch:
+                branch.node_dies(leaves)
+                self.react(id)
+        lost = [id for id in leaves if id not in self.tree.inner and self.supervisor.state().get(id) == "actor"]
+        if self.supervisor.ended is None:
+            self.supervisor.lose(lost, "node died")
             self.supervisor.run()
 
     def states(self) -> dict[str, object]:
@@ -312,15 +375,18 @@ def grown(tree: Tree, make: Any, crashes: Sequence[tuple[list[str], str, int]], 
         if root.supervisor.ended:
             break
         clock[0] += later
-        root.crash(path, kind)
+        root.time_passes()
+        if not root.supervisor.ended:
+            root.node_dies(path) if kind == "node died" else root.crash(path, kind)
     ended = root.supervisor.ended
     return {"trace": root.trace, "ended": ended, "states": None if ended else root.states()}
 
 
 CRASHES = st.lists(
-    st.tuples(st.lists(st.sampled_from(IDS), min_size=3, max_size=3), st.sampled_from(KINDS), st.integers(0, 4)), max_size=20
+    st.tuples(st.lists(st.sampled_from(IDS), min_size=3, max_size=3), st.sampled_from([*KINDS, "node died"]), st.integers(0, 4)),
+    max_size=20,
 )
-FATES = st.lists(st.sampled_from([*["ok"] * 8, "ignore", "fail"]), max_size=40)
+FATES = st.lists(st.sampled_from([*["ok"] * 8, "ignore", "fail", "unplaced", "unplaced"]), max_size=40)
 
 
 @pytest.mark.slow

@@ -18,8 +18,10 @@ from actors.errors import (
     CallTimeoutError,
     MailboxFullError,
     NodeUnreachableError,
+    NotExecutedError,
     Outcome,
     RemoteError,
+    StaleEpochError,
 )
 from actors.messages import message_type
 from actors.retry import KEPT_ATTEMPTS, GiveUp, Retry, RetryBudget, RetryPolicy, RetrySchedule
@@ -406,6 +408,67 @@ def test_an_empty_budget_ends_a_calls_retries() -> None:
     for _ in range(5):
         budget.failed()
     assert schedule().failed("not executed", MailboxFullError(), 0.0, 0.5, budget) == GiveUp("budget used up")
+
+
+def test_a_death_is_one_failure_however_many_calls_it_ends() -> None:
+    budget = RetryBudget()
+    for _ in range(1_000):
+        assert isinstance(schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 7)), Retry)
+    assert budget.tokens == 9
+    for epoch in range(8, 11):
+        schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, epoch))
+    # Those who learn of an earlier one late do not count it again.
+    schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 7))
+    assert budget.tokens == 6
+    decision = schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 11))
+    assert decision == GiveUp("budget used up")
+
+
+def test_failures_that_are_no_common_one_count_each() -> None:
+    budget = RetryBudget()
+    for _ in range(4):
+        assert isinstance(schedule(idempotent=True).failed("unknown", CallTimeoutError(), 0.0, 0.5, budget), Retry)
+    assert schedule(idempotent=True).failed("unknown", CallTimeoutError(), 0.0, 0.5, budget) == GiveUp("budget used up")
+
+
+def test_what_certainly_did_not_run_is_free_also_when_the_budget_is_used_up() -> None:
+    budget = RetryBudget()
+    for _ in range(10):
+        budget.failed()
+    for error in (NodeUnreachableError(), StaleEpochError(), NotExecutedError("the store is away")):
+        assert isinstance(schedule().failed("not executed", error, 0.0, 0.5, budget), Retry)
+    assert budget.tokens == 0
+    # But for what is turned away because there is too much of it.
+    assert schedule().failed("not executed", MailboxFullError(), 0.0, 0.5, budget) == GiveUp("budget used up")
+
+
+def test_without_a_budget_only_the_policy_bounds_the_repeats() -> None:
+    calls = schedule(RetryPolicy(max_retries=50, initial_delay=0, budget=None), idempotent=True)
+    decisions = [calls.failed("unknown", CallTimeoutError(), 0.0, 0.5, None) for _ in range(51)]
+    assert decisions == [Retry(0.0)] * 50 + [GiveUp("retries used up")]
+
+
+def test_why_there_is_no_further_attempt_is_said_with_what_to_do() -> None:
+    budget = RetryBudget(tokens=4)
+    calls = schedule(RetryPolicy(max_retries=5), idempotent=True)
+    for _ in range(2):
+        decision = calls.failed("unknown", ActorDiedError(), 0.0, 0.5, budget)
+    assert isinstance(decision, GiveUp)
+    text = calls.explain(decision, budget)
+    assert "2 of 4 tokens are left" in text
+    assert "RetryPolicy(budget=None)" in text
+    careful = schedule(RetryPolicy(max_retries=5))
+    decision = careful.failed("unknown", ActorDiedError(), 0.0, 0.5)
+    assert isinstance(decision, GiveUp)
+    assert "repeat_unknown=True" in careful.explain(decision, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (-1.0, ValueError), (math.inf, ValueError), (True, TypeError), ("5", TypeError)]
+)
+def test_a_policy_with_a_budget_that_makes_no_sense_is_refused(value: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="budget"):
+        RetryPolicy(budget=value)  # type: ignore[arg-type]
 
 
 def test_a_method_that_raises_is_no_failure_of_its_target() -> None:

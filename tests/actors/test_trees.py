@@ -51,7 +51,8 @@ class Pair:
             else:
                 # It ended in the same moment. What needs no start or stop it may have answered before that.
                 assert reference.replies.get(request.number) in (reply, "supervisor stopped")
-        return ROOT in driven.living
+        assert driven.orphans == reference.orphans
+        return ROOT not in driven.gave_up
 
 
 def play(happenings: int, depth: int, width: int, seed: int, tally: Counter[str]) -> None:
@@ -74,9 +75,10 @@ def play(happenings: int, depth: int, width: int, seed: int, tally: Counter[str]
     tally.update(pair.driven.seen)
 
 
-EVENTS = ("boot", "wish", "exits", "requests", "both", "supervisor killed", "node died", "node left", "time")
+EVENTS = ("boot", "wish", "exits", "requests", "both", "supervisor killed", "node died", "node left", "store away", "no node fits", "time")
 KINDS = (*EXITS, "node died")
 OUTCOMES = ("gave up", "root gave up", "root did not start", "adopted", "not kept", "orphan stopped", "start given up")
+LOSSES = ("children died together", "restart waits", "orphans wait")
 REPLIES = (
     "already present",
     "already started",
@@ -95,9 +97,9 @@ REPLIES = (
 
 def missing(tally: Counter[str]) -> list[str]:
     """What has hardly been tried: that in which less than one tree of a thousand has a part."""
-    words = [*EVENTS, *OUTCOMES, *(f"levels: {number}" for number in range(1, 5)), *(f"exit: {kind}" for kind in KINDS)]
+    words = [*EVENTS, *OUTCOMES, *LOSSES, *(f"levels: {number}" for number in range(1, 5)), *(f"exit: {kind}" for kind in KINDS)]
     words += [f"asked: {kind}" for kind in REQUESTS] + [f"answer: {reply}" for reply in REPLIES]
-    words += [f"start: {outcome}" for outcome in ("ok", "failed", "ignored")]
+    words += [f"start: {outcome}" for outcome in ("ok", "failed", "ignored", "unplaced")]
     return [f"{word}: {tally[word]}" for word in words if tally[word] * 1000 < tally["trees"]]
 
 

@@ -50,6 +50,7 @@ class Request:
 class Happening:
     """What happens in one moment. `exits`: paths that end, and how; `fates`: how the next starts of leaves go, and how many of them do so.
 
+    "unplaced" is a fate of supervisors as well: no node fits. `store_away`: nothing at all can be started or taken over in this moment.
     `seed` is of the order in which those concerned act; `number` counts the happenings.
     """
 
@@ -59,6 +60,7 @@ class Happening:
     exits: tuple[tuple[str, str], ...] = ()
     requests: tuple[Request, ...] = ()
     fates: tuple[tuple[str, str, int], ...] = ()
+    store_away: bool = False
 
     def node_of(self, path: str) -> int:
         """Where what is started now is placed."""
@@ -139,10 +141,13 @@ class Fortune:
     def next(self, plans: dict[str, Plan], nodes: dict[str, int]) -> tuple[str, Happening]:
         """What it is, in a word, and the happening."""
         random = self.random
-        self.now += random.choice((0, 0, 0, 1, 2, 6))
+        self.now += random.choice((0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 6, 6, 70))
         leaves = [path for path, plan in plans.items() if not plan.strategy]
         supervisors = [path for path, plan in plans.items() if plan.strategy]
-        word = random.choice(("exits",) * 8 + ("requests",) * 4 + ("both",) * 3 + ("supervisor killed", "node died", "node left", "time"))
+        others = ("supervisor killed", "node died", "node died", "node left", "store away", "no node fits", "time")
+        word = random.choice(("exits",) * 8 + ("requests",) * 4 + ("both",) * 3 + others)
+        if not supervisors:
+            word = "time"
         exits: list[tuple[str, str]] = []
         requests: list[Request] = []
         if word in ("exits", "both") and leaves:
@@ -151,12 +156,15 @@ class Fortune:
             requests = [self._request(random.choice(supervisors), plans) for _ in range(random.randint(1, 3))]
         if word == "supervisor killed":
             exits = [(random.choice(supervisors), "killed")]
-        if word in ("node died", "node left"):
+        unplaced: list[tuple[str, str, int]] = []
+        if word in ("node died", "node left", "store away", "no node fits"):
             dead = random.randrange(NODES)
-            exits = [(path, word) for path in plans if nodes[path] == dead]
+            exits = [(path, "node left" if word == "node left" else "node died") for path in plans if nodes[path] == dead]
             random.shuffle(exits)
+        if word == "no node fits":
+            unplaced = [(path, "unplaced", random.choice((1, 1, 2, 3, 99))) for path, _ in exits if random.random() < 0.7]
         likely = [path for path, _ in exits if not plans[path].strategy] * 2 + leaves
-        return word, self._happening(exits, requests, self._fates(likely, 0.4))
+        return word, self._happening(exits, requests, [*self._fates(likely, 0.4), *unplaced], store_away=word == "store away")
 
     def _request(self, path: str, plans: dict[str, Plan]) -> Request:
         random, supervisor = self.random, plans[path]
@@ -172,7 +180,7 @@ class Fortune:
         random = self.random
         if not leaves or random.random() > chance:
             return ()
-        fates = {path: random.choice(("failed", "failed", "ignored")) for path in random.choices(leaves, k=2)}
+        fates = {path: random.choice(("failed", "failed", "ignored", "unplaced")) for path in random.choices(leaves, k=2)}
         return [(path, word, random.choice((1, 1, 2, 3, 99))) for path, word in fates.items()]
 
     def _happening(
@@ -180,6 +188,8 @@ class Fortune:
         exits: Collection[tuple[str, str]] = (),
         requests: Collection[Request] = (),
         fates: Collection[tuple[str, str, int]] = (),
+        *,
+        store_away: bool = False,
     ) -> Happening:
         self.number += 1
-        return Happening(self.now, self.number, self.random.getrandbits(32), tuple(exits), tuple(requests), tuple(fates))
+        return Happening(self.now, self.number, self.random.getrandbits(32), tuple(exits), tuple(requests), tuple(fates), store_away)

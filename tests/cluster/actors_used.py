@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import trio
 
@@ -58,3 +59,46 @@ class Sleeper(Actor):
     async def sleep(self, seconds: float) -> str:
         await trio.sleep(seconds)
         return self.node.name
+
+
+class Diligent(Actor):
+    """Works beside itself; to be asked again does no harm."""
+
+    @method(idempotent=True, concurrent=True)
+    async def work(self, seconds: float) -> int:
+        await trio.sleep(seconds)
+        return os.getpid()
+
+    @method(idempotent=True)
+    async def work_in_turn(self, seconds: float) -> int:
+        await trio.sleep(seconds)
+        return os.getpid()
+
+
+class Caller(Actor):
+    """Calls its counterparts on other nodes."""
+
+    @method(concurrent=True)
+    async def echo(self, value: int) -> int:
+        return value
+
+    @method(concurrent=True)
+    async def call_all(self, names: list[str], seconds: float, times: int) -> list[str]:
+        """Call each of them `times` times at once, when the host's clock shows `seconds`. Returns the errors."""
+        others = [await self.node.lookup(name, Caller) for name in names]
+        errors: list[str] = []
+
+        async def call(other: Caller, number: int) -> None:
+            try:
+                if await other.echo(number) != number:
+                    errors.append("the answer to another call")
+            except Exception as error:
+                errors.append(f"{type(error).__name__}: {error}")
+
+        # All processes of one host read the same monotonic clock: they begin within the same millisecond.
+        await trio.sleep(max(0.0, seconds - time.monotonic()))
+        async with trio.open_nursery() as nursery:
+            for number in range(times):
+                for other in others:
+                    nursery.start_soon(call, other, number)
+        return errors

@@ -92,8 +92,9 @@ async def test_a_paused_node_answers_when_it_goes_on() -> None:
 
 
 @pytest.mark.slow
-async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_leaves_when_it_goes_on() -> None:
-    async with open_local_cluster(nodes=0) as cluster:
+async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_exits_with_1_when_it_goes_on() -> None:
+    lines: list[tuple[str, str]] = []
+    async with open_local_cluster(nodes=0, on_line=lambda name, line: lines.append((name, line))) as cluster:
         for name in ("left", "right"):
             await cluster.start_node(name, labels={"role": "ledger"})
         spec = ChildSpec(id="ledger", actor=Ledger, options=SpawnOptions(name="ledger", labels={"role": "ledger"}))
@@ -110,9 +111,10 @@ async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_leaves_wh
             assert later_epoch > epoch
             assert await ledger.add(1) == 2
             process.resume()
-            # It finds its lease gone, answers nobody for the name any more, and leaves.
+            # It finds its lease gone, answers nobody for the name any more, leaves, and says why.
             status = await process.wait()
-            assert status.code == 0
+            assert status.code == 1
+            assert any(name == home and f"the cluster has given node {home} up: its lease" in line for name, line in lines)
             assert await ledger.where() == (elsewhere, later_epoch)
 
 
@@ -205,3 +207,15 @@ async def _wait_ended(pids: list[int]) -> None:
     with trio.move_on_after(10):
         while any(process_start(pid) for pid in pids):  # noqa: ASYNC110  the end of somebody else's processes cannot be awaited
             await trio.sleep(0.01)
+
+
+async def test_a_process_that_was_killed_answers_no_further_call() -> None:
+    async with open_local_cluster(nodes=4) as cluster:
+        for process in cluster.processes.values():
+            sleeper = await cluster.node.options(on=process.name).spawn(Sleeper)
+            await sleeper.sleep(0)
+            process.kill()
+            assert process_start(process.pid) == ""
+            with trio.fail_after(10), pytest.raises((NotExecutedError, OutcomeUnknownError)):
+                await sleeper.sleep(0)
+            process.kill()

@@ -8,11 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+
+from runtime.command_line.main import main
 
 pytestmark = pytest.mark.cluster
 
@@ -197,6 +201,54 @@ if __name__ == "__main__":
     trio.run(main)
 """
 
+LOCAL = """
+import sys, trio
+from app import Counter
+from runtime import open_local_cluster
+async def main():
+    async with open_local_cluster(nodes=1) as cluster:
+        await cluster.node.options(name="counter", on="worker-1").spawn(Counter, int(sys.argv[1]))
+        print(cluster.address, flush=True)
+        await trio.sleep_forever()
+if __name__ == "__main__":
+    trio.run(main)
+"""
+
+
+def open_local(shell: Shell, start: int) -> tuple[subprocess.Popen[str], str]:
+    """A script that has a local cluster open, and its address."""
+    (shell.place / "local.py").write_text(LOCAL)
+    command = [sys.executable, "local.py", str(start)]
+    process = subprocess.Popen(command, cwd=shell.place, env=shell.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    shell.running.append(process)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def test_commands_enter_a_local_cluster_that_a_script_has_open(shell: Shell) -> None:
+    first, address = open_local(shell, 10)
+    assert shell.run("call", "counter", "add", "5", "--address", address).stdout == "15\n"
+    # A secret for other clusters is not meant for this one.
+    done = shell.run("status", "--address", address, "--json", UNDERSTUDY_SECRET="of another cluster")
+    assert json.loads(done.stdout)["cluster"] == "local", done.stderr
+    shell.start_node("--name", "more", "--join", address)
+    assert "more" in shell.run("status", "--address", address).stdout
+    with socket.socket() as probe:
+        is_free = probe.connect_ex(("127.0.0.1", 7400)) != 0
+    if is_free:
+        # Which is what is looked for first.
+        assert shell.run("call", "counter", "add", "1").stdout == "16\n"
+        second, other = open_local(shell, 20)
+        check_mistake(shell.run("status"), "2 local clusters are open; say which with --address", f"{other} (local.py)")
+        # One that was killed is not open any more.
+        second.kill()
+        second.wait()
+        assert shell.run("call", "counter", "add", "1").stdout == "17\n"
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=20)
+    assert list((shell.place / "state" / "understudy" / "open").iterdir()) == []
+
+
 WAIT = """
 import sys, trio
 from app import Counter
@@ -235,6 +287,21 @@ def test_a_second_signal_stops_a_node_that_still_drains_at_once(shell: Shell) ->
     assert worker.wait(timeout=3) == -signal.SIGTERM
     # The method was running when its process ended: the caller is told so, and told at once.
     assert "NodeDiedError" in script.communicate(timeout=5)[1]
+
+
+@pytest.mark.slow
+def test_a_node_that_the_cluster_gave_up_exits_with_1_and_says_why_in_one_line(shell: Shell) -> None:
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
+    worker.send_signal(signal.SIGSTOP)
+    while len(json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"]) != 1:
+        time.sleep(0.2)
+    worker.send_signal(signal.SIGCONT)
+    _, errors = worker.communicate(timeout=20)
+    assert worker.returncode == 1
+    assert [line for line in errors.splitlines() if line.startswith("error: ")] == [errors.splitlines()[-1]]
+    assert "error: the cluster has given node w1 up: its lease of 5 s has ended" in errors
+    assert "Traceback" not in errors
 
 
 def test_a_second_node_of_one_name_is_refused(shell: Shell) -> None:
@@ -289,6 +356,47 @@ def test_version_help_and_doctor_answer(shell: Shell) -> None:
     assert "hides our package" in done.stdout
 
 
+def test_doctor_tells_of_a_secret_and_of_a_store_that_others_can_read(shell: Shell) -> None:
+    def finding(check: str, *words: str) -> tuple[bool, str]:
+        findings = json.loads(shell.run("doctor", "--json", *words).stdout)
+        return next((found["well"], found["text"]) for found in findings if found["check"] == check)
+
+    assert finding("secret")[0]
+    shared = shell.place / "state" / "understudy" / "secret"
+    assert shared.stat().st_mode & 0o777 == 0o600
+    shared.chmod(0o640)
+    well, text = finding("secret")
+    assert not well
+    assert f"`chmod go= {shared}`" in text
+    own = shell.place / "own secret"
+    own.write_text("something")
+    own.chmod(0o604)
+    assert finding("secret", "--secret-file", str(own)) == (
+        False, f"others than the owner can read or write {own} (604); `chmod go= '{own}'` ends that"
+    )  # fmt: skip
+    own.chmod(0o400)
+    assert finding("secret", "--secret-file", str(own)) == (True, f"{own} holds one")
+
+    founder, _ = shell.start_node("--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data")
+    founder.terminate()
+    assert founder.wait(timeout=10) == 0
+    assert finding("store's rights", "--data-dir", "data")[0]
+    (shell.place / "data").chmod(0o755)
+    (shell.place / "data" / "store.sqlite3").chmod(0o644)
+    well, text = finding("store's rights", "--data-dir", "data")
+    assert not well
+    assert "data (755), data/store.sqlite3 (644)" in text
+
+
+def test_a_founder_whose_log_is_gone_says_so_and_does_not_begin_anew(shell: Shell) -> None:
+    founder, facts = shell.start_node("--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data")
+    shell.start_node("--name", "w1", "--join", facts["address"])
+    founder.kill()
+    founder.wait()
+    (shell.place / "data" / "store.sqlite3-wal").unlink()
+    check_mistake(shell.run("node", "--data-dir", "data", "--listen", "127.0.0.1:0"), "its log store.sqlite3-wal is gone", "are missing")
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(240)
@@ -301,3 +409,127 @@ def test_the_demo_ends_with_an_index_equal_to_the_single_process_one(shell: Shel
     assert [happening["kind"] for happening in outcome["timeline"]] == [
         "started", "joined", "killed", "detected", "rerun", "killed", "detected", "restarted", "left", "done"
     ]  # fmt: skip
+
+
+ODD = """
+import trio
+from collections.abc import AsyncIterator
+from actors import Actor, method
+from runtime import open_node
+
+class Odd(Actor):
+    @method
+    async def take(self, one: object) -> None: ...
+
+    @method
+    async def empty(self) -> None:
+        raise RuntimeError
+
+    @method
+    async def lines(self) -> None:
+        raise ValueError("first line\\nsecond line")
+
+    @method
+    async def items(self) -> AsyncIterator[int]:
+        yield 1
+
+    @method
+    async def keyed(self) -> object:
+        return {(1, 2): float("nan"), 3: b"bytes"}
+
+    @method
+    async def wait(self) -> None:
+        await trio.sleep_forever()
+
+async def main():
+    async with open_node("odd", cluster="odd") as node:
+        await node.options(name="odd").spawn(Odd)
+        print(node.address, flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+MISTAKES: list[tuple[str, list[str], int, str]] = [
+    ("call", ["odd", "__init__"], 1, "no @method '__init__'"),
+    ("call", ["odd", "_hosted"], 1, "no @method '_hosted'"),
+    ("call", ["odd", "name"], 1, "no @method 'name'; it offers: empty"),
+    ("call", ["odd", "options"], 1, "no @method 'options'"),
+    ("call", ["odd", ""], 1, "no @method ''"),
+    ("call", ["odd", "a\nb"], 1, "no @method"),
+    ("call", ["odd", "take"], 1, "missing 1 required positional argument: 'one'"),
+    ("call", ["odd", "take", "1", "2"], 1, "positional argument"),
+    ("call", ["odd", "take", "\udcff"], 1, "lone surrogate"),
+    ("call", ["odd", "empty"], 1, "odd.empty raised RuntimeError"),
+    ("call", ["odd", "lines"], 1, "odd.lines raised ValueError: first line"),
+    ("call", ["odd", "items"], 1, "is a stream"),
+    ("call", ["--timeout", "0.1", "odd", "wait"], 1, "odd.wait "),
+    ("call", ["--timeout", "nan", "odd", "take", "1"], 2, "no finite number"),
+    ("call", ["--timeout", "0", "odd", "take", "1"], 2, "is not in the range"),
+    ("call", ["--secret-file", "/dev/zero", "odd", "take", "1"], 1, "more than 65536 bytes"),
+    ("call", ["nobody", "take"], 1, "no actor called 'nobody'"),
+    ("call", ["odd"], 2, "Missing argument"),
+    ("stop", [""], 1, "no node called ''"),
+    ("stop", ["--actor", "nobody"], 1, "no actor called 'nobody'"),
+    ("tree", ["nobody"], 1, "no supervisor called 'nobody'"),
+    ("tree", ["--watch", "--interval", "nan"], 2, "no finite number"),
+    ("refs", ["--node", "nobody"], 1, "no node called 'nobody'"),
+    ("status", ["too many"], 2, "unexpected extra argument"),
+]
+
+ALONE: list[tuple[list[str], int, str]] = [
+    (["simulate", "--minutes", "inf"], 2, "no finite number"),
+    (["simulate", "--minutes", "nan"], 2, "no finite number"),
+    (["simulate", "--faults", "nonsense"], 2, "there is no fault 'nonsense'. There are"),
+    (["simulate", "--minutes", "0.001", "--nodes", "1", "--html", "/nonexistent/page.html"], 1, "/nonexistent/page.html: No such file"),
+    (["node", "--listen", "nowhere"], 1, "'nowhere' is not an address"),
+    (["node", "--store", "nowhere"], 1, "a store's address is etcd://"),
+    (["node", "--resource", "a=nan"], 2, "--resource takes KEY=NUMBER"),
+    (["run", "--shutdown-timeout", "nan", "script.py"], 2, "no finite number"),
+    (["run", "--restart-window", "nan", "script.py"], 2, "no finite number"),
+    (["run", "nonexistent.py"], 2, "there is no script 'nonexistent.py'"),
+    (["demo", "--store", "nowhere"], 1, "a store's address is etcd://"),
+    (["reopen", "--rdzv-endpoint", "nowhere", "--rdzv-id", "x"], 2, "'nowhere' is not an address"),
+    (["status", "--address", "::::"], 1, "'::::' is not an address"),
+]
+
+
+def check_one_line(words: list[str], status: int, said: str) -> None:
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, words) == (status, words)
+    assert said in done.stderr, (words, done.stderr)
+    assert "Traceback" not in done.output
+    assert "this should not happen" not in done.output
+    assert len(done.stderr.strip().splitlines()) == (1 if status == 1 else 4), (words, done.stderr)
+
+
+def test_odd_input_to_any_command_is_one_line_and_the_right_exit_status(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", shell.environment["XDG_STATE_HOME"])
+    (shell.place / "odd.py").write_text(ODD)
+    node = subprocess.Popen([sys.executable, "odd.py"], cwd=shell.place, env=shell.environment, text=True, stdout=subprocess.PIPE)
+    assert node.stdout is not None
+    try:
+        address = node.stdout.readline().strip()
+        assert address
+        for command, words, status, said in MISTAKES:
+            check_one_line([command, "--address", address, "--cluster", "odd", *words], status, said)
+        keyed = CliRunner().invoke(main, ["call", "--address", address, "--cluster", "odd", "--json", "odd", "keyed"])
+        assert json.loads(keyed.stdout) == {"(1, 2)": "nan", "3": "b'bytes'"}
+        deep = CliRunner().invoke(main, ["call", "--address", address, "--cluster", "odd", "odd", "take", "[" * 60_000])
+        assert (deep.exit_code, deep.stderr) == (0, "")
+    finally:
+        node.kill()
+        node.communicate()
+    for words, status, said in ALONE:
+        check_one_line(words, status, said)
+
+
+def test_what_should_not_happen_is_one_line_too_and_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*words: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr("runtime.command_line.doctor._python", broken)
+    done = CliRunner().invoke(main, ["doctor"])
+    assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
+    assert "KeyError: 'a mistake of ours'; this should not happen: `understudy --debug`" in done.stderr
+    assert isinstance(CliRunner().invoke(main, ["--debug", "doctor"]).exception, KeyError)

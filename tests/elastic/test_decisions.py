@@ -13,9 +13,9 @@ import pytest
 from runtime.elastic.budget import MAX_KEPT, History, ask, decode_history, encode_history, recent
 from runtime.elastic.failures import Failure, decode_failure, encode_failure, read_error_file, report
 from runtime.elastic.ranks import Member, assign, decode_member, decode_places, encode_member, encode_places
-from runtime.elastic.rounds import own_address
 from runtime.elastic.settings import parse_filters, parse_masks, parse_nodes, parse_pairs, parse_processes, parse_ranks
 from runtime.elastic.watchdog import Deadlines, Expired, Request, decode_request, encode_request
+from runtime.links.interfaces import own_address
 from runtime.rendezvous.errors import RendezvousStateError
 
 
@@ -136,6 +136,19 @@ def test_the_scope_that_was_over_first_is_named() -> None:
     assert deadlines.expired(60.5) == Expired("epoch", 60.0), "entered again, it is watched anew"
 
 
+def test_a_scope_is_the_process_s_that_entered_it() -> None:
+    deadlines = Deadlines()
+    deadlines.apply(Request("enter", "step", 5.0, 10), 0.0)
+    deadlines.apply(Request("enter", "step", 1.0, 11), 0.0)
+    assert deadlines.expired(2.0) == Expired("step", 1.0, 11)
+    deadlines.apply(Request("leave", "step", 0.0, 11), 2.0)
+    assert deadlines.next == 5.0, "the other's scope of this name stands"
+    deadlines.apply(Request("enter", "load", 1.0, 11), 2.0)
+    deadlines.forget(11)
+    assert deadlines.expired(4.0) is None
+    assert deadlines.expired(5.0) == Expired("step", 5.0, 10)
+
+
 def test_what_a_worker_writes_into_its_pipe_besides_requests_counts_for_nothing() -> None:
     assert decode_request(encode_request(Request("enter", "s", 1.5)).decode()) == Request("enter", "s", 1.5)
     for garbage in (
@@ -143,10 +156,14 @@ def test_what_a_worker_writes_into_its_pipe_besides_requests_counts_for_nothing(
         "7",
         "null",
         "[]",
-        '["enter", 1, 2]',
-        '["enter", "s", "x"]',
-        '["enter", "s", NaN]',
-        '["enter", "s", true]',
+        '["enter", 1, 2, 1]',
+        '["enter", "s", "x", 1]',
+        '["enter", "s", NaN, 1]',
+        '["enter", "s", true, 1]',
+        '["enter", "s", 1]',
+        '["enter", "s", 1, -1]',
+        '["enter", "s", 1, true]',
+        '["enter", "s", 1, "7"]',
         "[1,2,3,4]",
     ):
         assert decode_request(garbage) is None

@@ -298,6 +298,37 @@ with expires(after=60, scope="epoch"):
     assert "stuck: in 'step' for longer than 0.2 s" in done.stderr
 
 
+def test_a_scope_of_a_forked_process_ends_that_one_alone_and_one_that_it_died_in_ends_nobody(shell: Shell) -> None:
+    script = shell.script(
+        """
+import signal
+from runtime.elastic import expires
+with expires(after=600, scope="all"):
+    # One that leaves a scope of the same name, and one that ends within a scope: the worker's own scope stands, and is no one else's.
+    if os.fork() == 0:
+        with expires(after=600, scope="all"): pass
+        with expires(after=0.3, scope="died in"): os._exit(0)
+    os.wait()
+    stuck = os.fork()
+    if stuck == 0:
+        with expires(after=0.3, scope="stuck in"): time.sleep(600)
+    assert os.waitstatus_to_exitcode(os.waitpid(stuck, 0)[1]) == -signal.SIGKILL
+    time.sleep(0.5)
+# Forked within a scope that its parent leaves: it comes out of the block as well, and says nothing.
+with expires(after=600, scope="outer"):
+    forked = os.fork()
+if forked == 0: os._exit(0)
+os.waitpid(forked, 0)
+print("well")
+"""
+    )
+    done = shell.run(script)
+    assert done.returncode == 0, done.stderr
+    assert "well" in done.stdout
+    assert "it was in 'stuck in' for longer than 0.3 s" in done.stderr
+    assert "died in" not in done.stderr
+
+
 def test_expires_changes_nothing_without_an_agent_and_refuses_what_is_no_time() -> None:
     from runtime.elastic import expires
 

@@ -8,13 +8,14 @@ import pytest
 import trio
 
 from actors import Group, RemoteError
-from actors.errors import CallTimeoutError, EmptyGroupError, NotExecutedError
+from actors.errors import CallTimeoutError, EmptyGroupError, NodeUnreachableError, NotExecutedError
 from runtime import open_node
 from runtime.groups.groups import LOOK_SECONDS
 from runtime.node import Node
 from runtime.simulation import Simulation, simulate
 from tests.groups.actors_used import Reader
 from tests.node.conftest import SECRET, Pair
+from tests.node.test_members import BreakableNetwork
 
 
 async def until_seen(group: Group[Reader], names: list[str]) -> None:
@@ -200,3 +201,30 @@ async def forgotten(simulation: Simulation) -> None:
 
 def test_a_group_that_nobody_holds_any_more_is_not_followed_any_more() -> None:
     simulate(forgotten, seeds=[1], faults=())
+
+
+async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:
+    network = BreakableNetwork()
+    async with (
+        open_node("here", secret=SECRET, network=network) as here,
+        open_node("there", join=here.address, secret=SECRET, network=network) as there,
+        open_node("beyond", join=here.address, secret=SECRET) as beyond,
+    ):
+        await here.wait_for(3)
+        for node in (there, beyond):
+            await node.options(name=node.name).spawn(Reader, "news")
+        group = here.group("news", Reader)
+        await until_seen(group, ["there", "beyond"])
+        assert await group.broadcast(Reader.on_news, "first") == 2
+        network.up = False
+        for connection in network.connections:
+            connection.close()
+        with trio.fail_after(3):
+            while here.unreachable() != ("there",):  # noqa: ASYNC110  asked until it is
+                await trio.sleep(0.01)
+            assert [member.name for member in group.members()] == ["beyond", "there"]
+            assert {group.choose().name for _ in range(50)} == {"beyond"}
+            assert await group.broadcast(Reader.on_news, "second") == 1
+            answers = {answer.member.name: answer for answer in await group.call_all(Reader.wait_heard, 2)}
+            assert answers["beyond"].value == ["first", "second"]
+            assert isinstance(answers["there"].error, NodeUnreachableError)

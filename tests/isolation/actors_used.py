@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -75,6 +77,15 @@ class Counter(Actor):
         return object()
 
 
+class Starter(Actor):
+    """Starts a subprocess in a session of its own."""
+
+    @method
+    def start(self) -> tuple[int, int]:
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        return os.getpid(), subprocess.Popen(command, start_new_session=True).pid
+
+
 class Waiter(Actor):
     """Waits, and leaves marks in a directory."""
 
@@ -118,6 +129,10 @@ class Victim(Actor):
             ctypes.string_at(0)
         elif how == "exit":
             os._exit(3)
+        elif how == "exit 0":
+            os._exit(0)
+        elif how == "sys.exit 0":
+            raise SystemExit(0)
         elif how == "sys.exit":
             raise SystemExit(4)
         elif how == "block":

@@ -6,18 +6,19 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import cbor2
 import pytest
 import trio
 
 from actors import ChildSpec, SpawnOptions, Supervisor
-from actors.errors import ActorDiedError
+from actors.errors import ActorDiedError, CallError
 from runtime import open_local_cluster, open_node
 from runtime.node import Node
 from runtime.processes import open_fork_server
 from runtime.simulation import Simulation, run_scenario
-from tests.isolation.actors_used import Counter, Guest, Victim
+from tests.isolation.actors_used import Counter, Guest, Starter, Victim
 from tests.isolation.conftest import SECRET, is_running
 
 pytestmark = pytest.mark.cluster
@@ -69,6 +70,19 @@ async def test_a_spare_process_that_is_killed_is_missed_by_nobody(node: Node) ->
                 await until_gone([spare.pid])
             counter = await node.options(isolation="process").spawn(Counter, 3)
             assert await counter.add(1) == 4
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+async def test_a_subprocess_that_an_isolated_actor_has_started_ends_with_it(node: Node, how: str) -> None:
+    starter = await node.options(isolation="process").spawn(Starter)
+    with trio.fail_after(20):
+        pid, started = await starter.start()
+        assert is_running(started)
+        if how == "killed":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            await node.stop(starter)
+        await until_gone([pid, started])
 
 
 async def test_a_block_that_raises_leaves_no_process_behind() -> None:
@@ -148,6 +162,32 @@ async def test_isolated_children_that_fail_too_often_end_their_supervisor(node: 
                 await victim.suffer("segfault")
         reason = await node.starting.watch_address(supervisor.address)  # type: ignore[attr-defined]
         assert reason.kind == "shutdown"
+
+
+@pytest.mark.parametrize(("how", "isolation"), [("exit 0", "process"), ("sys.exit 0", "process"), ("sys.exit 0", "none")])
+async def test_an_exit_with_0_is_a_normal_end_for_a_transient_child_and_one_with_another_status_is_not(
+    node: Node, how: str, isolation: Any
+) -> None:
+    spec = ChildSpec.of("victim", Victim).changed(restart="transient", isolation=isolation)
+    await node.options(name="supervisor").spawn(Supervisor, [spec], intensity=100)
+    victim = await node.lookup("supervisor/victim", Victim)
+    with trio.fail_after(20):
+        first = victim.address
+        with pytest.raises(CallError):
+            await victim.suffer("exit" if isolation == "process" else "sys.exit")
+        assert (await node.starting.watch_address(first)).kind != "normal"
+        again = await node.lookup("supervisor/victim", Victim)
+        assert again.address.epoch > first.epoch
+        with pytest.raises(CallError):
+            await again.suffer(how)
+        reason = await node.starting.watch_address(again.address)
+        assert (reason.kind, reason.text) == ("normal", "it exited with code 0")
+        # No other start of it is on its way: the supervisor itself says so.
+        supervisor = await node.lookup("supervisor", Supervisor)
+        with trio.move_on_after(1):
+            while (await supervisor.count()).active:  # noqa: ASYNC110  asked until it is
+                await trio.sleep(0.01)
+        assert (await supervisor.count()).active == 0
 
 
 @pytest.mark.slow

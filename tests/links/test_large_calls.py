@@ -153,7 +153,7 @@ async def test_a_transfer_larger_than_the_window_goes_on_with_each_acknowledgeme
     link = Link(cast("Any", None), cast("Any", receiver))
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            link.open(cast("Any", connection), b"session", 0)
+            link.open(cast("Any", connection), 0)
             nursery.start_soon(link.run, connection, FrameReader(), [])
             data = bytes(SIZE)
             link.post(encode_frame(Kind.CALL, b"", [data]), (data,))
@@ -163,7 +163,6 @@ async def test_a_transfer_larger_than_the_window_goes_on_with_each_acknowledgeme
                 await trio.testing.wait_all_tasks_blocked()
                 assert before < connection.taken <= acknowledged + PARTS_BYTES + PART + 10_000
                 acknowledged = connection.taken
-                assert link.session is not None
                 await connection.tell.send(encode_frame(Kind.ACK, link.session.written.to_bytes(8, "big")))
             await link.flushed()
             nursery.cancel_scope.cancel()

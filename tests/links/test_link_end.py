@@ -73,7 +73,7 @@ class Side:
 
     async def run(self) -> None:
         connection = cast("Connection", self.wire)
-        self.link.open(connection, b"session", 0)
+        self.link.open(connection, 0)
         await self.link.run(connection, FrameReader(), [])
 
 

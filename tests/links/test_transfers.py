@@ -100,11 +100,12 @@ class Side:
 
 def connect(sides: tuple[Side, Side]) -> None:
     """A new connection; whatever was on the way on the last one is lost."""
-    offers = [side.link.offer(b"session") for side in sides]
-    for side, peer in zip(sides, reversed(offers), strict=True):
+    received = [side.link.session.acknowledgement() for side in sides]
+    for side, peer_received in zip(sides, reversed(received), strict=True):
+        side.link._connection = None
         side.pipe = Pipe()
         side.reader = FrameReader()
-        side.link.open(cast("Connection", side.pipe), b"session", peer.received)
+        side.link.open(cast("Connection", side.pipe), peer_received)
         side.link._reassembly.connected(side.reader.limits)
         side.reader.place = side.link._reassembly.place
 
@@ -112,12 +113,12 @@ def connect(sides: tuple[Side, Side]) -> None:
 def settle(sides: tuple[Side, Side]) -> None:
     """Write, read and acknowledge until nothing moves any more."""
     for _ in range(2_000):
-        before = [(len(side.seen), side.link.session.acknowledged, side.link.session.received) for side in sides if side.link.session]
+        before = [(len(side.seen), side.link.session.acknowledged, side.link.session.received) for side in sides]
         for here, there in (sides, sides[::-1]):
             here.write(1 << 20)
             there.read(here.pipe, 1 << 20)
             there.link.acknowledge()
-        if before == [(len(side.seen), side.link.session.acknowledged, side.link.session.received) for side in sides if side.link.session]:
+        if before == [(len(side.seen), side.link.session.acknowledged, side.link.session.received) for side in sides]:
             return
     raise AssertionError("it never settles")
 
@@ -218,7 +219,6 @@ def test_frames_arrive_whole_once_and_in_the_order_of_their_lane_whatever_happen
         assert not side.link._lanes
         assert side.link._transfers._unsent == side.link._transfers._small_bytes == side.link._transfers._frames == 0
         assert side.link._reassembly._bytes == 0
-        assert side.link.session is not None
         assert side.link.session._parts_bytes == side.link.session._kept_bytes == 0
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from actors import Actor, method
-from actors.errors import CallError, StoreUnavailableError
+from actors.errors import CallError, LeaseLostError, StoreUnavailableError
 from runtime import Node, open_node
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import ASK_AGAIN, LEASE_SECONDS, RENEW_EVERY
@@ -131,6 +131,10 @@ async def test_named_actors_pause_while_the_store_is_away_and_go_on_when_their_l
 
 def test_when_the_lease_is_lost_nothing_that_ran_meanwhile_is_answered_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        with pytest.raises(LeaseLostError, match="has given node there up: its lease of 5 s has ended"):
+            await lose()
+
+    async def lose() -> None:
         async with setting() as both:
             store = AwayStore(monkeypatch, both.there._enrolment.record.lease)
             store.away = True
@@ -189,7 +193,7 @@ async def test_nothing_runs_on_a_lease_that_ended_while_the_process_stood_still(
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, MockClock)
     async with open_node("alone", secret=SECRET, environment=SeededEnvironment(draw), network=MemoryNetwork(lambda: 0.0)) as node:
-        lease = node._enrolment._clock
+        lease = node._enrolment.clock
         ran_without: list[float] = []
 
         class Witness(Actor):
@@ -222,3 +226,56 @@ async def test_nothing_runs_on_a_lease_that_ended_while_the_process_stood_still(
                     clock.jump(LEASE_SECONDS)
         assert answered == 120
         assert ran_without == []
+
+
+def test_the_outcome_of_a_run_that_outlived_its_lease_without_ever_waiting_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It blocks the loop in its first step, so that no timer pauses it: the clock is asked again before its outcome is told."""
+    clock = MockClock(autojump_threshold=0)
+
+    class Blocker(Actor):
+        @method
+        async def block(self, how: str) -> str:
+            clock.jump(LEASE_SECONDS * 0.9)
+            if how == "raise":
+                raise ValueError("after all")
+            return how
+
+    async def main() -> None:
+        async with setting() as both:
+            store = AwayStore(monkeypatch, both.there._enrolment.record.lease)
+            blocker = await both.there.options(name="blocker").spawn(Blocker)
+            for how in ("return", "raise"):
+                store.away = True
+                outcomes: list[object] = []
+
+                async def ask(how: str, outcomes: list[object]) -> None:
+                    try:
+                        outcomes.append(await blocker.block(how))
+                    except ValueError as error:
+                        outcomes.append(str(error).splitlines()[0])
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask, how, outcomes)
+                    while not both.there._station.host.cells["blocker"].paused:  # noqa: ASYNC110  asked until it is
+                        await trio.sleep(0.01)
+                    await trio.sleep(0.1)
+                    assert outcomes == []
+                    store.away = False
+                assert outcomes == ["return" if how == "return" else "after all"]
+
+    trio.run(main, clock=clock)
+
+
+async def test_a_lease_that_was_renewed_beside_the_blocked_loop_is_not_doubted_by_the_first_that_runs_after_it() -> None:
+    async with open_node("alone", secret=SECRET) as node:
+        keeper = await node.options(name="keeper").spawn(Keeper)
+        workers = node._station.host.workers
+        # As after a long time in which another loop renewed the lease.
+        workers.names_until = trio.current_time() - 1
+        assert await keeper.work() == 1
+        assert workers.names_until > trio.current_time()
+        workers.names_until = trio.current_time() - 1
+        workers.ask_lease = lambda: trio.current_time() - 1
+        with trio.move_on_after(0.05):
+            await keeper.work()
+        assert node._station.host.cells["keeper"].paused

@@ -5,21 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from actors import Actor, method
+from actors import Actor, Handle, RetryPolicy, method
 from actors.errors import (
     ActorClassError,
     ActorNotFoundError,
     ActorStartError,
+    ClassMismatchError,
     EncodeError,
     MethodNotFoundError,
     NameTakenError,
     NodeNotFoundError,
     NoPlacementError,
+    NotExecutedError,
     RemoteError,
     SpawnError,
 )
@@ -199,10 +202,11 @@ async def test_labels_that_no_node_carries_are_named_and_the_name_stays_free(pai
 
 async def test_a_method_that_the_class_there_does_not_have_is_named(pair: Pair, where: str) -> None:
     with trio.fail_after(5):
-        await spawn(pair.here, "register", where)
-        wrong_class = await pair.here.lookup("register", Fragile)
+        register: Any = await spawn(pair.here, "register", where)
+        # As a node has it that cannot import the class.
+        class_unknown: Any = Handle(pair.here.station.caller, register.address, None)
         with pytest.raises(MethodNotFoundError, match=r"no @method 'fine'; it offers: .*who"):
-            await wrong_class.fine()
+            await class_unknown.fine()
 
 
 async def test_a_class_that_cannot_be_imported_where_it_should_run_is_named(pair: Pair, vanishing: type[Actor]) -> None:
@@ -352,3 +356,144 @@ async def test_names_are_checked_before_anything_is_sent(pair: Pair) -> None:
 async def test_a_failed_start_is_caught_as_one_kind_of_error(pair: Pair, where: str) -> None:
     with trio.fail_after(5), pytest.raises(SpawnError):
         await pair.here.options(on=where).spawn(Fragile, "constructor")
+
+
+class Timer(Actor):
+    """Has a method that `Register` has as well."""
+
+    @method
+    async def who(self) -> str:
+        return "a timer"
+
+    @method
+    async def read(self) -> str:
+        return "late"
+
+
+class LabelledRegister(Register):
+    """One of the class that was asked for, and more."""
+
+
+async def test_a_handle_does_not_reach_an_actor_of_another_class_under_its_name(pair: Pair, where: str) -> None:
+    register = await pair.here.options(name="desk", on=where).spawn(Register, "mine")
+    untyped = await pair.here.lookup("desk")
+    await pair.here.stop(register)
+    timer = await pair.there.options(name="desk", on=where).spawn(Timer)
+    for _ in range(2):
+        with pytest.raises(ClassMismatchError, match=r"desk is of class .*:Timer now") as caught:
+            await register.who()
+    assert isinstance(caught.value, NotExecutedError)
+    assert (caught.value.actor, caught.value.method) == ("desk", "who")
+    with pytest.raises(ClassMismatchError):
+        await register.who.options(retry=RetryPolicy(max_retries=5))()
+    with pytest.raises(ClassMismatchError):
+        await register.who.send()
+    with pytest.raises(ClassMismatchError):
+        await register.who.remote()
+    with pytest.raises(ClassMismatchError):
+        await untyped.who()  # type: ignore[attr-defined]
+    # Nor is it stopped, or waited for, through a handle of its predecessor.
+    await pair.here.stop(register)
+    assert (await pair.here.wait_ended(register)).reason.kind == "no such actor"
+    assert await timer.who() == "a timer"
+
+
+async def test_a_lookup_for_the_wrong_class_is_refused(pair: Pair, where: str) -> None:
+    await pair.here.options(name="desk", on=where).spawn(LabelledRegister, "mine")
+    for node in (pair.here, pair.there):
+        with pytest.raises(ClassMismatchError, match=r"desk on node \w+ is of class .*:LabelledRegister, which is no .*:Timer"):
+            await node.lookup("desk", Timer)
+        with pytest.raises(ClassMismatchError):
+            await node.options(name="desk").get_or_spawn(Timer)
+        assert (await (await node.lookup("desk", LabelledRegister)).who())[0] == "mine"
+        assert (await (await node.options(name="desk").get_or_spawn(Register)).who())[0] == "mine"
+
+
+async def test_a_handle_for_a_base_class_reaches_whatever_is_derived_from_it(pair: Pair, where: str) -> None:
+    first = await pair.here.options(name="desk", on=where).spawn(LabelledRegister, "first")
+    desk = await pair.there.lookup("desk", Register)
+    assert (await desk.who())[0] == "first"
+    await pair.here.stop(first)
+    await pair.here.options(name="desk", on=where).spawn(Register, "second")
+    assert (await desk.who())[0] == "second"
+    with pytest.raises(ClassMismatchError):
+        await first.who()
+
+
+class NeverStarts(Actor):
+    """Takes its time, and fails."""
+
+    async def on_start(self) -> None:
+        await trio.sleep(0.05)
+        raise LookupError("on_start's reason")
+
+
+class StartsSlowly(Actor):
+    """Takes its time."""
+
+    async def on_start(self) -> None:
+        await trio.sleep(0.05)
+
+    @method
+    async def place(self) -> tuple[str, int]:
+        return self.node.name, self.epoch
+
+
+async def test_all_who_get_or_spawn_an_actor_that_does_not_start_get_the_error_of_its_start(pair: Pair, where: str) -> None:
+    outcomes: list[object] = []
+
+    async def ask(node: Node) -> None:
+        try:
+            outcomes.append(await node.options(name="never", on=where).get_or_spawn(NeverStarts))
+        except Exception as error:
+            outcomes.append(error)
+
+    with trio.fail_after(50):
+        async with trio.open_nursery() as nursery:
+            for _ in range(150):
+                nursery.start_soon(ask, pair.here)
+                nursery.start_soon(ask, pair.there)
+    assert len(outcomes) == 300
+    assert [outcome for outcome in outcomes if not isinstance(outcome, ActorStartError) or "on_start's reason" not in str(outcome)] == []
+    assert {outcome.node for outcome in outcomes if isinstance(outcome, ActorStartError)} == {where}
+    with pytest.raises(ActorNotFoundError):
+        await pair.here.lookup("never")
+
+
+async def test_all_who_get_or_spawn_an_actor_that_starts_slowly_get_the_one_that_has_started(pair: Pair, where: str) -> None:
+    places: list[tuple[str, int]] = []
+
+    async def ask(node: Node) -> None:
+        places.append(await (await node.options(name="slow", on=where).get_or_spawn(StartsSlowly)).place())
+
+    with trio.fail_after(50):
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(ask, pair.here)
+                nursery.start_soon(ask, pair.there)
+    assert len(places) == 100
+    assert len(set(places)) == 1
+
+
+class Partner(Actor):
+    """Wants another one, which wants it, before it has started."""
+
+    def __init__(self, other: str) -> None:
+        self.other = other
+
+    async def on_start(self) -> None:
+        self.partner = await self.node.options(name=self.other).get_or_spawn(Partner, self.name)
+
+    @method(concurrent=True)
+    async def ask(self) -> str:
+        return await self.partner.called()
+
+    @method(concurrent=True)
+    async def called(self) -> str:
+        return self.name
+
+
+async def test_two_actors_that_get_or_spawn_each_other_as_they_start_do_not_wait_for_each_other(pair: Pair, where: str) -> None:
+    with trio.fail_after(5):
+        partner = await pair.here.options(name="left", on=where).spawn(Partner, "right")
+        assert await partner.ask() == "right"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import random
@@ -26,12 +27,13 @@ from actors.errors import (
 )
 from runtime import open_node
 from runtime.links import peers
+from runtime.links.settling import Verdict
 from runtime.links.transports import SocketNetwork
 from runtime.membership import join
 from runtime.node import Node
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Acceptor, Dialer
-from runtime.wire.introduction import Introduction, Peer
+from runtime.wire.introduction import VERSIONS, Introduction, Peer
 from runtime.wire.values import ENUM
 from tests.node.conftest import SECRET, Pair
 
@@ -101,7 +103,7 @@ async def scene(pair: Pair) -> AsyncIterator[Scene]:
     assert len(scene.answers) == 2
 
 
-def introduction(cluster: str = "understudy", versions: tuple[int, int] = (1, 1), name: str = "stranger") -> Introduction:
+def introduction(cluster: str = "understudy", versions: tuple[int, int] = VERSIONS, name: str = "stranger") -> Introduction:
     return Introduction(cluster=cluster, peer=Peer(name=name, incarnation=10**6, role="client"), versions=versions)
 
 
@@ -144,11 +146,21 @@ async def shake_hands(stream: trio.SocketStream, me: Introduction, secret: bytes
     return reader
 
 
+LINKS = itertools.count(1)
+
+
+async def offer(stream: trio.SocketStream, reader: FrameReader, link: int, peer_link: int = 0, dial: int = 1) -> Verdict:
+    """Offer to go on with a session of which nothing was received; what is said to that."""
+    await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([link, peer_link, dial, 0, 0])))
+    answer = await next_frame(stream, reader)
+    assert answer.kind == Kind.RESUME
+    return Verdict(cbor2.loads(answer.control)[0])
+
+
 async def settle(stream: trio.SocketStream) -> FrameReader:
     """A link of our own: the handshake and the agreement on a new session."""
     reader = await shake_hands(stream, introduction())
-    await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([os.urandom(16), 0, False])))
-    assert (await next_frame(stream, reader)).kind == Kind.RESUME
+    assert await offer(stream, reader, next(LINKS)) == Verdict.ACCEPTED
     return reader
 
 
@@ -197,15 +209,28 @@ async def test_a_node_name_in_use_is_refused(scene: Scene) -> None:
 async def test_a_wrong_protocol_version_is_named_on_both_sides(scene: Scene, log: Log) -> None:
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
-            with pytest.raises(ProtocolVersionError, match="2 to 9, node 'here' 1 to 1: upgrade the older"):
-                await shake_hands(stream, introduction(versions=(2, 9)))
+            with pytest.raises(ProtocolVersionError, match="3 to 9, node 'here' 2 to 2: upgrade the older"):
+                await shake_hands(stream, introduction(versions=(3, 9)))
             assert await wait_closed(stream) == b""
-    await log("speaks protocol versions 2 to 9")
+    await log("speaks protocol versions 3 to 9")
 
 
 async def test_a_dialler_learns_that_the_node_it_joins_speaks_another_version(scene: Scene) -> None:
     async with other_end(answer_with(introduction(versions=(7, 7)))) as address:
         await refused(ProtocolVersionError, scene.pair.here, "7 to 7", join=address)
+
+
+async def test_a_node_of_another_store_that_has_a_members_name_and_incarnation_ends_no_link_of_that_member(scene: Scene, log: Log) -> None:
+    # A store that was lost and begun anew counts incarnations from the beginning again.
+    there = scene.pair.there
+    peer = Peer(there.name, there.incarnation, "node", store="the one before", life="of another process")
+    with trio.fail_after(5):
+        async with await dial(scene.pair.here) as stream:
+            reader = await shake_hands(stream, Introduction("understudy", peer))
+            assert reader is not None
+            await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([next(LINKS), 0, 1, 0, 0])))
+            assert await wait_closed(stream) == b""
+    await log("know different stores")
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -338,18 +363,16 @@ async def test_an_offer_that_was_long_on_the_way_ends_no_session_and_breaks_no_c
     def ask(number: int) -> bytes:
         return encode_frame(Kind.CALL, cbor2.dumps([number, scene.patients[1].address.name, 0, "count_up", []]))
 
-    session = os.urandom(16)
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream, await dial(scene.pair.here) as late:
             reader = await shake_hands(stream, introduction())
-            await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([session, 0, False])))
-            assert (await next_frame(stream, reader)).kind == Kind.RESUME
+            assert await offer(stream, reader, 1, dial=2) == Verdict.ACCEPTED
             await stream.send_all(ask(1))
             assert (await next_frame(stream, reader)).kind == Kind.REPLY
             await stream.send_all(encode_frame(Kind.ACK, (1).to_bytes(8, "big")) + ask(2))
             assert (await next_frame(stream, reader)).kind == Kind.REPLY
-            await shake_hands(late, introduction())
-            await late.send_all(encode_frame(Kind.RESUME, cbor2.dumps([session, 0, True])))
+            late_reader = await shake_hands(late, introduction())
+            assert await offer(late, late_reader, 1, dial=1) == Verdict.STALE
             assert await wait_closed(late) == b""
             await stream.send_all(ask(3))
             while (await next_frame(stream, reader)).kind != Kind.REPLY:
@@ -371,7 +394,7 @@ async def test_a_peer_that_connects_and_says_nothing_is_let_go(scene: Scene, log
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             assert await wait_closed(stream) == b""
-    await log("refused a connection: the peer did not finish the handshake within 0.05 s")
+    await log("closed a silent connection: the peer did not finish the handshake within 0.05 s")
 
 
 async def test_a_peer_that_proves_itself_and_then_says_nothing_is_let_go(scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,8 +458,7 @@ async def test_a_link_whose_session_never_began_is_not_kept_where_nobody_dials_i
     async with await dial(scene.pair.here) as stream:
         reader = await shake_hands(stream, introduction(name="ghost"))
         # It goes on with a session that nobody here knows.
-        await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([os.urandom(16), 0, True])))
-        assert (await next_frame(stream, reader)).kind == Kind.RESUME
+        assert await offer(stream, reader, 1, peer_link=1) == Verdict.FORGOTTEN
     await no_link_to(scene.pair.here, "ghost")
 
 
@@ -449,8 +471,7 @@ async def test_the_link_of_a_node_that_is_no_member_any_more_ends_when_it_does_n
     past = attrs.evolve(past, peer=attrs.evolve(past.peer, role="node", incarnation=1))
     async with await dial(scene.pair.here) as stream:
         reader = await shake_hands(stream, past)
-        await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([os.urandom(16), 0, False])))
-        assert (await next_frame(stream, reader)).kind == Kind.RESUME
+        assert await offer(stream, reader, 1) == Verdict.ACCEPTED
         while not any(link.fenced for link in scene.pair.here.station.peers.links.values()):  # noqa: ASYNC110  a table has no event
             await trio.sleep(0.01)
     await no_link_to(scene.pair.here, "past")

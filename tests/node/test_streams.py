@@ -21,6 +21,7 @@ from actors.errors import (
     ActorNotFoundError,
     BadArgumentsError,
     CallTimeoutError,
+    ConnectionLostError,
     DeadlineExceededError,
     EncodeError,
     MailboxFullError,
@@ -869,7 +870,7 @@ async def test_a_producer_that_ignores_credit_loses_its_link(
     monkeypatch.setattr(production, "SendingWindow", Greedy)
     source = await pair.here.options(on="there").spawn(Source)
     with trio.fail_after(10), caplog.at_level(logging.ERROR, "understudy"):
-        with pytest.raises(NodeDiedError):
+        with pytest.raises(ConnectionLostError):
             await read_slowly(source.endless())
         assert "without credit" in caplog.text
 
@@ -882,7 +883,7 @@ async def test_credit_for_what_was_never_sent_costs_the_link(pair: Pair, caplog:
         link = next(link for link in pair.here._station.peers.links.values() if link.peer.name == "there")
         (number,) = pair.here._station.caller.routes.tables[link].pending
         link.post(credit_frame(number, 1_000_000))
-        with pytest.raises(NodeDiedError):
+        with pytest.raises(ConnectionLostError):
             async for _ in items:
                 pass
         assert "credit for 1000000 items" in caplog.text

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+from runtime.processes.death import children_of
+
 Report = Callable[[bytes], None]
 
 
@@ -77,12 +79,39 @@ def flood(argument: bytes, report: Report) -> None:
         os.write(1, line)
 
 
-def leave_orphans(argument: bytes, report: Report) -> None:
-    """Start a grandchild in a session of its own and end; `argument` marks its command line."""
-    program = "import time; time.sleep(600)"
-    orphan = subprocess.Popen([sys.executable, "-c", program, argument], start_new_session=True)
-    report(str(orphan.pid).encode())
+FAMILY = """
+import os, subprocess, sys, time
+how, report = sys.argv[1], int(sys.argv[2])
+if how == "parent":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+if how == "daemon" and os.fork():
     os._exit(0)
+if how == "daemon":
+    os.setsid()
+os.write(report, b"%d " % os.getpid())
+time.sleep(600)
+"""
+
+
+def start_families(argument: bytes, report: Report) -> None:
+    """Start a subprocess, one in a session of its own, a daemon that forks twice, and one with a child; report all, and do as told."""
+    reader, writer = os.pipe()
+    for how in ("plain", "session", "daemon", "parent"):
+        command = [sys.executable, "-c", FAMILY, how, str(writer)]
+        process = subprocess.Popen(command, pass_fds=[writer], start_new_session=how == "session")
+        if how == "daemon":
+            process.wait()
+    pids: list[bytes] = []
+    while len(pids) < 4:
+        pids += os.read(reader, 4096).split()
+    parent = process.pid
+    found: list[int] = []
+    while not found:
+        found = children_of(parent)
+    report(b" ".join([*pids, b"%d" % found[0]]))
+    if argument == b"exit":
+        os._exit(0)
+    stay_silent(argument, report)
 
 
 def stay_with_grandchild(argument: bytes, report: Report) -> None:

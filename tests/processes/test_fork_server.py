@@ -229,12 +229,20 @@ async def test_a_child_that_ignores_sigterm_or_is_stopped_is_killed_after_the_gr
     assert marked.pids() == set()
 
 
-async def test_orphans_of_a_child_end_with_the_block(marked: Marked) -> None:
+@pytest.mark.parametrize("how", ["exit", "kill"])
+async def test_what_a_child_has_started_ends_with_it_also_what_went_its_own_way_and_what_that_has_started(marked: Marked, how: str) -> None:
     async with open_fork_server() as server:
-        child = await server.start(f"{TARGETS}:leave_orphans", b"orphan", "parent")
-        orphan = int(await child.ready())
+        bystander = await server.start(f"{TARGETS}:start_families", b"stay", "bystander")
+        others = {int(pid) for pid in (await bystander.ready()).split()}
+        child = await server.start(f"{TARGETS}:start_families", how.encode(), "parent")
+        started = {int(pid) for pid in (await child.ready()).split()}
+        assert len(started) == len(others) == 5
+        if how == "kill":
+            assert started <= marked.pids()
+            child.send_signal(signal.SIGKILL)
         await child.wait()
-        await until(lambda: orphan in marked.pids())
+        await until(lambda: not started & marked.pids())
+        assert others <= marked.pids()
     assert marked.pids() == set()
 
 

@@ -80,7 +80,7 @@ async def main():
         for number in range(3):
             child = await server.start("tests.processes.targets:ignore_sigterm", b"", f"child-{number}")
             await child.ready()
-        child = await server.start("tests.processes.targets:leave_orphans", b"", "parent")
+        child = await server.start("tests.processes.targets:start_families", b"stay", "parent")
         await child.ready()
         print("ready", flush=True)
         await trio.sleep_forever()
@@ -200,8 +200,8 @@ async def test_a_parent_that_is_killed_leaves_nothing_behind(signum: signal.Sign
     with launch(marked, script) as parent:
         assert parent.stdout is not None
         assert await trio.to_thread.run_sync(parent.stdout.readline) == "ready\n"
-        # The parent, the warm process, three children, one orphaned grandchild.
-        await until(lambda: len(marked.pids()) == 6)
+        # The parent, the warm process, three children, one with four of its own, one of which has another.
+        await until(lambda: len(marked.pids()) == 5 + 6)
         parent.send_signal(signum)
         await marked.gone()
 

@@ -38,6 +38,10 @@ class Three:
         spawn: Any = self.driver.options(on=on).spawn
         return cast("A", await spawn(actor))
 
+    def handle_at(self, node: Node, handle: Any) -> Any:
+        """A handle of that node's to the same actor."""
+        return node.station.make_handle(handle.address)
+
     async def put(self, on: str, value: object) -> Reference[Any]:
         """The driver's reference to a value of that node."""
         maker = await self.spawn(Maker, on)

@@ -60,6 +60,15 @@ class Maker(Actor):
         raise OutOfStockError(text)
 
     @method(concurrent=True)
+    async def make_in_the_end(self, value: Any, failures: int) -> Any:
+        """`value`, after it has failed so often, and never before the gate is open."""
+        self.runs += 1
+        if self.runs <= failures:
+            raise OutOfStockError(f"attempt {self.runs}")
+        await self.gate.wait()
+        return value
+
+    @method(concurrent=True)
     async def make_at_gate(self, value: Any) -> Any:
         """`value`, once the gate is open."""
         self.runs += 1

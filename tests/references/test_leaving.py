@@ -11,10 +11,11 @@ import pytest
 import trio
 
 from actors import Reference
-from actors.errors import OwnerDiedError, RemoteError
+from actors.errors import OutcomeUnknownError, OwnerDiedError, RemoteError
 from runtime import Node, open_node
 from runtime.references.anchors import Anchor
 from runtime.references.claims import Identity, ReferenceId
+from runtime.references.leaving import Leaving
 from runtime.references.owned import OwnValues
 from runtime.references.table import ReferenceTable
 from runtime.references.values import Failure
@@ -162,7 +163,7 @@ async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owne
     original, moves = OwnValues.adopt, 0
     handed: list[Reference[Any]] = []
 
-    async def adopt(self: OwnValues, *arguments: Any) -> None:
+    async def adopt(self: OwnValues, *arguments: Any) -> bool:
         nonlocal moves
         moves += 1
         if moves == 1:
@@ -170,7 +171,7 @@ async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owne
             # The old owner says yes, since the value has not moved yet.
             identity = cast("Anchor", handed[0].anchor).identity
             await until(lambda: is_held(three.second, identity))
-        await original(self, *arguments)
+        return await original(self, *arguments)
 
     with patch.object(OwnValues, "adopt", adopt):
         async with three.another("fourth"):
@@ -204,3 +205,54 @@ async def test_two_nodes_that_leave_together_take_no_value_with_them(three: Thre
         together.set()
     with trio.fail_after(5):
         assert [await keeper.fetch(name) for name in ("fourth", "fifth")] == ["of fourth", "of fifth"]
+
+
+async def test_a_value_that_was_given_on_while_there_was_no_memory_for_it_is_not_taken_back(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references, values_of = three.first.station.references, three.first.station.values.own
+    reference = await three.first.put("x")
+    anchor = cast("Anchor", reference.anchor)
+
+    async def room() -> None:
+        await trio.lowlevel.checkpoint()
+        references.given(anchor, (three.second.name, three.second.incarnation))
+
+    monkeypatch.setattr(values_of.shelves, "room", room)
+    assert not await values_of.adopt(anchor.identity, Failure("remote", {}, "maker", "make", "fourth", 1), [], "make", "")
+    assert references.owner(anchor.identity) == (three.second.name, three.second.incarnation)
+
+
+async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_no_other_node(three: Three) -> None:
+    keepers = [await three.spawn(Keeper, name) for name in ("first", "driver")]
+    first, second, driver = ((node.name, node.incarnation) for node in (three.first, three.second, three.driver))
+    async with three.another("fourth") as fourth:
+        reference = await fourth.put("x")
+        anchor = cast("Anchor", reference.anchor)
+        identity = anchor.identity
+        for count, keeper in enumerate(keepers, 1):
+            theirs: Any = three.handle_at(fourth, keeper)
+            await theirs.keep("it", reference)
+            # The first holder is offered the value first.
+            await until(lambda count=count: len(fourth.station.references.holders(anchor)) == count)  # type: ignore[misc]
+
+        class Unanswered:
+            """The service of a node that gives a value on, and ends, before its answer is there."""
+
+            async def adopt(self, *arguments: Any) -> list[Any]:
+                await fourth.station.reference_service(*first).adopt(*arguments)
+                assert await three.first.station.values.hand_over(lambda: [second]) == 0
+                await three.kill(three.first)
+                fourth._ended(first, "killed by the test")
+                raise OutcomeUnknownError("the answer is lost")
+
+        def service(*node: Any) -> Any:
+            return Unanswered() if node == first else fourth.station.reference_service(*node)
+
+        values_of = fourth.station.values
+        with trio.fail_after(10):
+            assert await Leaving(values_of.table, values_of.own, service).hand_over(lambda: [first, driver]) == 0
+        assert fourth.station.references.owner(identity) == second
+        assert three.driver.station.references.owner(identity) is None
+    with trio.fail_after(5):
+        assert await keepers[1].fetch("it") == "x"

@@ -140,17 +140,20 @@ def what_came_and_went_costs_no_letter() -> Any:
 
 
 def a_failed_call_is_all_that_its_maker_ever_knows() -> Any:
-    """Whoever made a value keeps to the failure of its call when the value comes."""
-    original = ReferenceTable.adopt
+    """Who made a value keeps to the failure of its call, whatever the owner says."""
+    return patch.object(ReferenceTable, "concluded", lambda self, *answer: None)
 
-    def adopt(self: ReferenceTable, identity: Any, *rest: Any) -> Any:
-        known = self.find(identity) if identity not in self._claims else None
-        failure = known.failure if known is not None else None
-        anchor = original(self, identity, *rest)
-        anchor.failure = failure or anchor.failure
-        return anchor
 
-    return patch.object(ReferenceTable, "adopt", adopt)
+def an_owner_does_not_hear_that_a_call_was_given_up() -> Any:
+    """It answers that there is a value, and none comes; or one comes later, for those who are not its maker."""
+
+    def conclude(self: ReferenceTable, identity: Any, failure: Any) -> Any:
+        anchor = self.find(identity)
+        if anchor is None or self.owner(identity) != self.identity:
+            return self.given_to(identity)
+        return anchor.failure or (True if anchor.kept is not None else failure)
+
+    return patch.object(ReferenceTable, "conclude", conclude)
 
 
 BUGS: list[Callable[[], Any]] = [
@@ -164,6 +167,7 @@ BUGS: list[Callable[[], Any]] = [
     unknown_is_believed_at_once,
     what_came_and_went_costs_no_letter,
     a_failed_call_is_all_that_its_maker_ever_knows,
+    an_owner_does_not_hear_that_a_call_was_given_up,
 ]
 
 

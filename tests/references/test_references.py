@@ -11,10 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from actors import wait_all, wait_any
+from actors import RetryPolicy, wait_all, wait_any
 from actors.errors import (
     ActorDiedError,
     ArgumentLostError,
+    CallTimeoutError,
     EncodeError,
     MethodNotFoundError,
     NotTheOwnerError,
@@ -36,6 +37,12 @@ async def until(met: Callable[[], object]) -> None:
     while not met():  # noqa: ASYNC110  the tables have no event for it, and need none
         gc.collect()
         await trio.sleep(0.005)
+
+
+def holders(node: Node) -> int:
+    """How many hold the one value of a node."""
+    (anchor,) = node.station.references.own()
+    return len(node.station.references.holders(anchor))
 
 
 def untyped(three: Three, handle: Any) -> Any:
@@ -107,6 +114,74 @@ async def test_the_error_of_the_producing_call_reaches_every_holder(three: Three
     del reference, caught
     await keeper.let_go("it")
     await until(lambda: not values(three.node(where)))
+
+
+PERSISTENT = RetryPolicy(max_retries=3, initial_delay=0.05, jitter=0, retry_on=OutOfStockError)
+
+
+@WHERE
+async def test_what_an_attempt_has_raised_that_is_made_again_is_nothing_to_those_who_have_the_reference(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, "second")
+    with trio.fail_after(10):
+        reference = await maker.make_in_the_end.options(retry=PERSISTENT).remote("made", 2)
+        await keeper.keep("it", reference)
+        got: list[object] = []
+
+        async def fetch() -> None:
+            got.append(await keeper.fetch("it"))
+
+        async with trio.open_nursery() as nursery:
+            # It waits at the owner while all attempts are made.
+            nursery.start_soon(fetch)
+            while await maker.count() < 2:
+                assert not await keeper.is_ready("it")
+            await maker.open_gate()
+        assert got == ["made"]
+        assert await keeper.fetch("it") == await reference.fetch() == "made"
+
+
+@WHERE
+async def test_the_last_attempt_has_the_outcome_for_all_if_no_other_is_made(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, "second")
+    with trio.fail_after(10):
+        reference = await maker.make_in_the_end.options(retry=PERSISTENT).remote("never", 9)
+        await keeper.keep("it", reference)
+        for fetch in (lambda: keeper.fetch("it"), reference.fetch):
+            with pytest.raises(OutOfStockError, match="attempt 4"):
+                await fetch()
+
+
+@WHERE
+async def test_a_call_that_its_maker_gives_up_has_one_outcome_for_all(three: Three, where: str) -> None:
+    maker = await three.spawn(Maker, where)
+    keeper = await three.spawn(Keeper, "second")
+    with trio.fail_after(10):
+        reference = await maker.make_at_gate.options(timeout=0.2).remote("never")
+        await keeper.keep("it", reference)
+        with pytest.raises(RemoteError, match="CallTimeoutError") as theirs:
+            await keeper.fetch("it")
+        with pytest.raises(CallTimeoutError) as ours:
+            await reference.fetch()
+        assert str(ours.value) in str(theirs.value)
+
+
+async def test_who_holds_what_a_dead_node_was_making_learns_what_its_last_attempt_has_failed_with(three: Three) -> None:
+    keeper = await three.spawn(Keeper, "second")
+    async with three.another("third") as third:
+        maker = await third.options(on="first").spawn(Maker)
+        slow = RetryPolicy(max_retries=3, initial_delay=60.0, retry_on=OutOfStockError)
+        reference = await maker.make_in_the_end.options(retry=slow).remote("never", 9)
+        theirs: Any = three.handle_at(third, keeper)
+        with trio.fail_after(10):
+            await theirs.keep("it", reference)
+            await until(lambda: holders(three.first) == 2)
+            while not await maker.count():
+                assert not await keeper.is_ready("it")
+            await three.kill(third)
+            with pytest.raises(OutOfStockError, match="attempt 1"):
+                await keeper.fetch("it")
 
 
 @WHERE

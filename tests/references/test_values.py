@@ -16,6 +16,7 @@ from actors.errors import ReferenceMemoryError, ReferenceNotReadyError
 from runtime import open_node
 from runtime.node import Node
 from runtime.references.memory import spilling
+from runtime.references.memory import values as memory
 from tests.references.conftest import SECRET, Three
 from tests.references.keepers import Adder, Keeper, Maker, Viewer
 from tests.references.test_references import until, values
@@ -127,6 +128,8 @@ async def test_a_disk_that_takes_nothing_is_told_to_who_puts_more(tmp_path: Path
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(spilling, "_nameless", full)
+    # Nothing may be kept for as long as the disk is left alone.
+    monkeypatch.setattr(memory, "RETRY_SECONDS", 3600.0)
     async with open_node("here", secret=SECRET, reference_memory=2 * MEGABYTE, reference_directory=tmp_path) as here:
         references: list[Reference[Any]] = []
 
@@ -141,6 +144,26 @@ async def test_a_disk_that_takes_nothing_is_told_to_who_puts_more(tmp_path: Path
         references.clear()
         await until(lambda: not here.station.values.own.shelves.in_memory)
         await here.put(b"again")
+
+
+async def test_a_disk_that_takes_nothing_is_tried_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual, broken = spilling._nameless, True
+
+    def full(directory: Path) -> int:
+        if broken:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return usual(directory)
+
+    monkeypatch.setattr(spilling, "_nameless", full)
+    monkeypatch.setattr(memory, "RETRY_SECONDS", 0.01)
+    async with open_node("here", secret=SECRET, reference_memory=2 * MEGABYTE, reference_directory=tmp_path) as here:
+        shelves = here.station.values.own.shelves
+        references = [await here.put(bytes(MEGABYTE)) for _ in range(2)]
+        await until(lambda: shelves.broken)
+        broken = False
+        await until(lambda: shelves.on_disk)
+        references += [await here.put(bytes(MEGABYTE)) for _ in range(4)]
+        assert all([len(await reference.fetch()) == MEGABYTE for reference in references])
 
 
 async def test_a_limit_that_makes_no_sense_is_refused() -> None:

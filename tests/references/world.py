@@ -162,6 +162,19 @@ class Post:
             lambda: self.ask(sponsor, identity, number, after),
         )
 
+    def conclude(self, owner: Identity, identity: ReferenceId, failure: Failure) -> None:
+        """See `Correspondence.conclude`."""
+        if owner in self.world.nodes[self.identity].obituaries:
+            # The table is about to be told, and drops the letter.
+            return
+        self._write(
+            owner,
+            f"conclude {identity}",
+            lambda there: there.table.conclude(identity, failure),
+            lambda answer: self.table.concluded(identity, failure, answer),
+            lambda: self.conclude(owner, identity, failure),
+        )
+
     def question(self, peer: Identity) -> None:
         """See `Correspondence.question`."""
         numbers = self.table.questions(peer, 1 + self.world.draw.randrange(3))
@@ -516,6 +529,10 @@ class World:
             left = True
             if node.offers.get(identity) in node.obituaries:
                 del node.offers[identity]
+                taker = node.table.taker(identity)
+                if taker is not None:
+                    node.offers[identity] = taker
+                    self._offer(node, anchor)
             if identity not in node.offers and staying:
                 takers = [holder for holder in holders if holder in staying] or staying
                 node.offers[identity] = self.draw.choice(takers)
@@ -528,6 +545,7 @@ class World:
         """See `Leaving`; in the place of `ReferenceService.adopt`."""
         identity, target = anchor.identity, node.offers[anchor.identity]
         registers = node.table.registers(identity)
+        givers = (node.identity, *node.table.givers(identity))
         segments = Outgoing(target)
         kept = anchor.kept
         inner = kept.inner if isinstance(kept, Value) else ()
@@ -551,6 +569,8 @@ class World:
                 adopted.kept = value if kept is not None else None
                 adopted.failure = anchor.failure
                 adopted.tell()
+            for giver in there.table.given_by(identity, givers):
+                there.post.announce(giver, identity, 0)
             for name, incarnation, version in registers:
                 holder = (name, incarnation)
                 if version > 0 and holder != there.identity and not there.table.has_ended(holder):
@@ -631,6 +651,9 @@ class World:
                 break
         else:
             raise AssertionError(f"no calm: {[(each.source, each.target, each.text) for each in self.questions]}")
+        for identity in self._made:
+            owners = [node.identity for node in self.live if node.table.owner(identity) == node.identity and node.table.find(identity)]
+            assert len(owners) < 2, f"{identity} has two owners: {owners}"
         for node in self.live:
             for reference in node.references:
                 anchor = cast("Anchor", reference.anchor)
@@ -639,6 +662,9 @@ class World:
                     given = self.given.get(anchor.identity, anchor.home)
                     excused = anchor.error is None or anchor.identity in self.tainted or anchor.home in self.crashed
                     assert excused or given in self.dead, f"{node.identity} lost {anchor.identity}, which {given} has"
+                    there = self.nodes[anchor.home].table.find(anchor.identity) if anchor.home not in self.dead else None
+                    two = anchor.error is None and there is not None and there.home == anchor.home and there.kept is not None
+                    assert not two, f"{anchor.identity} has two outcomes: {node.identity} knows a failure, and {anchor.home} has a value"
                     continue
                 assert state == "held" or (state == "" and anchor.kept is not None), f"{node.identity}: {anchor.identity} is {state!r}"
                 owner = self.nodes[anchor.home].table
@@ -646,8 +672,8 @@ class World:
                 assert anchor.home not in self.dead, f"{node.identity} believes {anchor.home} to have {anchor.identity}"
                 assert owner.owner(anchor.identity) == anchor.home, f"{anchor.identity} was freed while {node.identity} held it"
                 assert there is not None
-                assert there.kept is not None, f"{node.identity} waits for {anchor.identity}"
-                assert cast("Value", there.kept).name == anchor.identity
+                assert there.is_settled, f"{node.identity} waits for {anchor.identity}"
+                assert there.kept is None or cast("Value", there.kept).name == anchor.identity
 
     def _is_calm(self) -> bool:
         def busy(node: Node) -> bool:

@@ -11,23 +11,34 @@ from typing import Any
 from unittest.mock import patch
 
 import attrs
+import trio
 
+from actors.errors import AnswersUnreadError
 from actors.restarts import RestartMachine
-from actors.retry import RetrySchedule
+from actors.retry import RetryBudget, RetrySchedule
+from actors.supervision import ExitReason
 from runtime.calls.caller import Caller
+from runtime.calls.lines import Lines
 from runtime.calls.local import LocalCalls
 from runtime.calls.records import CallRecords, Record
+from runtime.calls.replies import Replies
 from runtime.hosting.cell import Cell, Job
+from runtime.lifetime import Lifetime
+from runtime.links.outbound import Outbound
 from runtime.links.peers import Peers
 from runtime.links.session import Session
+from runtime.links.settling import Offer, Settlement, Verdict
 from runtime.membership.lease import LeaseClock
 from runtime.membership.names import Names
 from runtime.membership.promises import NAMES
 from runtime.membership.states import STATES, States
+from runtime.references.anchors import Anchor
 from runtime.references.claims import Claims
 from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Holds
-from runtime.simulation import simulate_once
+from runtime.references.table import ReferenceTable
+from runtime.simulation import Report, first_contacts, simulate_once
+from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put
 from runtime.store.service import RemoteStore
 
@@ -46,8 +57,19 @@ STARTS = {
     "sender does not wait for its receiver to be settled": 131,
     "owner that knows nothing is believed at once": 49,
     "release counts for later versions too": 68,
+    "a death is a failure of each call": 9,
+    "calls that wait are made as each finds the actor": 9,
 }
 """Seeds to begin with where those before are known to find nothing: it is found by one of the first 500 all the same."""
+
+
+RUNS: dict[str, Callable[[int], Report]] = {
+    "late offer ends the link": first_contacts,
+    "late offer is accepted": first_contacts,
+    "answers to a peer that does not read are kept": unread_answers,
+    "what ran and was dropped is called unexecuted": unread_answers,
+}
+"""What finds a bug, where that is not the built-in workload."""
 
 
 def plant(make: Callable[[], AbstractContextManager[object]]) -> Plant:
@@ -221,15 +243,43 @@ def owner_that_knows_nothing_is_believed_at_once() -> AbstractContextManager[obj
 
 
 @plant
+def first_attempt_is_the_outcome_for_others() -> AbstractContextManager[object]:
+    """Who has a reference is told what an attempt has failed with, and keeps to that, while its maker makes the call again."""
+    original = ReferenceTable.begin
+
+    def begin(self: ReferenceTable, *call: Any) -> Anchor:
+        anchor = original(self, *call)
+        anchor.failure = None
+        return anchor
+
+    def attempted(self: Anchor, failure: Any) -> None:
+        if not self.is_settled:
+            self.failure = failure
+            self.tell()
+
+    stack = ExitStack()
+    stack.enter_context(planted(ReferenceTable, "begin", begin))
+    stack.enter_context(planted(Anchor, "attempted", attempted))
+    return stack
+
+
+@plant
 def restart_counted_twice() -> AbstractContextManager[object]:
     """Supervisors give up too early."""
     original = RestartMachine._consider_restart
 
     def consider(self: Any, child: Any, now: float) -> None:
-        self._restarts.extend([now] * (child.last_exit is not None and child.last_exit.is_failure))
+        if child.last_exit is not None and child.last_exit.is_failure:
+            self.intensity.allows(now)
         original(self, child, now)
 
     return planted(RestartMachine, "_consider_restart", consider)
+
+
+@plant
+def death_of_a_node_counts_a_restart_for_each_child() -> AbstractContextManager[object]:
+    """What says nothing about children uses up the restarts that their supervisor allows them."""
+    return planted(ExitReason, "is_failure", property(lambda self: self.kind != "node left"))
 
 
 @plant
@@ -252,6 +302,34 @@ def ended_link_takes_its_successor_with_it() -> AbstractContextManager[object]:
 
 
 @plant
+def late_offer_ends_the_link() -> AbstractContextManager[object]:
+    """The offer of a dial that lost against the peer's, and was long on its way, is taken for that of a new session."""
+
+    def is_superseded(self: Settlement, offer: Offer) -> bool:
+        return bool(self.peer_number) and not offer.peer_link
+
+    return planted(Settlement, "is_superseded", is_superseded)
+
+
+@plant
+def late_offer_is_accepted() -> AbstractContextManager[object]:
+    """An offer is accepted whatever was settled since it was made."""
+    return planted(Settlement, "judge", lambda self, offer: Verdict.ACCEPTED)
+
+
+@plant
+def answers_to_a_peer_that_does_not_read_are_kept() -> AbstractContextManager[object]:
+    """Nobody looks at how much is kept for a peer."""
+    return planted(Outbound, "backlog", 0)
+
+
+@plant
+def what_ran_and_was_dropped_is_called_unexecuted() -> AbstractContextManager[object]:
+    """What is dropped because its caller does not read is taken for refused."""
+    return planted(Replies, "_dropped", lambda self, number, link, what: self.of_error(number, link, AnswersUnreadError(what)))
+
+
+@plant
 def claims_of_cancelled_starts_are_kept() -> AbstractContextManager[object]:
     """A name that was claimed without anybody knowing stays taken."""
     return planted(Names, "_give_back_later", lambda self, ours: None)
@@ -271,6 +349,42 @@ def held_back_is_taken_for_never_run() -> AbstractContextManager[object]:
     return planted(LocalCalls, "withdraw", withdraw)
 
 
+@plant
+def a_death_is_a_failure_of_each_call() -> AbstractContextManager[object]:
+    """Ten calls that are with an actor when it dies use up its retry budget."""
+    original = RetryBudget.failed
+    return planted(RetryBudget, "failed", lambda self, incident=None: original(self))
+
+
+@plant
+def calls_that_wait_are_made_as_each_finds_the_actor() -> AbstractContextManager[object]:
+    """There is no line: whoever finds the actor first is first."""
+
+    async def through(self: Lines, bound: Any, order: int, post: Any, *, not_before: float = 0.0, **facts: Any) -> None:
+        await trio.sleep_until(max(not_before, trio.current_time()))
+        post(self._routes.known(bound) or await self._routes.find(bound))
+
+    return planted(Lines, "through", through)
+
+
+@plant
+def errors_of_the_store_come_out_of_lookups() -> AbstractContextManager[object]:
+    """What the store says of itself is what a caller is told."""
+
+    @contextmanager
+    def asking(self: Lifetime, what: str, *, acts: bool = False) -> Iterator[None]:
+        self.check()
+        yield
+
+    return planted(Lifetime, "asking", asking)
+
+
+@plant
+def silent_store_is_waited_for() -> AbstractContextManager[object]:
+    """A question to a store that does not answer has no end."""
+    return patch("runtime.store.service.CALL_SECONDS", 1e6)
+
+
 @contextmanager
 def with_bug(name: str) -> Iterator[None]:
     """The runtime with one bug."""
@@ -282,7 +396,7 @@ def first_found(name: str) -> tuple[str, int | None, list[str]]:
     """The first seed that finds the bug, and the checks that fail."""
     with with_bug(name):
         for seed in range(STARTS.get(name, 0), SEEDS):
-            report = simulate_once(seed)
+            report = RUNS.get(name, simulate_once)(seed)
             if not report.holds:
                 return name, seed, [verdict.name for verdict in report.verdicts if not verdict.holds]
     return name, None, []

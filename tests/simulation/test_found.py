@@ -7,7 +7,7 @@ import gc
 import pytest
 import trio
 
-from actors import Actor, UnderstudyError, method
+from actors import Actor, Reference, UnderstudyError, method
 from actors.errors import NotExecutedError
 from runtime.simulation import Report, Simulation, run_scenario
 
@@ -112,6 +112,44 @@ def test_a_store_begun_anew_renews_no_lease_and_answers_no_call_of_the_one_befor
     assert any("serves another store now" in text for text in said)
     assert not any("has its lease still" in text for text in said)
     assert [verdict for verdict in report.verdicts if verdict.name == "no unexpected end" and verdict.holds]
+
+
+class Safe(Actor):
+    """Has values."""
+
+    @method
+    async def put(self, text: str) -> Reference[str]:
+        return await self.node.put(text)
+
+
+def test_a_reference_to_a_value_of_a_lost_store_is_never_one_to_what_has_its_name_in_the_new_store() -> None:
+    got: list[str] = []
+
+    async def story(simulation: Simulation) -> None:
+        cluster = simulation._cluster
+        founder, other = cluster.live("node-1"), cluster.live("node-3")
+        assert founder is not None
+        assert other is not None
+        safe = await other.options(on="node-1").spawn(Safe)
+        for _ in range(200):
+            reference = await safe.put("of the store that was lost")
+        cluster.crash("node-1", disk=False)
+        # The scenario's own node leaves, as all of that cluster do.
+        with trio.CancelScope(shield=True):
+            while (successor := cluster.live("node-1")) is None or successor is founder:  # noqa: ASYNC110  asked as any outsider would
+                await trio.sleep(0.01)
+            assert successor.incarnation == founder.incarnation
+            kept = [await successor.put("of the new store") for _ in range(400)]
+            assert reference.anchor.identity in [each.anchor.identity for each in kept]  # type: ignore[attr-defined]
+            with trio.move_on_after(20):
+                try:
+                    got.append(await reference.fetch())
+                except UnderstudyError as error:
+                    got.append(type(error).__name__)
+
+    report = run_scenario(story, 1, faults=())
+    assert report.holds, report.verdicts
+    assert got in (["NotAMemberError"], ["OwnerDiedError"])
 
 
 def test_a_result_kept_for_a_caller_who_had_given_up_is_let_go_of() -> None:

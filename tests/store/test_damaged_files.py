@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import sqlite3
@@ -13,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from actors.errors import StoreDataError
+from runtime.store import file as file_module
 from runtime.store.changes import Changes
 from runtime.store.embedded import GRACE_SECONDS
-from runtime.store.file import FILE_NAME, StoreFile
+from runtime.store.file import FILE_NAME, LOCK_NAME, StoreFile
 from runtime.store.interface import Put
+from runtime.store.mark import MARK_NAME, Mark
 from runtime.store.memory import Snapshot, StoreMachine
+from runtime.store.rows import lease_row
 
 
 def fill(directory: Path) -> bytes:
@@ -119,8 +123,8 @@ def crashed_copy(directory: Path, into: Path) -> Snapshot:
     changes.note(machine, before, frozenset())
     file.write(changes)
     into.mkdir()
-    for name in (FILE_NAME, f"{FILE_NAME}-wal"):
-        shutil.copy(directory / name, into)
+    for path in directory.iterdir():
+        shutil.copy(path, into)
     file.close()
     assert (into / f"{FILE_NAME}-wal").stat().st_size
     return machine.snapshot()
@@ -172,3 +176,186 @@ def test_no_single_byte_that_is_wrong_changes_what_is_loaded(tmp_path: Path) -> 
         finally:
             file.close()
     assert refused > 150
+
+
+def crashed_anew(directory: Path) -> tuple[Path, Path]:
+    """A store as a crash leaves it before anything went from the log into the file: all that was written is in the log."""
+    live, into = directory / "live", directory / "crashed"
+    file, machine, changes = StoreFile(live), StoreMachine(), Changes()
+    for number in range(20):
+        machine.transaction([], [Put(f"key/{number}", b"%d" % number)])
+        changes.note(machine, machine.revision - 1, frozenset())
+        file.write(changes)
+        changes = Changes()
+    into.mkdir()
+    for path in live.iterdir():
+        shutil.copy(path, into)
+    file.close()
+    return into / FILE_NAME, into / f"{FILE_NAME}-wal"
+
+
+def gone(log: Path) -> None:
+    log.unlink()
+
+
+def emptied(log: Path) -> None:
+    log.write_bytes(b"")
+
+
+def without_a_header(log: Path) -> None:
+    log.write_bytes(bytes(32) + log.read_bytes()[32:])
+
+
+def cut_short(log: Path) -> None:
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+
+
+def without_its_last_commit(log: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-4_120])
+
+
+def with_a_byte_turned_in_the_middle(log: Path) -> None:
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [gone, emptied, without_a_header, cut_short, without_its_last_commit, with_a_byte_turned_in_the_middle])
+def test_a_log_that_lacks_what_was_acknowledged_is_told_and_nothing_is_begun_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    path, log = crashed_anew(tmp_path)
+    damage(log)
+    before = path.read_bytes(), log.read_bytes() if log.exists() else None
+    with pytest.raises(StoreDataError, match=r"is damaged \(its log .*put a copy in its place"):
+        StoreFile(path.parent)
+    assert (path.read_bytes(), log.read_bytes() if log.exists() else None) == before
+
+
+def test_a_log_that_is_gone_together_with_the_mark_is_told_as_well(tmp_path: Path) -> None:
+    path, log = crashed_anew(tmp_path)
+    log.unlink()
+    (path.parent / MARK_NAME).unlink()
+    with pytest.raises(StoreDataError, match=r"its log .* is gone, and the last process that used it was killed"):
+        StoreFile(path.parent)
+
+
+def test_a_log_whose_mark_is_gone_or_damaged_is_not_trusted(tmp_path: Path) -> None:
+    path, _ = crashed_anew(tmp_path)
+    for content in (None, b"", b"20 1 1\n", bytes(64)):
+        (path.parent / MARK_NAME).unlink(missing_ok=True)
+        if content is not None:
+            (path.parent / MARK_NAME).write_bytes(content)
+        with pytest.raises(StoreDataError, match=rf"without {MARK_NAME}"):
+            StoreFile(path.parent)
+
+
+def test_a_copy_of_the_file_of_a_store_that_was_closed_is_a_whole_store(tmp_path: Path) -> None:
+    fill(tmp_path / "first")
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "first" / FILE_NAME, tmp_path / "copy")
+    first, copy = StoreFile(tmp_path / "first"), StoreFile(tmp_path / "copy")
+    assert first.load() == copy.load()
+    first.close()
+    copy.close()
+
+
+def test_an_older_copy_under_the_mark_or_the_log_of_a_later_store_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path / "live")
+    shutil.copytree(tmp_path / "live", tmp_path / "older")
+    file, changes = StoreFile(tmp_path / "live"), Changes()
+    machine = StoreMachine.restored(file.load(), 0.0, GRACE_SECONDS)
+    before = machine.revision
+    machine.transaction([], [Put("key/1", b"later")])
+    changes.note(machine, before, frozenset())
+    file.write(changes)
+    shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    file.close()
+    shutil.copy(tmp_path / "older" / FILE_NAME, tmp_path / "live")
+    with pytest.raises(StoreDataError, match=r"the latest commits, \d+, are missing"):
+        StoreFile(tmp_path / "live")
+    # SQLite would put the pages of the log into a file that they do not belong to.
+    (tmp_path / "other").mkdir()
+    other, changes = StoreFile(tmp_path / "other"), Changes()
+    machine = StoreMachine()
+    machine.transaction([], [Put(f"other/{number}", bytes(2_000)) for number in range(110)])
+    changes.note(machine, 1, frozenset())
+    other.write(changes)
+    other.close()
+    shutil.copy(tmp_path / "other" / FILE_NAME, tmp_path / "crashed")
+    with pytest.raises(StoreDataError, match="is damaged"):
+        StoreFile(tmp_path / "crashed")
+
+
+def test_a_row_that_is_missing_or_left_from_before_is_told(tmp_path: Path) -> None:
+    fill(tmp_path / "sound")
+    for statement in ("DELETE FROM leases WHERE lease = 1", "UPDATE state SET total = total", "DELETE FROM entries WHERE key = 'key/7'"):
+        shutil.copytree(tmp_path / "sound", tmp_path / "changed")
+        with sqlite3.connect(tmp_path / "changed" / FILE_NAME) as database:
+            # A row that is as it was written, with its own checksum.
+            database.execute("INSERT INTO leases VALUES (?, ?, ?)", lease_row(0, 5.0))
+            database.execute(statement)
+        database.close()
+        with pytest.raises(StoreDataError, match="is damaged"):
+            StoreFile(tmp_path / "changed")
+        shutil.rmtree(tmp_path / "changed")
+
+
+def test_whenever_a_process_is_killed_its_store_opens_again_with_all_that_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is copied before each statement, and before and after each mark, as a kill at that moment would leave it."""
+    live = tmp_path / "live"
+    copies: list[tuple[Path, int]] = []
+    acknowledged = [0]
+
+    def copy(*_: object) -> None:
+        if live.exists():
+            copies.append((tmp_path / f"copy-{len(copies)}", acknowledged[0]))
+            shutil.copytree(live, copies[-1][0])
+
+    def connected(path: Path, connect: Callable[[Path], sqlite3.Connection] = file_module._connected) -> sqlite3.Connection:
+        database = connect(path)
+        if path.parent == live:
+            database.set_trace_callback(copy)
+        return database
+
+    def set_mark(mark: Mark, commits: int, checksum: int, write: Callable[[Mark, int, int], None] = Mark.set) -> None:
+        copy()
+        write(mark, commits, checksum)
+        copy()
+
+    monkeypatch.setattr(file_module, "_connected", connected)
+    monkeypatch.setattr(Mark, "set", set_mark)
+    machine = StoreMachine()
+    for _ in range(2):
+        file = StoreFile(live)
+        for _ in range(2):
+            before, changes = machine.revision, Changes()
+            machine.transaction([], [Put("key", b"%d" % machine.revision)])
+            changes.note(machine, before, frozenset())
+            file.write(changes)
+            acknowledged[0] = machine.revision
+        file.close()
+    monkeypatch.undo()
+    assert len(copies) > 60
+    for directory, revision in copies:
+        file = StoreFile(directory)
+        assert revision <= file.load().revision <= revision + 1 or not revision
+        file.close()
+
+
+def test_what_a_store_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
+    old = os.umask(0o022)
+    try:
+        fill(tmp_path / "new")
+        file = StoreFile(tmp_path / "new")
+        rights = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new").iterdir()}
+        file.close()
+        assert oct((tmp_path / "new").stat().st_mode & 0o777) == "0o700"
+        assert set(rights) == {FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME, LOCK_NAME}
+        assert set(rights.values()) == {"0o600"}, rights
+        # One that was copied to its place with the rights that copies have.
+        (tmp_path / "new" / FILE_NAME).chmod(0o644)
+        StoreFile(tmp_path / "new").close()
+        assert oct((tmp_path / "new" / FILE_NAME).stat().st_mode & 0o777) == "0o600"
+    finally:
+        os.umask(old)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
+import pytest
 import trio
 
 from actors import Actor, ChildSpec, Supervisor, UnderstudyError, method
@@ -118,3 +119,28 @@ async def test_a_singleton_whose_node_leaves_moves_to_another_candidate_and_keep
         assert found.address.node == ({"a", "b"} - {first}).pop()
         assert (await found.count()).active == 2
         assert {id: await life(it.here, f"root/{id}") for id in before} == before
+
+
+class Partner(Worker):
+    """Linked to another."""
+
+    @method
+    async def tie(self, name: str) -> None:
+        await self.link(await self.node.lookup(name, Worker))
+
+
+@pytest.mark.parametrize("linker", ["stays", "moves"])
+async def test_a_leaving_node_that_moves_an_actor_stops_nothing_that_is_linked_to_it(linker: str) -> None:
+    async with cluster("a", "b") as it:
+        here = it.here
+        stays = await here.options(name="stays").spawn(Partner)
+        moves = ChildSpec.of("moves", Partner).changed(name="moves", labels={"moves": "here"})
+        await here.options(name="top").spawn(Supervisor, [moves], intensity=0)
+        before = await life(here, "moves")
+        await (await here.lookup(linker, Partner)).tie("moves" if linker == "stays" else "stays")
+        await it.leave(before[0])
+        with trio.fail_after(5):
+            while await life(here, "moves") == before:  # noqa: ASYNC110  asked as any outsider would
+                await trio.sleep(0.01)
+        # One that had been stopped by the link would be gone by now: the link is told of the end before the move begins.
+        assert await stays.life() == ("here", stays.address.epoch)

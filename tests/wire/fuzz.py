@@ -23,8 +23,8 @@ import trio
 
 from actors.errors import HandshakeError, ProtocolError
 from runtime import Node, open_node
-from runtime.links.link import Link
-from runtime.links.peers import _offer
+from runtime.links.link import Link, UnhandledFrameError
+from runtime.links.peers import _read_answer, _read_offer
 from runtime.wire.frames import HEADER, UNPROVEN, Frame, FrameReader, Kind, encode_frame
 from runtime.wire.handshake import Acceptor, Dialer
 from runtime.wire.introduction import Introduction, Peer
@@ -191,7 +191,7 @@ class Target:
         self._number += 1
         peers = self._node._station.peers
         link = Link(Peer(name="fuzzer", incarnation=self._number, role="client"), peers._receiver)
-        link.open(Deaf(), b"session", 0)
+        link.open(Deaf(), 0)
         self._reader = FrameReader(peers._limits)
         link._reassembly.connected(peers._limits)
         self._reader.place = link._reassembly.place
@@ -217,6 +217,8 @@ class Target:
                 size = self._draw.choice((1, 7, 8, 64, 1000, 70_000))
                 self._receive(data[:size])
                 data = data[size:]
+        except UnhandledFrameError:
+            raise
         except ProtocolError:
             self.renew()
 
@@ -261,7 +263,7 @@ def offer_spoiled_resume(mutator: Mutator, offers: Sequence[Frame]) -> None:
     """A RESUME that is spoiled."""
     try:
         for frame in FrameReader().feed(mutator.frame(mutator.draw.choice(offers))):
-            _offer(frame)
+            mutator.draw.choice((_read_offer, _read_answer))(frame)
     except ProtocolError:
         pass
 

@@ -27,8 +27,10 @@ from runtime.wire.introduction import Introduction, Peer
 SECRET = b"a secret of good length, for tests"
 NONCE_A = bytes(range(32))
 NONCE_B = bytes(range(32, 64))
-ALICE = Introduction("blue", Peer("alice", 7, "client", (), "host-1", frozenset({"segments"})))
-BOB = Introduction("blue", Peer("bob", 9, "node", ("tcp://10.0.0.2:7000", "unix:/run/bob"), "host-2", frozenset({"segments", "resume"})))
+ALICE = Introduction("blue", Peer("alice", 7, "client", (), "host-1", frozenset({"segments"})), (1, 1))
+BOB = Introduction(
+    "blue", Peer("bob", 9, "node", ("tcp://10.0.0.2:7000", "unix:/run/bob"), "host-2", frozenset({"segments", "resume"})), (1, 1)
+)
 
 Frame = tuple[int, bytes]
 Change = Callable[[int, Frame], Frame]

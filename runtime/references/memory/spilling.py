@@ -93,26 +93,33 @@ class Spill:
             self._on_disk -= size
         return self._on_disk
 
-    async def write(self, buffers: Iterable[Buffer]) -> Spilled:
+    async def write(self, buffers: Iterable[Buffer]) -> Spilled | OSError:
         """Write a value. The buffers must be contiguous, and stay as they are meanwhile.
 
-        Raises `OSError` for a disk that is full or broken, and leaves nothing there.
+        Returns an `OSError` for a disk that is full or broken, and leaves nothing there. It is not raised: the frames of its traceback
+        would keep the value in memory for as long as a log, or the garbage collector, has the error (since Python 3.12 those of the
+        callers as well).
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         sizes = [view.nbytes for view in views]
         descriptor = await self._environment.in_thread(lambda: _written(self.directory, views))
+        if isinstance(descriptor, OSError):
+            return descriptor
         size = sum(sizes)
         self._on_disk += size
         return Spilled(self._environment, _File(descriptor, self._ends.token(size)), sizes)
 
 
-def _written(directory: Path, views: Sequence[memoryview]) -> int:
-    descriptor = _nameless(directory)
+def _written(directory: Path, views: Sequence[memoryview]) -> int | OSError:
     try:
-        _write(descriptor, views)
-    except BaseException:
-        os.close(descriptor)
-        raise
+        descriptor = _nameless(directory)
+        try:
+            _write(descriptor, views)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    except OSError as error:
+        return error.with_traceback(None)
     return descriptor
 
 

@@ -169,21 +169,22 @@ class Shelves(Generic[K]):
             if victims:
                 return victims
 
+    async def disk_rested(self) -> None:
+        """Leave a disk alone that could not be written to. No value is kept meanwhile: its holders may let go of it."""
+        await trio.sleep(RETRY_SECONDS)
+        self.broken = ""
+        self._changed.set()
+
     def _count_small(self, size: int) -> None:
         self._small += size
         self._budget.limit = self.limit - self._small
 
     async def write(self, key: K, segments: Sequence[Buffer]) -> Spilled | None:
-        """Write a value to disk; None if the disk does not take it, which is then left alone for a while."""
-        try:
-            spilled = await self._spill.write(segments)
-        except OSError as error:
-            if not self.broken:
-                logger.warning("values of this node cannot be written to %s: %s; they stay in memory", self._spill.directory, error)
-            self.broken = str(error)
-            await trio.sleep(RETRY_SECONDS)
-            self.broken = ""
-            self._changed.set()
+        """Write a value to disk; None if the disk does not take it: then `broken` says why, and `disk_rested` is to be waited for."""
+        spilled = await self._spill.write(segments)
+        if isinstance(spilled, OSError):
+            logger.warning("values of this node cannot be written to %s: %s; they stay in memory", self._spill.directory, spilled)
+            self.broken = str(spilled)
             return None
         if key in self._readers:
             # It was lent meanwhile, and is read where it is.

@@ -16,12 +16,13 @@ from runtime.store.etcd.connection import LostError, NotSentError
 from runtime.store.etcd.gateway import CALL_SECONDS, AmbiguousError, Gateway
 from runtime.store.etcd.markers import Marker, Markers
 from runtime.store.etcd.refusals import EtcdFullError, EtcdRefusalError
-from runtime.store.etcd.translation import Json, Space, guarded, number, outcome_of, wrote_marker
+from runtime.store.etcd.translation import Json, Space, guarded, number, outcome_of, reading, wrote_marker
 from runtime.store.etcd.watching import Watches
 from runtime.store.interface import (
     Compare,
     Delete,
     Entry,
+    Get,
     Operation,
     Put,
     RangeResult,
@@ -103,6 +104,8 @@ class EtcdStore(Store):
     ) -> TransactionResult:
         """See `Store.transaction`."""
         check_transaction(compare, then, otherwise)
+        if all(isinstance(operation, Get) for operation in (*then, *otherwise)):
+            return await self._read(compare, then, otherwise)
         until = trio.current_time() + CALL_SECONDS
         while True:
             marker = self._markers.take(await self._marker_lease())
@@ -179,6 +182,13 @@ class EtcdStore(Store):
     def _refuse_if_closed(self) -> None:
         if self._over.is_set():
             raise StoreError("the store is closed: its node has left")
+
+    async def _read(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TransactionResult:
+        """A transaction that changes nothing: its answer can be lost as often as it likes, another attempt gives one as good."""
+        answer = await self._ask("/v3/kv/txn", reading(self._space, compare, then, otherwise))
+        succeeded = bool(answer.get("succeeded"))
+        responses = map(self._space.response, then if succeeded else otherwise, answer.get("responses", ()))
+        return TransactionResult(succeeded, number(answer["header"], "revision"), tuple(responses))
 
     async def _attempt(
         self, marker: Marker, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation], until: float

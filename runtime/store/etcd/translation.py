@@ -123,6 +123,15 @@ def guarded(space: Space, slot: Json, compare: Sequence[Compare], then: Sequence
     }
 
 
+def reading(space: Space, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Json:
+    """A transaction that only reads: it needs no marker, and can be made again whatever became of it."""
+    return {
+        "compare": [space.condition(condition) for condition in compare],
+        "success": [space.operation(operation) for operation in then],
+        "failure": [space.operation(operation) for operation in otherwise],
+    }
+
+
 def outcome_of(answer: Mapping[str, Any]) -> tuple[bool, Sequence[Mapping[str, Any]]] | None:
     """Which branch a transaction of `guarded` took, and the responses to its operations and its marker; None if its marker was changed."""
     responses: Sequence[Mapping[str, Any]] = answer.get("responses", ())

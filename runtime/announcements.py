@@ -1,0 +1,92 @@
+"""Local clusters that are open tell this user's commands where they are, and how to prove that they may come in.
+
+Each has a file of its own beside the user's shared secret, for its owner alone, which goes when the cluster does. One that a killed process
+left behind is passed over, and removed. Where no file can be written the cluster runs all the same, and commands must be given its address
+and secret.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from runtime.environment import Environment, Process
+from runtime.membership.secrets import shared_secret_path
+
+STALE_SECONDS = 30 * 86_400.0
+"""After so long a file is removed of which it cannot be told whether its process lives: of another machine, or from before a restart."""
+
+logger = logging.getLogger("understudy.node")
+
+
+@attrs.frozen
+class Announcement:
+    """An open local cluster: the address of its founding node, its name, its secret, and the program that has opened it."""
+
+    address: str
+    cluster: str
+    secret: bytes = attrs.field(repr=False)
+    process: Process
+    program: str = ""
+
+
+@contextmanager
+def announced(announcement: Announcement, environment: Environment) -> Iterator[None]:
+    """Within the block commands find that cluster."""
+    path = _directory() / f"{environment.token(8).hex()}.json"
+    facts = {**attrs.asdict(announcement), "secret": announcement.secret.hex()}
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+    except OSError as error:
+        logger.info("commands will not find this cluster by themselves: %s", error)
+    try:
+        yield
+    finally:
+        _remove(path)
+
+
+def open_clusters(environment: Environment) -> list[Announcement]:
+    """Those that are open now, on this machine, by this user; by their addresses."""
+    found: list[Announcement] = []
+    try:
+        paths = list(_directory().glob("*.json"))
+    except OSError:
+        return []
+    for path in paths:
+        try:
+            announcement = _read(path)
+            age = environment.wall_time() - path.stat().st_mtime
+        except (OSError, ValueError, KeyError, TypeError):
+            # Being written, or gone meanwhile, or none of ours.
+            continue
+        process = announcement.process
+        if environment.has_ended(process) or (process.host != environment.process().host and age > STALE_SECONDS):
+            _remove(path)
+        elif process.host == environment.process().host:
+            found.append(announcement)
+    return sorted(found, key=lambda one: one.address)
+
+
+def _read(path: Path) -> Announcement:
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    process = Process(**facts["process"])
+    return Announcement(str(facts["address"]), str(facts["cluster"]), bytes.fromhex(facts["secret"]), process, str(facts["program"]))
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.info("%s could not be removed: %s", path, error)
+
+
+def _directory() -> Path:
+    return shared_secret_path().parent / "open"

@@ -1,0 +1,102 @@
+"""What a request to start an actor names, imported before the request is read.
+
+Decoding imports nothing. But a node that was started by itself, without the application, knows no class of it until it is asked to start an
+actor: that request says which, and may carry messages of the application's. So the classes that it names, its own and those of child specs
+in it, are found in the bytes without building anything of them; modules that are missing are imported beside the event loop, and the
+request is read after that.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+
+import trio
+
+from actors.children import ChildSpec
+from actors.errors import DecodeError, ProtocolError
+from actors.messages import import_path
+from runtime.environment import Environment
+from runtime.links.link import Link
+from runtime.wire.classes import import_class, is_imported
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Frame
+
+STARTING = frozenset({("@node", "spawn"), ("@isolation", "start"), ("@isolation", "stand")})
+"""Services and methods whose first argument is the path of a class of actors."""
+
+MOST_CLASSES = 256
+"""Classes that one request may name and have imported."""
+
+logger = logging.getLogger("understudy.calls")
+
+
+class Imports:
+    """The imports under way for requests of other nodes, each of which is read when its own is done."""
+
+    def __init__(self, codec: Codec, environment: Environment, nursery: trio.Nursery) -> None:
+        self._codec = codec
+        self._environment = environment
+        self._nursery = nursery
+        self._waiting: set[tuple[Link, int]] = set()
+
+    def begin(self, link: Link, frame: Frame, then: Callable[[Link, Frame], None]) -> bool:
+        """True if the request names what is to be imported first; `then` is called afterwards, unless it is cancelled meanwhile."""
+        missing = self._missing(frame)
+        if not missing:
+            return False
+        key = link, self._codec.peek_number(frame.control)
+        self._waiting.add(key)
+        self._nursery.start_soon(self._import, missing, key, functools.partial(then, link, frame))
+        return True
+
+    def cancel(self, link: Link, number: int) -> bool:
+        """The caller of a request gave up; False if it waits for no import."""
+        waits = (link, number) in self._waiting
+        self._waiting.discard((link, number))
+        return waits
+
+    def _missing(self, frame: Frame) -> list[str]:
+        """The classes that a request names whose modules are not imported yet. Raises ProtocolError."""
+        seen: list[str] = []
+
+        def see(path: str, fields: object) -> None:
+            if path == _CHILD_SPEC and isinstance(fields, dict) and type(fields.get("actor")) is str and len(seen) < MOST_CLASSES:
+                seen.append(fields["actor"])
+
+        parts = self._codec.skim(frame.control, frame.segments, see)
+        if type(parts) is not list or len(parts) < 5 or type(parts[1]) is not str or type(parts[3]) is not str:
+            return []
+        if (parts[1], parts[3]) not in STARTING:
+            return []
+        arguments = parts[4]
+        first = arguments[0] if type(arguments) is list and arguments else None
+        if type(first) is list and first:
+            first = first[0]
+        return [path for path in [first, *seen] if type(path) is str and not is_imported(path)]
+
+    async def _import(self, paths: list[str], key: tuple[Link, int], then: Callable[[], None]) -> None:
+        await self._environment.in_thread(functools.partial(_import_all, paths))
+        link = key[0]
+        if key not in self._waiting:
+            return
+        self._waiting.discard(key)
+        if link.ended is None:
+            try:
+                then()
+            except (DecodeError, ProtocolError) as error:
+                logger.error("%s broke the protocol: %s; its connection is closed", link.peer.name, error)
+                link.drop_connection()
+
+
+def _import_all(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            import_class(path)
+        except DecodeError as error:
+            # Whoever starts the actor says so again, to its caller.
+            logger.info("a request to start an actor names what cannot be imported: %s", error)
+
+
+_CHILD_SPEC = import_path(ChildSpec)

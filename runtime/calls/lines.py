@@ -1,0 +1,281 @@
+"""Lines: calls that cannot be posted at once wait for it in the order in which they were made, one line for each actor.
+
+A call waits because nobody knows where its actor is, since that is being restarted or was never called before, or because the connection
+to it has no room. Whoever is first in the line finds the actor for all: when it is found, everything that waits is posted in one pass, by
+whichever task has found it. So the calls of one node to one actor start in the order in which they were made, also over a restart, and the
+store is asked once and not once for each. What is made while there is a line joins its end; what was refused takes the place that its
+number gives it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Hashable
+
+import trio
+
+from actors.errors import CallError, ClassMismatchError, NodeUnreachableError
+from actors.method import Address, Bound
+from runtime.calls.routes import Route, Routes
+from runtime.environment import Environment
+
+SETTLE_SECONDS = 0.5
+"""How long those that wait hold back for calls made before them, whose refusals are still on their way."""
+
+Place = tuple[str, int, int]
+"""Node, incarnation and epoch."""
+
+
+def where(route: Route) -> Place:
+    """Where a route leads."""
+    return route.address.node, route.address.incarnation, route.address.epoch
+
+
+class Waiter:
+    """One call in a line. `order`: a number that grows with the time at which the call was made."""
+
+    __slots__ = ("bound", "error", "joined", "limit", "not_before", "order", "patience", "post", "posted", "search", "task")
+
+    def __init__(self, bound: Bound, order: int, post: Callable[[Route], None], not_before: float, limit: float) -> None:
+        self.bound = bound
+        self.order = order
+        self.post = post
+        self.not_before = not_before
+        self.limit = limit
+        self.joined = 0
+        self.posted = False
+        self.error: Exception | None = None
+        self.patience = trio.CancelScope()
+        """Ends when it has waited for room on a connection for as long as `limit`."""
+        self.search: trio.CancelScope | None = None
+        """There while its task looks for the actor."""
+        self.task: trio.lowlevel.Task | None = None
+        """There while that is parked."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if it need not wait any longer."""
+        return self.posted or self.error is not None
+
+    def wake(self) -> None:
+        """Let its task go on, if that is parked."""
+        if self.task is not None:
+            task, self.task = self.task, None
+            trio.lowlevel.reschedule(task)
+
+    def interrupt(self) -> None:
+        """Let its task look at what has changed, also if that looks for the actor."""
+        if self.search is not None:
+            self.search.cancel()
+        else:
+            self.wake()
+
+
+class _Line:
+    """The calls that wait for one actor, the earliest first."""
+
+    __slots__ = ("address", "denied", "joined", "left", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: list[Waiter] = []
+        self.joined = 0
+        self.address: Address | None = None
+        """Where the actor was found since the line began, if nothing speaks against it."""
+        self.denied: Place | None = None
+        """Who denied having it last."""
+        self.left: Place | None = None
+        """Where its last life was over when it was asked for there: what was asked before will be refused as well, or has died with it."""
+
+    def join(self, waiter: Waiter) -> None:
+        self.joined += 1
+        waiter.joined = self.joined
+        bisect.insort(self.waiters, waiter, key=lambda other: other.order)
+
+    def deny(self, place: Place) -> None:
+        self.denied = place
+        address = self.address
+        if address is not None and (address.node, address.incarnation, address.epoch) == place:
+            self.address = None
+
+    def fail(self, joined: int, error: CallError) -> None:
+        """The actor cannot be found: that is so for all who asked before the search began."""
+        for waiter in self.waiters:
+            if waiter.joined <= joined and not waiter.is_over:
+                waiter.error = _alike(error)
+                waiter.interrupt()
+
+
+class Lines:
+    """All lines of a node's calls."""
+
+    def __init__(self, routes: Routes, environment: Environment) -> None:
+        self._routes = routes
+        self._environment = environment
+        self.all: dict[Hashable, _Line] = {}
+        """By actor; empty while nothing waits, which every call looks at."""
+
+    def ahead_of(self, bound: Bound) -> bool:
+        """True if calls to the same actor wait."""
+        return _key(bound) in self.all
+
+    def free(self, bound: Bound) -> Route | None:
+        """The route of a call that can be posted at once; None if it has to wait in line."""
+        if self.all and self.ahead_of(bound):
+            return None
+        route = self._routes.known(bound)
+        return route if route is not None and (route.link is None or route.link.has_room) else None
+
+    async def through(
+        self,
+        bound: Bound,
+        order: int,
+        post: Callable[[Route], None],
+        *,
+        not_before: float = -math.inf,
+        limit: float = math.inf,
+        denied: Place | None = None,
+        over: bool = True,
+    ) -> None:
+        """Wait until it is this call's turn, and `post` it: right here, or in the task that has found the actor for it.
+
+        `not_before`: when it asks for the actor by itself, if it comes to that. `limit`: seconds that it waits for room on a connection;
+        then `NodeUnreachableError` is raised. `denied`: who has refused it because the actor is not there,
+        or with `over` is not alive any more.
+        Raises what finding the actor and `post` raise.
+        """
+        key = _key(bound)
+        line = self.all.get(key)
+        if line is None:
+            line = self.all[key] = _Line()
+        waiter = Waiter(bound, order, post, not_before, limit)
+        line.join(waiter)
+        try:
+            if denied is not None:
+                line.deny(denied)
+                line.left = denied if over else line.left
+            elif line.address is None and (known := self._routes.known(bound)) is not None and where(known) != line.denied:
+                line.address = known.address
+                line.waiters[0].interrupt()
+            with waiter.patience:
+                while not waiter.is_over:
+                    if line.waiters[0] is waiter:
+                        await self._lead(line, waiter)
+                    else:
+                        waiter.task = trio.lowlevel.current_task()
+                        await trio.lowlevel.wait_task_rescheduled(lambda _: self._unpark(waiter))
+            if not waiter.is_over:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                raise NodeUnreachableError(
+                    f"the connection to {bound.address.name} had no room within {limit:g} s; the call did not run",
+                    actor=bound.address.name,
+                    method=bound.definition.name,
+                )
+        finally:
+            line.waiters.remove(waiter)
+            if not line.waiters:
+                del self.all[key]
+            else:
+                line.waiters[0].wake()
+        if waiter.error is not None:
+            raise waiter.error
+
+    async def _lead(self, line: _Line, waiter: Waiter) -> None:
+        """Find the actor for the whole line, and post what waits. Returns early if something has changed."""
+        # Those who were refused with this call, and are not here yet because their tasks have not run, may have been made before it.
+        await trio.lowlevel.checkpoint()
+        route = self._at_hand(line, waiter)
+        if route is None:
+            joined = line.joined
+            try:
+                with trio.CancelScope() as waiter.search:
+                    if waiter.not_before > self._environment.now():
+                        await trio.sleep_until(waiter.not_before)
+                        joined = line.joined
+                    route = await self._routes.find(waiter.bound)
+            except ClassMismatchError as error:
+                # Others may expect the class that it has.
+                waiter.error = error
+                return
+            except CallError as error:
+                waiter.error = error
+                line.fail(joined, error)
+                return
+            finally:
+                waiter.search = None
+            if route is None or waiter.is_over:
+                return
+            line.address = route.address
+        link = route.link
+        if link is not None and not link.has_room and link.ended is None:
+            self._limit(line)
+            await link.room()
+            if waiter.is_over:
+                return
+        if line.left is not None and line.left != where(route):
+            await self._settle(line, waiter, line.left)
+            if waiter.is_over or (link is not None and link.ended is not None):
+                return
+        self._post_all(line, route)
+
+    async def _settle(self, line: _Line, waiter: Waiter, left: Place) -> None:
+        """Wait, for a moment, for the refusals of what was asked for at the actor's last place before those who wait here were called."""
+        began, pause = self._environment.now(), 0.001
+        name, latest = waiter.bound.address.name, line.waiters[-1].order
+        while self._environment.now() < began + SETTLE_SECONDS and self._routes.waits_at(name, left, latest):
+            await trio.sleep(pause)
+            pause = min(2 * pause, 0.02)
+        line.left = None
+
+    def _at_hand(self, line: _Line, waiter: Waiter) -> Route | None:
+        if line.address is not None:
+            route = self._routes.at(waiter.bound, line.address)
+            if route is None:
+                # It is where it was found, but how to get there must be asked for.
+                line.address = None
+            return route
+        route = self._routes.known(waiter.bound)
+        return route if route is not None and where(route) != line.denied else None
+
+    def _post_all(self, line: _Line, found: Route) -> None:
+        """Post all that wait, in their order, while there is room for them."""
+        link = found.link
+        for waiter in line.waiters:
+            if waiter.is_over:
+                continue
+            if link is not None and link.ended is None and not link.has_room:
+                self._limit(line)
+                return
+            try:
+                waiter.post(self._routes.beside(waiter.bound, found))
+            except Exception as error:
+                # Its arguments cannot be sent, for example: that is for whoever made it.
+                waiter.error = error
+            else:
+                waiter.posted = True
+            waiter.interrupt()
+
+    def _limit(self, line: _Line) -> None:
+        """From now on it is room on a connection that they wait for."""
+        now = self._environment.now()
+        for waiter in line.waiters:
+            if waiter.limit != math.inf and waiter.patience.deadline == math.inf:
+                waiter.patience.deadline = now + waiter.limit
+
+    def _unpark(self, waiter: Waiter) -> trio.lowlevel.Abort:
+        waiter.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _key(bound: Bound) -> Hashable:
+    """What has no name of its own, as the services of nodes, is another actor on each node."""
+    address = bound.address
+    return address.name if address.registered else (address.name, address.node, address.incarnation)
+
+
+def _alike(error: CallError) -> CallError:
+    """The same error for another call: each raises its own."""
+    other = type(error)(*error.args)
+    other.__dict__.update(error.__dict__)
+    other.__cause__ = error.__cause__
+    return other

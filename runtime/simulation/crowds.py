@@ -1,0 +1,146 @@
+"""Crowds: many calls at once to an actor that ends again and again and is restarted.
+
+In fair weather it is known what must become of them. Those that are not repeated are heard in the order in which they were made, in each
+life of the actor; those whose policy repeats them are all answered, however many of them were with the actor when it ended.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
+from actors.errors import UnderstudyError
+from actors.retry import RetryPolicy
+from runtime.node import Node
+from runtime.simulation.cluster import CLUSTER, SimulatedCluster
+
+if TYPE_CHECKING:
+    from runtime.simulation.oracle import Oracle
+
+SUPERVISOR = "crowds"
+NAME = "crowds/speaker"
+
+CALLERS = 12
+"""Calls that a node makes at once."""
+
+REPEATED = RetryPolicy(max_retries=20, initial_delay=0.05, max_delay=0.5)
+
+
+class Speaker(Actor):
+    """Hears many."""
+
+    async def on_start(self) -> None:
+        """Take a while, so that calls wait."""
+        await trio.sleep(CLUSTER.get().draw.choice((0.0, 0.05, 0.5)))
+
+    @method
+    async def hear(self, caller: str, number: int) -> None:
+        """Note the number."""
+        crowds().heard(self.epoch, caller, number)
+
+    @method(concurrent=True, idempotent=True)
+    async def work(self, seconds: float) -> None:
+        """Take some time."""
+        await trio.sleep(seconds)
+
+    @method(concurrent=True)
+    async def end(self) -> None:
+        """End the actor."""
+        raise SystemExit(f"{self.name} was asked to")
+
+
+def crowds() -> Crowds:
+    """Those of the running simulation."""
+    found: Crowds = CLUSTER.get().scenario.crowds  # type: ignore[attr-defined]
+    return found
+
+
+@attrs.define(eq=False)
+class Crowds:
+    """What the callers of all nodes do, and what came of it."""
+
+    cluster: SimulatedCluster
+    oracle: Oracle
+    latest: dict[tuple[int, str], int] = attrs.field(factory=dict)
+    heard_in_all: int = 0
+    answered: int = 0
+    out_of_order: list[str] = attrs.field(factory=list)
+    unanswered: list[str] = attrs.field(factory=list)
+    over: bool = False
+    _numbers: int = 0
+
+    def heard(self, epoch: int, caller: str, number: int) -> None:
+        """A call begins to run."""
+        self.heard_in_all += 1
+        before = self.latest.get((epoch, caller), 0)
+        self.latest[epoch, caller] = number
+        if number < before:
+            text = f"in its epoch {epoch} {NAME} heard call {number} of {caller} after call {before}, which was made later"
+            self.out_of_order.append(text)
+            self.cluster.trace.tell("", "wrong", text)
+
+    async def run(self, node: Node, draw: random.Random) -> None:
+        """The callers of one node, until it is `over`."""
+        if node.name == self.cluster.founder:
+            spec = ChildSpec(id="speaker", actor=Speaker, options=SpawnOptions(name=NAME))
+            await node.options(name=SUPERVISOR).spawn(Supervisor, [spec], intensity=1_000)
+        speaker = await self._found(node)
+        async with trio.open_nursery() as nursery:
+            if node.name == self.cluster.founder:
+                nursery.start_soon(self._end_it, speaker, draw)
+            nursery.start_soon(self._speak, speaker, f"{node.name}.{node.incarnation}", draw)
+            nursery.start_soon(self._have_it_work, speaker, draw)
+
+    async def _found(self, node: Node) -> Speaker:
+        while True:
+            try:
+                return await node.lookup(NAME, Speaker)
+            except UnderstudyError:
+                await trio.sleep(0.2)
+
+    async def _end_it(self, speaker: Speaker, draw: random.Random) -> None:
+        while not self.over:
+            await trio.sleep(draw.uniform(1.0, 5.0))
+            try:
+                await speaker.end()
+            except UnderstudyError:
+                continue
+
+    async def _speak(self, speaker: Speaker, caller: str, draw: random.Random) -> None:
+        async with trio.open_nursery() as nursery:
+            while not self.over:
+                await trio.sleep(draw.uniform(0.1, 1.0))
+                for _ in range(CALLERS):
+                    nursery.start_soon(self._say, speaker, caller)
+                    if draw.random() < 0.3:
+                        await trio.sleep(draw.choice((0.0, 0.001, 0.01)))
+
+    async def _say(self, speaker: Speaker, caller: str) -> None:
+        self._numbers += 1
+        try:
+            # In the same step: calls are made in the order of their numbers.
+            await speaker.hear.options(timeout=20.0)(caller, self._numbers)
+        except UnderstudyError:
+            # It was with the actor when that ended.
+            return
+
+    async def _have_it_work(self, speaker: Speaker, draw: random.Random) -> None:
+        while not self.over:
+            await trio.sleep(draw.uniform(0.5, 3.0))
+            async with trio.open_nursery() as nursery:
+                for _ in range(CALLERS):
+                    nursery.start_soon(self._work, speaker, draw.uniform(0.0, 1.0))
+
+    async def _work(self, speaker: Speaker, seconds: float) -> None:
+        try:
+            await speaker.work.options(timeout=30.0, retry=REPEATED)(seconds)
+        except UnderstudyError as error:
+            text = f"{NAME}.work was not answered: {type(error).__name__}: {error}"
+            self.unanswered.append(text)
+            self.cluster.trace.tell("", "wrong", text)
+        else:
+            self.answered += 1

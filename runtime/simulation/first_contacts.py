@@ -1,0 +1,276 @@
+"""First contacts: many nodes call all others for the first time in the same moment, round after round.
+
+Both ends of each pair dial, at moments and over paths that the seed draws; in some seeds connections break or fall silent meanwhile. No
+node dies, so no call may fail, whatever happens to connections: that is checked, with each call's execution, the number of connections
+that remain, and the log, in which nothing of this is worth a warning. Only links and calls take part; there are no members and no store.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, cast
+
+import attrs
+import trio
+
+from actors import Actor, method
+from actors.errors import UnderstudyError
+from actors.handle import Handle
+from actors.method import Address
+from runtime.calls.station import Station
+from runtime.environment import real_seconds
+from runtime.hosting.host import Host
+from runtime.links.link import Link
+from runtime.links.transports import Connection
+from runtime.simulation.machines import Machine, SimulatedEnvironment
+from runtime.simulation.network import HostNetwork, SimulatedNetwork
+from runtime.simulation.report import Report, Verdict
+from runtime.simulation.scheduler import VirtualClock, run
+from runtime.simulation.trace import Trace
+from runtime.wire.introduction import Introduction, Peer
+
+GREETER = "@greeter"
+PORT = 7400
+SECRET = b"simulated"
+CLUSTER = "simulated"
+
+SPREADS = (0.0, 0.0005, 0.005, 0.05)
+"""Seconds within which all begin, one of these in each round: from one instant to longer than a handshake takes."""
+
+CUTS = (0.0, 0.0, 0.001, 0.02)
+"""Seconds between two connections that break or fall silent, on average; one of these in each round, 0 for none."""
+
+MOST_CUTS = 200
+ROUND_SECONDS = 120.0
+"""Until then all must have been answered. A connection that has fallen silent costs some seconds, and several may in turn."""
+
+SETTLED_SECONDS = 5.0
+"""From the last answer until connections that were superseded or have broken must be gone."""
+
+
+class Greeter(Actor):
+    """Counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[str] = Counter()
+
+    @method(concurrent=True)
+    async def greet(self, call: str) -> str:
+        """The call, once it was counted."""
+        self.ran[call] += 1
+        return call
+
+
+class _Warnings(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(f"{record.levelname}: {record.getMessage()}")
+
+
+@attrs.frozen(eq=False)
+class OpenStation:
+    """Links and calls of one simulated node, and its network."""
+
+    station: Station
+    network: HostNetwork
+
+
+@attrs.frozen(eq=False)
+class _Place(OpenStation):
+    """One node of a round."""
+
+    greeter: Greeter
+
+
+class _Directory:
+    """Finds links of nodes that are all known from the beginning."""
+
+    def __init__(self) -> None:
+        self.station: Station | None = None
+
+    async def locate(self, name: str) -> Address:
+        raise AssertionError("nothing is looked up here")
+
+    async def link_to(self, node: str, incarnation: int) -> Link | None:
+        await trio.lowlevel.checkpoint()
+        assert self.station is not None
+        peer = Peer(name=node, incarnation=incarnation, role="node", addresses=(f"tcp:{node}:{PORT}",), host=node)
+        return self.station.peers.link(peer)
+
+
+async def open_station(
+    name: str, incarnation: int, seed: int, network: SimulatedNetwork, clock: VirtualClock, nursery: trio.Nursery
+) -> OpenStation:
+    """A station that listens at `tcp:NAME:PORT`, and finds others there by their names."""
+    machine = Machine(name, random.Random(f"{seed} {name}"))
+    environment = SimulatedEnvironment(machine, 1, f"{seed} {name} {incarnation}", lambda: clock.now)
+    host_network, directory = HostNetwork(network, name), _Directory()
+    peer = Peer(name, incarnation, "node", (f"tcp:{name}:{PORT}",), name, life=environment.token(8).hex())
+    station = directory.station = Station(
+        Introduction(CLUSTER, peer),
+        SECRET,
+        environment,
+        host_network,
+        nursery,
+        directory,
+        lambda station: Host(
+            cast("Any", peer), nursery, environment, lambda: cast("Any", None), station.make_handle, lambda supervisor, address: None
+        ),
+    )
+
+    async def accept(connection: Connection) -> None:
+        await station.peers.accept(connection)
+
+    await nursery.start(host_network.listen, f"{name}:{PORT}", accept)
+    nursery.start_soon(station.peers.beat)
+    return OpenStation(station, host_network)
+
+
+@attrs.define(eq=False)
+class _Rounds:
+    seed: int
+    nodes: int
+    rounds: int
+    times: int
+    cuts: bool
+    calls: Counter[str] = attrs.field(factory=Counter)
+    failed: list[str] = attrs.field(factory=list)
+    twice: list[str] = attrs.field(factory=list)
+    late: list[str] = attrs.field(factory=list)
+    crowded: list[str] = attrs.field(factory=list)
+    warned: list[str] = attrs.field(factory=list)
+    incarnations: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
+
+    async def main(self, clock: VirtualClock) -> tuple[Trace, float]:
+        trace = Trace(lambda: clock.now)
+        logger, handler = logging.getLogger("understudy"), _Warnings()
+        propagate, logger.propagate = logger.propagate, False
+        logger.addHandler(handler)
+        try:
+            for number in range(self.rounds):
+                await self._round(number, clock, trace)
+        finally:
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+        self.warned = handler.texts
+        return trace, clock.now
+
+    async def _round(self, number: int, clock: VirtualClock, trace: Trace) -> None:
+        draw = random.Random(f"{self.seed} first contacts {number}")
+        network = SimulatedNetwork(random.Random(f"{self.seed} network {number}"), trace, clock)
+        async with trio.open_nursery() as nursery:
+            places: list[_Place] = []
+            for index in range(1, self.nodes + 1):
+                opened = await open_station(f"node-{index}", next(self.incarnations), self.seed, network, clock, nursery)
+                greeter = Greeter()
+                opened.station.host.add_system(GREETER, greeter)
+                places.append(_Place(opened.station, opened.network, greeter))
+            spread, often = draw.choice(SPREADS), draw.choice(CUTS) if self.cuts else 0.0
+            trace.tell("", "first contacts", f"round {number}: within {spread:g} s, {f'a cut every {often:g} s' if often else 'no cuts'}")
+            with trio.move_on_after(ROUND_SECONDS) as patience:
+                async with trio.open_nursery() as calls:
+                    if often:
+                        calls.start_soon(self._cut, network, draw, often, trace)
+                    for place in places:
+                        calls.start_soon(self._greet_all, place, places, draw.random() * spread, number, trace)
+            if patience.cancelled_caught:
+                self.late.append(f"round {number}: not all calls were answered within {ROUND_SECONDS:g} s")
+            for connection in network.connections:
+                # No cuts any more: what would still have broken later on does not.
+                connection.sends.cut_after = connection.receives.cut_after = math.inf
+            await trio.sleep(SETTLED_SECONDS)
+            self._look(number, places)
+            nursery.cancel_scope.cancel()
+
+    async def _greet_all(self, place: _Place, places: list[_Place], after: float, number: int, trace: Trace) -> None:
+        await trio.sleep(after)
+        async with trio.open_nursery() as nursery:
+            for other in places:
+                if other is not place:
+                    for time in range(self.times):
+                        call = f"{number}: {place.station.identity[0]} to {other.station.identity[0]}, {time}"
+                        nursery.start_soon(self._greet, place, other, call, trace)
+
+    async def _greet(self, place: _Place, other: _Place, call: str, trace: Trace) -> None:
+        # With the default options of users' calls: nothing is repeated that may have run.
+        handle: Any = Handle(place.station.caller, Address(GREETER, *other.station.identity), Greeter.__methods__)
+        try:
+            answer = await handle.greet(call)
+        except UnderstudyError as error:
+            self.calls["failed"] += 1
+            text = f"{call}: {type(error).__name__}: {error}"
+            self.failed.append(text)
+            trace.tell(place.station.identity[0], "wrong", text)
+        else:
+            self.calls["ok"] += 1
+            if answer != call:
+                self.failed.append(f"{call} was answered {answer!r}")
+        ran = other.greeter.ran[call]
+        if ran != 1:
+            self.twice.append(f"{call} ran {ran} times")
+
+    async def _cut(self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace) -> None:
+        """Break connections, or let them fall silent, for as long as there are enough of them."""
+        for _ in range(MOST_CUTS):
+            await trio.sleep(draw.expovariate(1 / often))
+            living = [one for one in network.connections if one.sends.sender_broken is None and not one.closed]
+            if not living:
+                continue
+            connection = draw.choice(living)
+            hosts = " and ".join(connection.sends.hosts)
+            if draw.random() < 0.2:
+                connection.sends.vanished = connection.receives.vanished = True
+                trace.tell("", "cut", f"connection {connection.sends.number} between {hosts} falls silent")
+            else:
+                pipe = draw.choice((connection.sends, connection.receives))
+                pipe.cut_after = pipe.sent + draw.choice((0, 10, 300, 3000)) * draw.random()
+                trace.tell("", "cut", f"connection {pipe.number} between {hosts}")
+
+    def _look(self, number: int, places: list[_Place]) -> None:
+        """One link at each end of each pair, both of one session, and one connection that carries it."""
+        for place in places:
+            links = place.station.peers.links
+            if len(links) != len(places) - 1:
+                self.crowded.append(f"round {number}: {place.station.identity[0]} has {len(links)} links to {len(places) - 1} nodes")
+            for link in links.values():
+                if not link.connected:
+                    self.crowded.append(f"round {number}: {place.station.identity[0]} and {link.peer.name} are not connected")
+            open_ones = [one for one in place.network.connections if not one.closed and one.sends.sender_broken is None]
+            if len(open_ones) > len(places) - 1:
+                self.crowded.append(f"round {number}: {place.station.identity[0]} has {len(open_ones)} connections")
+
+
+def first_contacts(seed: int, *, nodes: int = 8, rounds: int = 1, times: int = 2, cuts: bool = True) -> Report:
+    """`rounds` rounds in which `nodes` nodes that never met call all others at once, `times` times each.
+
+    `cuts`: connections break meanwhile in some of the rounds. The report depends on nothing but the arguments and this version of the code.
+    """
+    began = real_seconds()
+    running = _Rounds(seed, nodes, rounds, times, cuts)
+    trace, seconds = run(seed, running.main)
+    checks: Iterable[tuple[str, list[str], str]] = (
+        ("no call fails", running.failed, f"{running.calls['ok']} calls were answered"),
+        ("each call runs once", running.twice, "no call ran twice, or was answered without having run"),
+        ("every call ends", running.late, f"within {ROUND_SECONDS:g} s"),
+        ("one session and one connection for each pair", running.crowded, "all pairs have settled"),
+        ("no warnings", running.warned, "nothing that is normal was worth a warning"),
+    )
+    return Report(
+        seed=seed,
+        nodes=tuple(f"node-{index}" for index in range(1, nodes + 1)),
+        seconds=seconds,
+        took=real_seconds() - began,
+        trace_hash=trace.digest(),
+        faults={},
+        calls=dict(running.calls),
+        happenings=tuple(trace.happenings),
+        verdicts=tuple(Verdict(name, not wrong, "\n".join(wrong[:20]) if wrong else right) for name, wrong, right in checks),
+    )

@@ -1,0 +1,202 @@
+"""Callers that stop reading: one node goes on calling and does not read what it is answered, for as long as the seed says.
+
+What the node that is called keeps for it must stay within bounds, others must be served as ever, and when the caller reads again every
+one of its calls ends with a true outcome.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from actors import Actor, method
+from actors.errors import AnswerDroppedError, NotExecutedError, UnderstudyError
+from actors.handle import Handle
+from actors.method import Address
+from runtime.calls.station import Station
+from runtime.environment import real_seconds
+from runtime.links.transports import Connection
+from runtime.simulation.first_contacts import open_station
+from runtime.simulation.network import SimulatedNetwork
+from runtime.simulation.report import Report, Verdict
+from runtime.simulation.scheduler import VirtualClock, run
+from runtime.simulation.trace import Trace
+
+SERVICE = "server"
+BACKLOG = 4 * 1024 * 1024
+"""The bound of this scenario, in bytes; a real one would take minutes to fill."""
+
+ANSWERS = (10, 2_000, 60_000, 2_000_000)
+"""Bytes of an answer, one of these: small ones, whole ones, and one that travels in parts."""
+
+CALLS = 400
+PATIENCE = 120.0
+HONEST_SECONDS = 5.0
+
+
+class Answerer(Actor):
+    """Answers with as many bytes as it is asked for, after a while."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[int] = Counter()
+
+    @method(concurrent=True)
+    async def answer(self, call: int, size: int, seconds: float) -> bytes:
+        """So many bytes."""
+        self.ran[call] += 1
+        await trio.sleep(seconds)
+        return bytes(size)
+
+
+class DeafConnection:
+    """A connection whose reader is held back while `deaf` is set; a `Connection` of `runtime.links.transports`."""
+
+    def __init__(self, inner: Connection) -> None:
+        self._inner = inner
+        self.hears = trio.Event()
+        self.hears.set()
+
+    def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+        """See `Connection.send_some`."""
+        return self._inner.send_some(buffers)
+
+    async def wait_writable(self) -> None:
+        """See `Connection.wait_writable`."""
+        await self._inner.wait_writable()
+
+    async def receive(self) -> bytes:
+        """See `Connection.receive`."""
+        await self.hears.wait()
+        return await self._inner.receive()
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """See `Connection.receive_into`."""
+        await self.hears.wait()
+        return await self._inner.receive_into(buffer)
+
+    def close(self) -> None:
+        """See `Connection.close`."""
+        self.hears.set()
+        self._inner.close()
+
+
+@attrs.define(eq=False)
+class _Run:
+    seed: int
+    calls: Counter[str] = attrs.field(factory=Counter)
+    kept: int = 0
+    wrong: list[str] = attrs.field(factory=list)
+    beyond: list[str] = attrs.field(factory=list)
+    disturbed: list[str] = attrs.field(factory=list)
+    late: list[str] = attrs.field(factory=list)
+
+    async def main(self, clock: VirtualClock) -> tuple[Trace, float]:
+        draw = random.Random(f"{self.seed} unread answers")
+        trace = Trace(lambda: clock.now)
+        network = SimulatedNetwork(random.Random(f"{self.seed} network"), trace, clock)
+        async with trio.open_nursery() as nursery:
+            server = await open_station("server", 1, self.seed, network, clock, nursery)
+            deaf = await open_station("deaf", 2, self.seed, network, clock, nursery)
+            honest = await open_station("honest", 3, self.seed, network, clock, nursery)
+            answerer = Answerer()
+            server.station.host.add_system(SERVICE, answerer)
+            lines: list[DeafConnection] = []
+            connect = deaf.network.connect
+
+            async def connect_deaf(address: str) -> Connection:
+                lines.append(DeafConnection(await connect(address)))
+                return lines[-1]
+
+            deaf.network.connect = connect_deaf  # type: ignore[method-assign]
+            await self._call(deaf.station, server.station, answerer, -1, 10, 0.0)
+            deaf.station.peers.links[server.station.identity].watched = True
+            server.station.peers.links[deaf.station.identity].most_backlog = BACKLOG
+            nursery.start_soon(self._look, server.station, deaf.station.identity)
+            nursery.start_soon(self._call_honestly, honest.station, server.station, answerer)
+            lines[-1].hears = trio.Event()
+            with trio.move_on_after(PATIENCE) as patience:
+                async with trio.open_nursery() as calls:
+                    for number in range(CALLS):
+                        size, seconds = draw.choice(ANSWERS), draw.choice((0.0, 0.0, 0.5)) * draw.random()
+                        calls.start_soon(self._call, deaf.station, server.station, answerer, number, size, seconds)
+                        await trio.sleep(draw.expovariate(CALLS / 2.0))
+                    await trio.sleep(draw.uniform(0.0, 5.0))
+                    for line in lines:
+                        line.hears.set()
+            if patience.cancelled_caught:
+                self.late.append(f"not all calls had ended after {PATIENCE:g} s")
+            nursery.cancel_scope.cancel()
+        return trace, clock.now
+
+    async def _call(self, here: Station, there: Station, answerer: Answerer, number: int, size: int, seconds: float) -> None:
+        handle: Any = Handle(here.caller, Address(SERVICE, *there.identity), Answerer.__methods__)
+        least = 1
+        try:
+            answer = await handle.answer(number, size, seconds)
+        except NotExecutedError:
+            how, least = "refused", 0
+        except AnswerDroppedError:
+            how = "dropped"
+        except UnderstudyError as error:
+            how = "lost"
+            self.wrong.append(f"call {number}: {type(error).__name__}: {error}")
+        else:
+            how = "ok"
+            if len(answer) != size:
+                self.wrong.append(f"call {number} was answered with {len(answer)} bytes of {size}")
+        self.calls[how] += 1
+        if answerer.ran[number] != least:
+            self.wrong.append(f"call {number} ended with {how!r}, and ran {answerer.ran[number]} times")
+
+    async def _call_honestly(self, here: Station, there: Station, answerer: Answerer) -> None:
+        handle: Any = Handle(here.caller, Address(SERVICE, *there.identity), Answerer.__methods__)
+        number = CALLS
+        while True:
+            number += 1
+            with trio.move_on_after(HONEST_SECONDS) as patience:
+                try:
+                    await handle.answer(number, 2_000, 0.0)
+                except UnderstudyError as error:
+                    self.disturbed.append(f"{type(error).__name__}: {error}")
+            if patience.cancelled_caught:
+                self.disturbed.append(f"call {number} took longer than {HONEST_SECONDS:g} s")
+            await trio.sleep(0.05)
+
+    async def _look(self, server: Station, deaf: tuple[str, int]) -> None:
+        """What is kept for the caller, counted without asking the link for it."""
+        while True:
+            await trio.sleep(0.01)
+            link = server.peers.links.get(deaf)
+            kept = link.session.kept_bytes + link._transfers.waiting_bytes if link is not None else 0
+            self.kept = max(self.kept, kept)
+            if kept > 2 * BACKLOG + max(ANSWERS) + CALLS * 1024:
+                self.beyond.append(f"{kept} bytes of answers are kept for a caller that does not read")
+
+
+def unread_answers(seed: int) -> Report:
+    """One run; the report depends on nothing but the seed and this version of the code."""
+    began = real_seconds()
+    running = _Run(seed)
+    trace, seconds = run(seed, running.main)
+    checks: Iterable[tuple[str, list[str], str]] = (
+        ("answers are bounded", running.beyond, f"{running.kept} bytes at most were kept for a caller that did not read"),
+        ("outcomes are true", running.wrong, "what was refused did not run, what was dropped ran once"),
+        ("others are served", running.disturbed, "a caller that reads was answered all the time"),
+        ("every call ends", running.late, f"within {PATIENCE:g} s"),
+    )
+    return Report(
+        seed=seed,
+        nodes=("server", "deaf", "honest"),
+        seconds=seconds,
+        took=real_seconds() - began,
+        trace_hash=trace.digest(),
+        faults={},
+        calls=dict(running.calls),
+        happenings=tuple(trace.happenings),
+        verdicts=tuple(Verdict(name, not wrong, "\n".join(wrong[:20]) if wrong else right) for name, wrong, right in checks),
+    )

@@ -1,0 +1,217 @@
+"""What user code raises: told apart from what the process itself is told, and looked at without trusting any of it.
+
+An exception is an object of the user's like any other. Its `__str__`, `__repr__`, `__class__`, properties and metaclass run user code,
+which may raise whatever it likes, `SystemExit` included. So the runtime asks the interpreter's own descriptors where these know the
+answer, and guards the rest. Nothing here raises but a genuine interrupt.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType, GetSetDescriptorType, MethodType, TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+import trio
+
+T = TypeVar("T")
+
+MOST_TEXT = 1024 * 1024
+"""Characters of an exception's text, or of the repr of one of its arguments, that are looked at."""
+
+MOST_TRACEBACK = 16 * 1024
+"""Characters of a traceback that travel, or are written to a log."""
+
+# The interpreter's own ways to what a class can define anew.
+_TRACEBACK = cast("GetSetDescriptorType", vars(BaseException)["__traceback__"])
+_MEMBERS = cast("Any", vars(BaseExceptionGroup)["exceptions"])
+_NAME = cast("GetSetDescriptorType", vars(type)["__name__"])
+_QUALIFIED_NAME = cast("GetSetDescriptorType", vars(type)["__qualname__"])
+_MODULE = cast("GetSetDescriptorType", vars(type)["__module__"])
+_MRO = cast("Any", vars(type)["__mro__"])
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """True if the process was interrupted (SIGINT, Ctrl-C), and `error` is how Python says so, alone or in a group: it must go on.
+
+    A genuine `KeyboardInterrupt` is raised by the handler of the signal, trio's or the application's, which Python runs on top of whatever
+    the main thread is doing; or by trio at a checkpoint of its main task. So its innermost frame is the handler's, or trio's. One that user
+    code raises has the user's own frame there, and is an error like any other.
+    """
+    return any(issubclass(type(one), KeyboardInterrupt) and _raised_by_signal(one) for one in leaves(error))
+
+
+def is_being_cancelled() -> bool:
+    """True if a scope around the running task is cancelled: of the runtime, or around the runtime.
+
+    Asked where user code has just been left, with all scopes of its own. Only then is a `trio.Cancelled` that comes out of it trio's, which
+    trio raises for a cancelled scope and for nothing else; otherwise user code has kept one, and raised it again.
+
+    Also True where no loop runs: the interpreter closes the coroutines that a loop has left behind, by a `GeneratorExit`.
+    """
+    return not trio.lowlevel.in_trio_task() or trio.current_effective_deadline() == -math.inf
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """True if `error`, which has just come out of user code, is that the running task is being cancelled, and nothing besides.
+
+    Raise it again, or let trio do so at a checkpoint.
+    """
+    expected = trio.Cancelled if trio.lowlevel.in_trio_task() else GeneratorExit
+    return is_being_cancelled() and all(issubclass(type(one), expected) for one in leaves(error))
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group, however deep; of any other exception, itself."""
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        members = members_of(one)
+        if members:
+            waiting.extend(members)
+        else:
+            yield one
+
+
+def members_of(error: BaseException) -> tuple[BaseException, ...]:
+    """What a group tells of, one level of it; nothing for an exception that is no group. No group is empty."""
+    members: tuple[BaseException, ...] = _MEMBERS.__get__(error) if issubclass(type(error), BaseExceptionGroup) else ()
+    return members
+
+
+def guarded(look: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T:
+    """What `look`, which runs user code, returns; or what `otherwise` makes of the error that it raises."""
+    try:
+        return look()
+    except BaseException as error:  # noqa: ASYNC103  no checkpoint, so that no cancellation comes out of it
+        if is_interrupt(error):
+            raise
+        return otherwise(error)  # noqa: ASYNC104
+
+
+class Ran(Generic[T]):
+    """What came of a function in a thread, to be looked at only by who wants it.
+
+    Threads of trio's look at an exception themselves on its way: one whose attributes raise would end the thread, which is waited for.
+    """
+
+    __slots__ = ("_error", "_result")
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._error: BaseException | None = None
+        try:
+            self._result = function()
+        except BaseException as error:  # noqa: ASYNC103  raised by `value`; no interrupt comes to a thread
+            self._error = error
+
+    def value(self) -> T:
+        """What it returned. Raises what it raised."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._result
+
+
+def class_name(cls: type) -> str:
+    """The name of a class, whatever its metaclass says."""
+    return str.__str__(cast("str", _NAME.__get__(cls)))
+
+
+def qualified_name(cls: type) -> str:
+    """The name of a class within its module, whatever its metaclass says."""
+    return str.__str__(cast("str", _QUALIFIED_NAME.__get__(cls)))
+
+
+def module_name(cls: type) -> str:
+    """The module of a class, as it says; "" if what it says is no text."""
+    found = guarded(lambda: cast("object", _MODULE.__get__(cls)), lambda failure: "")
+    return str.__str__(cast("str", found)) if issubclass(type(found), str) else ""
+
+
+def bases(cls: type) -> tuple[type, ...]:
+    """The class and what it derives from, in the order of lookup."""
+    found: tuple[type, ...] = _MRO.__get__(cls)
+    return found
+
+
+def text_of(error: BaseException) -> str:
+    """What the exception says, fit for the wire: `str(error)`, or that there is none."""
+    return _shown(lambda: str(error), lambda failure: f"<its str() raised {class_name(type(failure))}>")
+
+
+def repr_of(value: object) -> str:
+    """`repr(value)`, fit for the wire, or what stands for it."""
+    return _shown(lambda: repr(value), lambda failure: f"<a {qualified_name(type(value))} whose repr() raised {class_name(type(failure))}>")
+
+
+def summary_of(error: BaseException) -> str:
+    """`Type: text`, as the last line of a traceback has it."""
+    text = text_of(error)
+    return f"{class_name(type(error))}: {text}" if text else class_name(type(error))
+
+
+def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
+    """The traceback as text, with causes and notes, of `most` characters at most: what is left out is in the middle."""
+    text = _shown(lambda: "".join(traceback.format_exception(error)), lambda failure: _bare_traceback(error))
+    if len(text) > most:
+        text = f"{text[: most // 2]}\n... ({len(text) - most} characters left out)\n{text[-most // 2 :]}"
+    return text
+
+
+def raised_at(error: BaseException, module: str = "") -> str:
+    """`file:line, in function`, where the exception was raised: the innermost frame of `module` if it passed one, the innermost otherwise.
+
+    "" if it was never raised.
+    """
+    frames = list(_frames(error))
+    own = [one for one in frames if one[0].f_globals.get("__name__") == module]
+    if not frames:
+        return ""
+    frame, line = (own or frames)[-1]
+    return f"{frame.f_code.co_filename}:{line}, in {frame.f_code.co_name}"
+
+
+def _raised_by_signal(error: BaseException) -> bool:
+    frames = list(_frames(error))
+    if not frames:
+        return False
+    innermost = frames[-1][0]
+    if str(innermost.f_globals.get("__name__", "")).startswith("trio._core."):
+        return True
+    handler = signal.getsignal(signal.SIGINT)
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if isinstance(handler, MethodType):
+        handler = handler.__func__
+    if isinstance(handler, FunctionType):
+        return innermost.f_code is handler.__code__
+    # Python's own handler leaves no frame behind. trio replaces it wherever signals can arrive, so this is not trio's loop: do as it says.
+    return handler is signal.default_int_handler
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """The frames that the exception has passed, with their lines, the outermost first."""
+    entry = cast("TracebackType | None", _TRACEBACK.__get__(error))
+    while entry is not None:
+        yield entry.tb_frame, entry.tb_lineno
+        entry = entry.tb_next
+
+
+def _bare_traceback(error: BaseException) -> str:
+    """What can be said without asking the exception itself."""
+    frames = traceback.format_tb(cast("TracebackType | None", _TRACEBACK.__get__(error)))
+    return f"Traceback (most recent call last):\n{''.join(frames)}{summary_of(error)}\n"
+
+
+def _shown(look: Callable[[], str], otherwise: Callable[[BaseException], str]) -> str:
+    text = guarded(look, otherwise)
+    # The slice of a subclass of str is a plain one, by str's own method.
+    return sendable(str.__getitem__(text, slice(0, MOST_TEXT)))
+
+
+def sendable(text: str) -> str:
+    """The text with the escapes of lone surrogates, which UTF-8 cannot say."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,150 @@
+"""Exceptions as data: what of them travels, and how they are built again without running their code.
+
+As pickle does it by default, an exception is its class, its `args` and its attributes; here its slots and its notes as well. It is built
+by the builtin exception that it derives from and then filled, past the class's own `__new__`, `__init__` and `__setattr__`: these belong to
+whoever raises one, need not take the `args` back, and must not be able to do harm where it arrives.
+"""
+
+from __future__ import annotations
+
+import builtins
+from types import MemberDescriptorType
+from typing import Any, Final, cast
+
+import attrs
+
+from runtime.user_errors import bases, guarded
+
+MOST_NOTES = 32
+MOST_NOTE = 64 * 1024
+
+_DICT = cast("Any", vars(BaseException)["__dict__"])
+_ARGS = cast("Any", vars(BaseException)["args"])
+_NOTES: Final = "__notes__"
+
+_OF_GROUPS = frozenset({"message", "exceptions"})
+"""Of every group, and given to it as it is built."""
+
+_NOT_SENT = frozenset({"obj", "__dict__", "__weakref__", "__suppress_context__"})
+"""`obj`: what an AttributeError was about, which is any object at all, and nobody's to see elsewhere."""
+
+BUILTIN: Final = frozenset(cls for cls in vars(builtins).values() if isinstance(cls, type) and issubclass(cls, BaseException))
+
+
+def attributes_of(error: BaseException) -> dict[str, Any]:
+    """The attributes of an exception: its `__dict__` itself, whatever the class says it is."""
+    found: dict[str, Any] = _DICT.__get__(error)
+    return found
+
+
+def args_of(error: BaseException) -> tuple[object, ...]:
+    """Its `args`. An OSError takes the file names out of them; its constructor wants them there."""
+    args: tuple[object, ...] = _ARGS.__get__(error)
+    if issubclass(type(error), OSError) and len(args) == 2:
+        name, other = (slot.__get__(error) for slot in (vars(OSError)["filename"], vars(OSError)["filename2"]))
+        if name is not None:
+            return (*args, name) if other is None else (*args, name, None, other)
+    return args
+
+
+def fields_of(error: BaseException) -> dict[str, object]:
+    """What is set in its slots and attributes, those of builtin exceptions included, without its notes."""
+    fields: dict[str, object] = {}
+    for name, slot in _slots(type(error)).items():
+        try:
+            value = slot.__get__(error)
+        except AttributeError:
+            continue
+        if value is not None or _owner(slot) not in BUILTIN:
+            fields[name] = value
+    for key, value in attributes_of(error).items():
+        if type(key) is str and key != _NOTES:
+            fields[key] = value
+    return fields
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """The notes that were added to it, as far as they are texts."""
+    notes = attributes_of(error).get(_NOTES)
+    if type(notes) is not list:
+        return []
+    return [note[:MOST_NOTE] for note in cast("list[object]", notes) if type(note) is str][:MOST_NOTES]
+
+
+def annotate(error: BaseException, note: str) -> None:
+    """`BaseException.add_note`, whatever the class makes of that and of `__notes__`."""
+    attributes_of(error)[_NOTES] = [*notes_of(error), note]
+
+
+def build(cls: type[BaseException], args: tuple[object, ...], fields: dict[str, object], notes: list[str]) -> BaseException:
+    """An instance of `cls` with these `args`, fields and notes. Raises whatever a class does that cannot be built in this way."""
+    error = _bare(cls, args)
+    own = builtin_base(cls)
+    if own is cls or cls.__init__ is own.__init__:
+        # A builtin keeps more than its args (an OSError its errno), which only its own constructor sets; some do not take every args.
+        guarded(lambda: own.__init__(error, *args), lambda failure: None)
+    _ARGS.__set__(error, args)
+    attributes = attributes_of(error)
+    slots = _slots(cls)
+    for name, value in (_defaults(cls, fields) | fields).items():
+        if name in slots:
+            try:
+                slots[name].__set__(error, value)
+            except (AttributeError, TypeError, ValueError):
+                # Not every slot of a builtin can be set, or takes any value: those were set with the args.
+                continue
+        else:
+            attributes[name] = value
+    if notes:
+        attributes[_NOTES] = list(notes)
+    return error
+
+
+def builtin_base(cls: type[BaseException]) -> type[BaseException]:
+    """The builtin exception that decides how instances of `cls` are laid out."""
+    for base in bases(cls):
+        if base in BUILTIN and base not in (Exception, BaseException):
+            return base
+    return Exception if issubclass(cls, Exception) else BaseException
+
+
+def _bare(cls: type[BaseException], args: tuple[object, ...]) -> BaseException:
+    for base in bases(cls):
+        if base in BUILTIN:
+            try:
+                return cast("BaseException", cast("Any", base).__new__(cls, *args))
+            except TypeError:
+                # It makes its instances in a way of its own, which a class of two bases cannot take (MemoryError): the next one does.
+                continue
+    raise TypeError(f"instances of {cls!r} cannot be built")
+
+
+def _slots(cls: type) -> dict[str, Any]:
+    """The places of attributes that are not in the `__dict__`, by name; the class's own before those of its bases."""
+    found: dict[str, Any] = {}
+    for base in bases(cls):
+        if base in (object, BaseException):
+            continue
+        for name, member in type.__dict__["__dict__"].__get__(base).items():
+            if type(member) is MemberDescriptorType and name not in _NOT_SENT | _OF_GROUPS:
+                found.setdefault(name, member)
+    return found
+
+
+def _owner(slot: Any) -> type:
+    owner: type = slot.__objclass__
+    return owner
+
+
+def _defaults(cls: type, fields: dict[str, object]) -> dict[str, object]:
+    """What an attrs class says of fields that were not sent: the peer may have an older version of it."""
+    if not attrs.has(cls):
+        return {}
+    found: dict[str, object] = {}
+    for field in attrs.fields(cls):
+        if field.name not in fields and field.default is not attrs.NOTHING:
+            if not isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+                found[field.name] = field.default
+            elif not field.default.takes_self:
+                found[field.name] = field.default.factory()
+    return found

@@ -1,0 +1,218 @@
+"""Calls of one node to one actor start in the order in which they were made, also when they have to wait for it. On a virtual clock."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+import trio
+
+from actors import Actor, ChildSpec, RetryPolicy, Supervisor, method
+from actors.errors import ActorNotFoundError, UnderstudyError
+from runtime.simulation import Simulation, simulate
+
+SEEDS = range(12)
+CALLS = 20
+POLICY = RetryPolicy(max_retries=5, initial_delay=0.01)
+
+
+class Roll(Actor):
+    """Calls the roll of those who have called it in this life."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self.start = start
+        self.seen: list[int] = []
+
+    async def on_start(self) -> None:
+        await trio.sleep(self.start)
+
+    @method
+    async def note(self, number: int) -> None:
+        self.seen.append(number)
+
+    @method
+    async def hold(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    @method(concurrent=True)
+    async def crash(self) -> None:
+        self.nursery.start_soon(self.explode)
+
+    async def explode(self) -> None:
+        raise RuntimeError("as asked")
+
+    @method
+    async def numbers(self, number: int) -> list[int]:
+        self.seen.append(number)
+        return self.seen
+
+    @method(concurrent=True)
+    async def roll(self) -> list[int]:
+        return self.seen
+
+
+class Scroll(Roll):
+    """A roll that is read item by item."""
+
+    @method
+    async def unroll(self, number: int):  # type: ignore[no-untyped-def]
+        self.seen.append(number)
+        yield number
+
+
+async def one_after_another(roll: Scroll, draw: random.Random) -> set[int]:
+    """Make the calls in their order, each in a task of its own, in all the ways in which a call can be made; which must have been heard."""
+    answered: set[int] = set()
+
+    async def call(how: str, number: int, made: trio.Event) -> None:
+        # Whatever the way, the call is made in the first step of its task.
+        made.set()
+        if how == "send":
+            await roll.note.send(number)
+        elif how == "stream":
+            async for _ in roll.unroll(number):
+                pass
+        elif how == "remote":
+            await (await roll.note.remote(number)).fetch()
+        elif how == "policy":
+            await roll.note.options(retry=POLICY)(number)
+        elif how == "timeout":
+            await roll.note.options(timeout=60.0)(number)
+        else:
+            await roll.note(number)
+        if how != "send":
+            answered.add(number)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(CALLS):
+                made = trio.Event()
+                nursery.start_soon(call, draw.choice(("call", "policy", "timeout", "send", "stream", "remote")), number, made)
+                await made.wait()
+                if draw.random() < 0.3:
+                    await trio.sleep(draw.choice((0.0, 0.001, 0.02, 0.2)))
+    return answered
+
+
+async def check_order(roll: Scroll, draw: random.Random) -> None:
+    answered = await one_after_another(roll, draw)
+    seen = [number for number in await roll.roll() if number >= 0]
+    assert seen == sorted(seen)
+    assert answered <= set(seen)
+
+
+async def supervised(simulation: Simulation, start: float) -> Scroll:
+    child = ChildSpec.of("roll", Scroll, start).changed(on="node-2")
+    await simulation.node.options(name="tree").spawn(Supervisor, [child], intensity=10)
+    return await simulation.node.lookup("tree/roll", Scroll)
+
+
+async def during_a_restart(simulation: Simulation) -> None:
+    roll = await supervised(simulation, simulation.random.choice((0.0, 0.3, 2.0)))
+    await roll.note(-1)
+    await roll.crash()
+    await trio.sleep(simulation.random.choice((0.0, 0.01, 0.1)))
+    await check_order(roll, simulation.random)
+
+
+async def mail_of_one_that_ends(simulation: Simulation) -> None:
+    roll = await supervised(simulation, simulation.random.choice((0.0, 0.3)))
+
+    async def hold() -> None:
+        with pytest.raises(UnderstudyError):
+            await roll.hold(20.0)
+
+    numbers: list[list[int]] = []
+
+    async def call(number: int) -> None:
+        numbers.append(await roll.numbers(number))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hold)
+        await trio.sleep(0.1)
+        for number in range(CALLS):
+            nursery.start_soon(call, number)
+            await trio.testing.wait_all_tasks_blocked() if number % 7 == 0 else await trio.lowlevel.checkpoint()
+            await trio.sleep(0.001)
+        await roll.crash()
+    assert max(numbers, key=len) == list(range(CALLS))
+
+
+async def first_contact(simulation: Simulation) -> None:
+    spawner = await simulation.node.options(name="roll", on="node-2").spawn(Scroll)
+    assert spawner is not None
+    node = simulation._cluster.live("node-3")
+    assert node is not None
+    roll = await node.lookup("roll", Scroll)
+    await check_order(roll, simulation.random)
+
+
+async def killed_node(simulation: Simulation) -> None:
+    """Those that wait for a name whose node has died."""
+    child = ChildSpec.of("roll", Scroll)
+    await simulation.node.options(name="tree").spawn(Supervisor, [child.changed(on=None)], intensity=10)
+    roll = await simulation.node.lookup("tree/roll", Scroll)
+    for name in simulation.nodes:
+        if name == roll.address.node and name != "node-1":  # type: ignore[attr-defined]
+            simulation.kill(name)
+    await trio.sleep(simulation.random.random())
+    async with trio.open_nursery() as nursery:
+        for number in range(CALLS):
+            nursery.start_soon(partial(roll.note.options(timeout=60.0), number))
+            await trio.sleep(0.001)
+    assert await roll.roll() == list(range(CALLS))
+
+
+@pytest.mark.parametrize("story", [during_a_restart, mail_of_one_that_ends, first_contact, killed_node], ids=lambda story: story.__name__)
+def test_calls_start_in_the_order_in_which_they_were_made(story: object) -> None:
+    simulate(story, seeds=SEEDS, faults=())  # type: ignore[arg-type]
+
+
+async def given_up(simulation: Simulation) -> None:
+    child = ChildSpec.of("roll", Scroll).changed(on="node-2")
+    tree = await simulation.node.options(name="tree").spawn(Supervisor, [child], intensity=0)
+    roll = await simulation.node.lookup("tree/roll", Scroll)
+    errors: list[UnderstudyError] = []
+
+    async def call(number: int) -> None:
+        with pytest.raises(ActorNotFoundError) as caught:
+            await roll.note(number)
+        errors.append(caught.value)
+
+    await roll.crash()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for number in range(CALLS):
+                nursery.start_soon(call, number)
+    assert len(errors) == len(set(map(id, errors))) == CALLS
+    assert {error.method for error in errors} == {"note"}  # type: ignore[attr-defined]
+    assert not simulation.node.station.caller.lines.all
+    assert tree is not None
+
+
+def test_all_who_wait_for_an_actor_that_does_not_come_back_learn_it_and_each_has_an_error_of_its_own() -> None:
+    simulate(given_up, seeds=SEEDS, faults=())
+
+
+async def impatient(simulation: Simulation) -> None:
+    """Whoever gives up leaves the line; the others keep their places."""
+    roll = await supervised(simulation, 1.0)
+    await roll.crash()
+    await trio.sleep(0.1)
+    async with trio.open_nursery() as nursery:
+        for number in range(CALLS):
+            nursery.start_soon(call_with_patience, roll, number)
+            await trio.sleep(0.001)
+    seen = [number for number in await roll.roll() if number % 3]
+    assert seen == [number for number in range(CALLS) if number % 3]
+    assert not simulation.node.station.caller.lines.all
+
+
+async def call_with_patience(roll: Scroll, number: int) -> None:
+    with trio.move_on_after(30.0 if number % 3 else 0.2):
+        await roll.note(number)
+
+
+def test_who_gives_up_leaves_the_line_to_the_others() -> None:
+    simulate(impatient, seeds=SEEDS, faults=())

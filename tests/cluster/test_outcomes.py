@@ -1,0 +1,636 @@
+"""Every public operation, while the store is silent or gone and after the node's block: it ends, in time, with a documented outcome.
+
+A call and what looks for an actor end with a value, a `RemoteError`, a `NotExecutedError` or an `OutcomeUnknownError`; never with an error
+of the store, with a bare `RuntimeError` or with a group. Of a node whose block has ended, everything says `NotAMemberError`, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from click.testing import CliRunner
+
+from actors import Actor, ChildSpec, Supervisor, method
+from actors.errors import CallError, JoinError, LeaseLostError, NotAMemberError, SpawnError
+from actors.reference import wait_all
+from actors.retry import RetryPolicy
+from runtime import Node, open_local_cluster, open_node
+from runtime.command_line.main import main
+from runtime.node import node as node_module
+from runtime.store import service
+from runtime.store.etcd import gateway
+from runtime.testing import open_etcd
+from tests.etcd import needs_etcd
+
+SECRET = "a secret of the tests of outcomes"
+
+PATIENCE = 1.5
+"""Seconds that a store is given in these tests."""
+
+IN_TIME = 15.0
+"""Seconds that no operation may take while a store of that patience is away: a few questions, one after the other."""
+
+AT_ONCE = 5.0
+"""Seconds in which a node that has left says so, on a busy machine. Nothing is waited for."""
+
+
+class Adder(Actor):
+    """Adds."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    @method(concurrent=True)
+    async def add(self, amount: int) -> int:
+        """The sum."""
+        self.value += amount
+        return self.value
+
+    @method(concurrent=True, idempotent=True)
+    async def read(self) -> int:
+        """The sum so far."""
+        return self.value
+
+    @method(concurrent=True)
+    async def rest(self) -> None:
+        """Never ends."""
+        await trio.sleep_forever()
+
+    @method(concurrent=True)
+    async def count(self, to: int) -> AsyncIterator[int]:
+        """Numbers."""
+        for number in range(to):
+            yield number
+
+
+@attrs.define(eq=False, kw_only=True)
+class World:
+    """The node under test, and what it got hold of while all was well. `other` stays open."""
+
+    node: Node
+    other: Node
+    near: Adder
+    far: Adder
+    named_near: Adder
+    named_far: Adder
+    supervisor: Any
+    group: Any
+    own: Any
+    borrowed: Any
+    pending: Any
+
+
+Operation = Callable[[World], Awaitable[object]]
+OPERATIONS: dict[str, Operation] = {}
+WAITING: dict[str, Operation] = {}
+"""What waits for something to happen in the cluster, for as long as that takes."""
+
+
+def operation(run: Operation) -> Operation:
+    """Enter it under its name."""
+    OPERATIONS[run.__name__.replace("_", " ")] = run
+    return run
+
+
+def waiting(run: Operation) -> Operation:
+    """Likewise, one that waits."""
+    WAITING[run.__name__.replace("_", " ")] = run
+    return run
+
+
+@operation
+async def spawn(world: World) -> object:
+    return await world.node.spawn(Adder)
+
+
+@operation
+async def spawn_with_a_name(world: World) -> object:
+    return await world.node.options(name="late").spawn(Adder)
+
+
+@operation
+async def spawn_elsewhere(world: World) -> object:
+    return await world.node.options(on=world.other.name).spawn(Adder)
+
+
+@operation
+async def spawn_with_a_name_elsewhere(world: World) -> object:
+    return await world.node.options(name="late-elsewhere", on=world.other.name).spawn(Adder)
+
+
+@operation
+async def spawn_where_it_fits(world: World) -> object:
+    return await world.node.options(placement="spread").spawn(Adder)
+
+
+@operation
+async def get_or_spawn_what_there_is(world: World) -> object:
+    return await world.node.options(name="named-far").get_or_spawn(Adder)
+
+
+@operation
+async def get_or_spawn_what_there_is_not(world: World) -> object:
+    return await world.node.options(name="not-yet").get_or_spawn(Adder)
+
+
+@operation
+async def singleton(world: World) -> object:
+    return await world.node.options(name="single").singleton(Adder)
+
+
+@operation
+async def lookup(world: World) -> object:
+    return await world.node.lookup("named-far", Adder)
+
+
+@operation
+async def lookup_of_an_unknown_name(world: World) -> object:
+    return await world.node.lookup("nobody")
+
+
+@operation
+async def stop(world: World) -> object:
+    return await world.node.stop(await world.node.spawn(Adder))
+
+
+@operation
+async def stop_by_name(world: World) -> object:
+    return await world.node.stop(world.named_far)
+
+
+@operation
+async def put(world: World) -> object:
+    return await world.node.put([1, 2, 3])
+
+
+@operation
+async def fetch_own(world: World) -> object:
+    return await world.own.fetch()
+
+
+@operation
+async def fetch_borrowed(world: World) -> object:
+    return await world.borrowed.fetch()
+
+
+@operation
+async def local_value(world: World) -> object:
+    await trio.lowlevel.checkpoint()
+    return world.own.local_value()
+
+
+@operation
+async def reference_ready(world: World) -> object:
+    return await world.borrowed.ready()
+
+
+@operation
+async def method_of_a_value(world: World) -> object:
+    return await world.borrowed.call.index(2)
+
+
+@operation
+async def method_of_a_value_kept_there(world: World) -> object:
+    return await (await world.borrowed.call.index.remote(2)).fetch()
+
+
+@operation
+async def wait_all_that_are_there(world: World) -> object:
+    return await wait_all([world.own, world.borrowed])
+
+
+@operation
+async def group_made(world: World) -> object:
+    await trio.lowlevel.checkpoint()
+    return world.node.group("a group that nobody is in", Adder)
+
+
+@operation
+async def group_ready(world: World) -> object:
+    return await world.node.group("another group", Adder).ready()
+
+
+@operation
+async def group_members(world: World) -> object:
+    await trio.lowlevel.checkpoint()
+    return world.group.members()
+
+
+@operation
+async def choose(world: World) -> object:
+    return await world.group.choose().read.options(timeout=1.0)()
+
+
+@operation
+async def broadcast(world: World) -> object:
+    return await world.group.broadcast(Adder.add, 1)
+
+
+@operation
+async def broadcast_to_a_new_group(world: World) -> object:
+    return await world.node.group("one more group", Adder).broadcast(Adder.add, 1)
+
+
+@operation
+async def call_all(world: World) -> object:
+    return await world.group.options(timeout=1.0).call_all(Adder.read)
+
+
+@operation
+async def tree(world: World) -> object:
+    return await world.node.tree()
+
+
+@operation
+async def members(world: World) -> object:
+    await trio.lowlevel.checkpoint()
+    return world.node.members()
+
+
+@operation
+async def unreachable(world: World) -> object:
+    await trio.lowlevel.checkpoint()
+    return world.node.unreachable()
+
+
+@operation
+async def call_here(world: World) -> object:
+    return await world.near.add(1)
+
+
+@operation
+async def call_there(world: World) -> object:
+    return await world.far.add(1)
+
+
+@operation
+async def call_by_name_here(world: World) -> object:
+    # Named actors pause while their lease is in doubt.
+    return await world.named_near.add.options(timeout=1.0)(1)
+
+
+@operation
+async def call_by_name_there(world: World) -> object:
+    return await world.named_far.add.options(timeout=1.0)(1)
+
+
+@operation
+async def call_with_retries(world: World) -> object:
+    return await world.named_far.read.options(timeout=2.0, retry=RetryPolicy(max_retries=100, attempt_timeout=0.5))()
+
+
+@operation
+async def send_here(world: World) -> object:
+    return await world.near.add.send(1)
+
+
+@operation
+async def send_there(world: World) -> object:
+    return await world.far.add.send(1)
+
+
+@operation
+async def remote_here(world: World) -> object:
+    return await (await world.near.add.remote(1)).fetch()
+
+
+@operation
+async def remote_there(world: World) -> object:
+    return await (await world.far.add.remote(1)).fetch()
+
+
+@operation
+async def remote_with_retries(world: World) -> object:
+    retry = RetryPolicy(max_retries=5)
+    return await (await world.far.read.options(timeout=2.0, retry=retry).remote()).fetch()
+
+
+@operation
+async def stream_from_here(world: World) -> object:
+    return [number async for number in world.near.count(3)]
+
+
+@operation
+async def stream_from_there(world: World) -> object:
+    return [number async for number in world.far.count(3)]
+
+
+@operation
+async def children_of_a_supervisor(world: World) -> object:
+    return await world.supervisor.children.options(timeout=1.0)()
+
+
+@operation
+async def status_of_a_supervisor(world: World) -> object:
+    return await world.supervisor.status.options(timeout=1.0)()
+
+
+@operation
+async def start_a_child(world: World) -> object:
+    spec = ChildSpec(id="late", actor=Adder, start_timeout=2.0)
+    return await world.supervisor.start_child.options(timeout=3.0)(spec)
+
+
+@operation
+async def restart_a_child(world: World) -> object:
+    return await world.supervisor.restart_child.options(timeout=1.0)("there is no such child")
+
+
+@waiting
+async def wait_ended(world: World) -> object:
+    return await world.node.wait_ended(world.far)
+
+
+@waiting
+async def wait_ended_by_name(world: World) -> object:
+    return await world.node.wait_ended(world.named_near)
+
+
+@waiting
+async def wait_for_more_nodes(world: World) -> object:
+    return await world.node.wait_for(99)
+
+
+@waiting
+async def wait_gone(world: World) -> object:
+    return await world.node.wait_gone(world.other.name)
+
+
+@waiting
+async def watch_members(world: World) -> object:
+    seen: object = None
+    async for members in world.node.watch_members():
+        seen = members
+    return seen
+
+
+@waiting
+async def watch_a_group(world: World) -> object:
+    seen: object = None
+    async for members in world.group.watch():
+        seen = members
+    return seen
+
+
+@waiting
+async def call_that_rests_here(world: World) -> object:
+    return await world.near.rest()
+
+
+@waiting
+async def call_that_rests_there(world: World) -> object:
+    return await world.far.rest()
+
+
+@waiting
+async def fetch_of_what_is_not_there_yet(world: World) -> object:
+    return await world.pending.fetch()
+
+
+@waiting
+async def wait_all_of_what_is_not_there_yet(world: World) -> object:
+    return await wait_all([world.pending])
+
+
+async def a_world(node: Node, other: Node) -> World:
+    """Actors, references and a group on two nodes that see each other."""
+    await node.wait_for(2)
+    await other.wait_for(2)
+    giver = await node.lookup((await other.options(name="giver").spawn(Giver)).name, Giver)  # type: ignore[attr-defined]
+    far = await giver.an_adder()
+    await other.options(name="named-far").spawn(Adder)
+    await other.options(name="supervisor").spawn(Supervisor, [])
+    await other.spawn(Joining)
+    group = node.group("adders", Adder)
+    async for found in group.watch():
+        if found:
+            break
+    return World(
+        node=node,
+        other=other,
+        near=await node.spawn(Adder),
+        far=far,
+        named_near=await node.options(name="named-near").spawn(Adder),
+        named_far=await node.lookup("named-far", Adder),
+        supervisor=await node.lookup("supervisor", Supervisor),
+        group=group,
+        own=await node.put([1, 2, 3]),
+        borrowed=await giver.a_value(),
+        pending=await far.rest.remote(),
+    )
+
+
+class Giver(Actor):
+    """Gives what is its node's."""
+
+    @method
+    async def an_adder(self) -> Adder:
+        """One without a name."""
+        return await self.node.spawn(Adder)
+
+    @method
+    async def a_value(self) -> Any:
+        """A reference to one."""
+        return await self.node.put([1, 2, 3])
+
+
+class Joining(Adder):
+    """A member of the group."""
+
+    async def on_start(self) -> None:
+        """Join it."""
+        await self.join("adders")
+
+
+async def outcomes(world: World, operations: dict[str, Operation], seconds: float) -> dict[str, object]:
+    """What each of them ends with, all at once; "nothing" for what has not ended in time."""
+    found: dict[str, object] = {}
+
+    async def run(name: str, one: Operation) -> None:
+        with trio.move_on_after(seconds) as patience:
+            try:
+                found[name] = await one(world)
+            except Exception as error:
+                found[name] = error
+        if patience.cancelled_caught:
+            found[name] = "nothing"
+
+    async with trio.open_nursery() as nursery:
+        for name, one in operations.items():
+            nursery.start_soon(run, name, one)
+    return found
+
+
+def not_allowed(found: dict[str, object]) -> list[str]:
+    """Those that did not end, or with something that is not documented."""
+    wrong = []
+    for name, outcome in found.items():
+        allowed = (CallError, SpawnError) if "spawn" in name or name == "singleton" else CallError
+        if outcome == "nothing" or (isinstance(outcome, BaseException) and not isinstance(outcome, allowed)):
+            wrong.append(f"{name}: {outcome!r}")
+    return wrong
+
+
+@pytest.fixture
+def grow_impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From then on stores are given up soon. Not before: a busy machine may take its time to set up a world."""
+
+    def grow() -> None:
+        monkeypatch.setattr(gateway, "CALL_SECONDS", PATIENCE)
+        monkeypatch.setattr("runtime.store.etcd.store.CALL_SECONDS", PATIENCE)
+        monkeypatch.setattr(gateway, "ATTEMPT_SECONDS", PATIENCE / 2)
+        monkeypatch.setattr(service, "CALL_SECONDS", PATIENCE)
+        monkeypatch.setattr(node_module, "DRAIN_SECONDS", 2.0)
+
+    return grow
+
+
+COMMANDS = [
+    ["call", "named-far", "read"],
+    ["call", "nobody", "read"],
+    ["status"],
+    ["tree"],
+    ["refs"],
+    ["stop", "--actor", "named-far"],
+    ["stop", "nobody"],
+]
+
+
+async def command(words: list[str], address: str, place: Path) -> list[str]:
+    """What is wrong with a command's end, if anything is: it ends in time, and says what it could not do in one line."""
+    secret = place / "secret"
+    secret.write_text(SECRET)
+    line = [words[0], "--address", address, "--secret-file", str(secret), *words[1:]]
+    with trio.move_on_after(IN_TIME) as patience:
+        # In another thread it has a loop of its own.
+        done = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, line), abandon_on_cancel=True)
+    if patience.cancelled_caught:
+        return [f"{words}: nothing"]
+    said = done.stderr.splitlines()
+    if done.exit_code not in (0, 1) or len(said) > 1 or any("should not happen" in text for text in said):
+        return [f"{words}: {done.exit_code} {said}"]
+    return []
+
+
+@needs_etcd
+@pytest.mark.parametrize("how", ["silent", "refusing"])
+async def test_while_the_store_is_away_every_operation_ends_in_time_with_a_documented_outcome(
+    how: str, tmp_path: Path, grow_impatient: Callable[[], None]
+) -> None:
+    with trio.fail_after(60):
+        async with (
+            open_etcd() as etcd,
+            open_node("other", store=etcd.address, secret=SECRET) as other,
+            open_node("node", store=etcd.address, secret=SECRET) as node,
+        ):
+            world = await a_world(node, other)
+            grow_impatient()
+            if how == "silent":
+                etcd.pause()
+            else:
+                etcd.kill()
+            found = await outcomes(world, OPERATIONS, IN_TIME)
+            wrong = not_allowed(found) + [line for words in COMMANDS for line in await command(words, node.address, tmp_path)]
+            # Only now: a process that is stopped does not end either.
+            etcd.kill()
+    assert "\n".join(wrong) == ""
+
+
+@attrs.define(eq=False)
+class Opened:
+    """A node in a task of its own, so that each can be closed before or after any other."""
+
+    node: Node
+    leaves: trio.Event = attrs.field(factory=trio.Event)
+    left: trio.Event = attrs.field(factory=trio.Event)
+
+    async def close(self) -> None:
+        """Let its block end."""
+        self.leaves.set()
+        await self.left.wait()
+
+
+async def opened(nursery: trio.Nursery, name: str, join: Opened | None = None) -> Opened:
+    """Open a node, to be closed whenever that is wanted."""
+
+    async def live(task_status: trio.TaskStatus[Opened]) -> None:  # noqa: ASYNC114 (it is a startable function, used right below)
+        async with open_node(name, join=join.node.address if join is not None else None, secret=SECRET) as node:
+            one = Opened(node)
+            task_status.started(one)
+            await one.leaves.wait()
+        one.left.set()
+
+    found: Opened = await nursery.start(live)
+    return found
+
+
+@pytest.mark.parametrize("which", ["founder", "member"])
+async def test_a_node_whose_block_has_ended_says_so_at_once_whatever_it_is_asked(which: str, grow_impatient: Callable[[], None]) -> None:
+    under_way: dict[str, object] = {}
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            if which == "founder":
+                closing = await opened(nursery, "node")
+                other = await opened(nursery, "other", closing)
+            else:
+                other = await opened(nursery, "other")
+                closing = await opened(nursery, "node", other)
+            world = await a_world(closing.node, other.node)
+            grow_impatient()
+
+            async def run_until_closed() -> None:
+                under_way.update(await outcomes(world, WAITING, 20.0))
+
+            async with trio.open_nursery() as waiting_ones:
+                waiting_ones.start_soon(run_until_closed)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await closing.close()
+            found = await outcomes(world, OPERATIONS | WAITING, AT_ONCE)
+            await other.close()
+    wrong = [f"{name}: {outcome!r}" for name, outcome in found.items() if not isinstance(outcome, NotAMemberError)]
+    wrong += [f"under way: {line}" for line in not_allowed(under_way)]
+    assert "\n".join(wrong) == ""
+
+
+async def test_a_member_whose_store_went_with_its_founder_ends_every_operation_with_a_documented_outcome(
+    grow_impatient: Callable[[], None],
+) -> None:
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            founder = await opened(nursery, "founder")
+            other, node = await opened(nursery, "other", founder), await opened(nursery, "node", founder)
+            world = await a_world(node.node, other.node)
+            grow_impatient()
+            await founder.close()
+            found = await outcomes(world, OPERATIONS, IN_TIME)
+            await node.close()
+            await other.close()
+    assert "\n".join(not_allowed(found)) == ""
+
+
+@needs_etcd
+@pytest.mark.slow
+@pytest.mark.cluster
+async def test_a_local_cluster_says_in_one_sentence_why_no_node_joins_and_after_its_block_that_it_is_over() -> None:
+    with trio.fail_after(60):
+        async with open_etcd() as etcd:
+            # It takes longer than the lease of the driver, which the block says at its end.
+            with pytest.raises(LeaseLostError):  # noqa: PT012  the block's end raises it
+                async with open_local_cluster(1, store=etcd.address) as cluster:
+                    etcd.pause()
+                    with pytest.raises(JoinError, match="node worker-2 did not join: no member of the etcd") as caught:
+                        await cluster.start_node()
+                    assert len(str(caught.value).splitlines()) == 1
+                    etcd.resume()
+            with pytest.raises(NotAMemberError):
+                await cluster.start_node()
+            process = cluster.process("worker-1")
+            for act in (process.kill, process.pause, process.resume):
+                act()
+            assert await process.leave() == await process.wait()

@@ -1,0 +1,116 @@
+"""Opening a node: what it was given makes sense or is refused, and it can be used in full from the moment that it is there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from actors import Actor, method
+from actors.errors import NoPlacementError
+from runtime import open_node
+from runtime.membership.members import PREFIX, NodeRecord
+from tests.node.conftest import SECRET, Pair
+
+
+class Greeter(Actor):
+    """Says where it is."""
+
+    @method
+    async def where(self) -> str:
+        return self.node.name
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_was_just_opened(joins: bool) -> None:
+    async with open_node("founder", secret=SECRET) as founder:
+        for number in range(15):
+            label = {"number": str(number)}
+            async with open_node(
+                f"n{number}", join=founder.address if joins else None, secret=SECRET, labels=label, resources={"slots": 1}
+            ) as node:
+                assert next(member for member in node.members() if member.name == node.name).state == "up"
+                found = await node.options(labels=label, resources={"slots": 1}).spawn(Greeter)
+                assert await found.where() == node.name
+                if joins:
+                    # Nor does another node, which may not have heard of it yet, say that there is none.
+                    found = await founder.options(labels=label).spawn(Greeter)
+                    assert await found.where() == node.name
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"name": ""}, ValueError, "name='' is not a usable name"),
+        ({"name": " n"}, ValueError, "not a usable name"),
+        ({"name": "a\nb"}, ValueError, "not a usable name"),
+        ({"name": "@node"}, ValueError, "not a usable name"),
+        ({"name": "n" * 256}, ValueError, "not a usable name"),
+        ({"name": 7}, TypeError, "name must be a str"),
+        ({"cluster": ""}, ValueError, "cluster='' is not a usable name"),
+        ({"cluster": None}, TypeError, "cluster must be a str"),
+        ({"labels": {"zone": 7}}, TypeError, "labels are text for text, not 'zone': 7"),
+        ({"labels": ["zone"]}, TypeError, "labels are a mapping"),
+        ({"resources": {"cpu": "4"}}, TypeError, "resources are numbers by name, not 'cpu': '4'"),
+        ({"resources": {"cpu": True}}, TypeError, "resources are numbers by name"),
+        ({"resources": {"cpu": -1}}, ValueError, "amounts of at least 0"),
+        ({"resources": {"cpu": math.nan}}, ValueError, "amounts of at least 0"),
+        ({"resources": {"cpu": math.inf}}, ValueError, "amounts of at least 0"),
+        ({"resources": 4}, TypeError, "resources are a mapping"),
+        ({"join": 7400}, TypeError, "join must be a str"),
+        ({"listen": 7400}, TypeError, "listen must be a str"),
+        ({"listen": "7400"}, ValueError, "expected HOST:PORT"),
+        ({"advertise": "0.0.0.0:7400"}, ValueError, "nothing that others can dial"),
+        ({"advertise": "here:port"}, ValueError, "expected HOST:PORT"),
+        ({"advertise": ""}, ValueError, "nothing that others can dial"),
+        ({"secret": ""}, ValueError, "secret is empty"),
+        ({"secret": 7}, TypeError, "secret must be bytes or a str"),
+        ({"reference_memory": "1G"}, TypeError, "reference_memory is a number of bytes"),
+        ({"reference_memory": -1}, ValueError, "reference_memory is a number of bytes"),
+        ({"reference_directory": "/no/such/directory"}, ValueError, "is no directory"),
+        ({"references_on_leave": "keep"}, ValueError, "references_on_leave is one of"),
+    ],
+)
+async def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        async with open_node(**{"secret": SECRET, **options}):
+            pass
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"resources": {"cpu": "lots"}}, {"resources": 5}, {"resources": {"cpu": math.nan}}, {"labels": {"a": 1}}]
+)
+async def test_what_one_node_says_wrongly_of_itself_breaks_no_placement_on_others(pair: Pair, wrong: dict[str, Any]) -> None:
+    """As a node of another version might, or one that is mistaken."""
+    store, here = pair.here._store, pair.here
+    record = attrs.evolve(pair.there._enrolment.record, name="mistaken", state="up", **wrong)
+    lease = await store.grant(60.0)
+    await store.put(PREFIX + "mistaken", bytes(here.station.codec.encode(record, [])), lease)
+    with trio.fail_after(5):
+        await here.wait_for(3)
+        await pair.there.wait_for(3)
+    for node in (pair.here, pair.there):
+        with pytest.raises(NoPlacementError, match="has 0 cpu left"):
+            await node.options(resources={"cpu": 1}).spawn(Greeter)
+        with pytest.raises(NoPlacementError, match="does not carry the label"):
+            await node.options(labels={"zone": "north"}).spawn(Greeter)
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"\x01", "record"])
+async def test_a_record_that_is_none_is_passed_over(pair: Pair, value: bytes | str) -> None:
+    here = pair.here
+    if isinstance(value, str):
+        strange = NodeRecord("strange", 7, "", 0, "", 0, 0.0)  # type: ignore[arg-type]
+        value = bytes(here.station.codec.encode(strange, []))
+    await here._store.put(PREFIX + "strange", value)
+    await here._store.put(PREFIX + "strange/2", value)
+    with trio.fail_after(5):
+        # They have seen it, and live.
+        async with open_node("third", join=here.address, secret=SECRET) as third:
+            await here.wait_for(3)
+            await pair.there.wait_for(3)
+            assert [member.name for member in third.members()] == ["here", "there", "third"]
+            assert await (await pair.there.options(on="third").spawn(Greeter)).where() == "third"

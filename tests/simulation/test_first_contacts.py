@@ -1,0 +1,57 @@
+"""First contacts between many nodes at once, while connections break: no call fails, and each pair settles on one connection."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from runtime.simulation import Report, first_contacts
+
+
+def check(report: Report) -> None:
+    assert report.holds, [verdict for verdict in report.verdicts if not verdict.holds]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_call_fails_when_eight_nodes_meet_at_once(seed: int) -> None:
+    report = first_contacts(seed, rounds=3)
+    check(report)
+    assert report.calls == {"ok": 3 * 8 * 7 * 2}
+
+
+def test_no_call_fails_when_thirty_nodes_meet_at_once() -> None:
+    check(first_contacts(0, nodes=30, times=1))
+
+
+def test_one_seed_is_one_run() -> None:
+    assert first_contacts(3).trace_hash == first_contacts(3).trace_hash != first_contacts(4).trace_hash
+
+
+def test_the_command_runs_rounds_of_first_contacts() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "runtime.command_line",
+        "simulate",
+        "--first-contacts",
+        "2",
+        "--nodes",
+        "5",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.strip() == "2 seeds, 0 of them with something wrong"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(5))
+def test_no_call_fails_in_rounds_of_a_hundred_nodes_that_meet_at_once(seed: int) -> None:
+    check(first_contacts(seed, nodes=100, rounds=4, times=1))

@@ -1,0 +1,126 @@
+"""What the log tells of the ends of supervised actors: nothing of those that were meant, one line of a death, with what follows from it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+
+from actors import Actor, ChildSpec, Supervisor, method
+from actors.supervision import ExitReason
+from runtime import open_node
+from runtime.supervision.ends import told
+
+SECRET = "a secret for the tests of logs"
+
+
+class Worker(Actor):
+    """Dies when it is told to."""
+
+    @method
+    async def die(self) -> None:
+        self.nursery.start_soon(self.choke)
+
+    async def choke(self) -> None:
+        raise RuntimeError("poison")
+
+
+TRACEBACK = 'Traceback:\n  File "/lib/trio.py", line 7, in run\n  File "/app/work.py", line 40, in choke\n    raise RuntimeError\n'
+
+
+@pytest.mark.parametrize(
+    ("reason", "restart", "failed", "ends_supervisor", "level", "text"),
+    [
+        (
+            ExitReason("raised", "RuntimeError: poison", TRACEBACK), "permanent", False, False, logging.WARNING,
+            "w has ended on n (raised: RuntimeError: poison, at /app/work.py:40 in choke); it is started again",
+        ),
+        (
+            ExitReason("node died", "node n is gone"), "temporary", False, False, logging.WARNING,
+            "w has ended on n (node died: node n is gone); it is not started again, being temporary",
+        ),
+        (ExitReason("node left"), "permanent", False, False, logging.INFO, "w has ended on n (node left); it is started again"),
+        (
+            ExitReason("normal"), "transient", False, False, logging.INFO,
+            "w has ended on n (normal); it is not started again, being transient",
+        ),
+        (
+            ExitReason("start failed", "two\nlines\n\nand more"), "transient", True, False, logging.WARNING,
+            "w did not start (start failed: two lines); it is started again",
+        ),
+        (
+            ExitReason("signal", "9"), "permanent", False, True, logging.ERROR,
+            "w has ended on n (signal: 9); its supervisor ends with it, and stops its other children",
+        ),
+        (
+            ExitReason("normal"), "transient", False, True, logging.INFO,
+            "w has ended on n (normal); its supervisor ends with it, and stops its other children",
+        ),
+    ],
+)  # fmt: skip
+def test_an_end_is_one_line_with_what_follows_from_it(
+    reason: ExitReason, restart: str, failed: bool, ends_supervisor: bool, level: int, text: str
+) -> None:
+    assert told("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (level, text)  # type: ignore[arg-type]
+
+
+async def test_a_cluster_that_comes_and_goes_in_order_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "understudy")
+    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:
+        inner = ChildSpec.of("inner", Supervisor, [ChildSpec.of("worker", Worker), ChildSpec.of("second", Worker)])
+        await here.options(name="top").singleton(Supervisor, [inner])
+        await there.options(name="other").spawn(Worker)
+        await here.stop(await here.lookup("top/inner/worker", Worker))
+        await here.lookup("top/inner/worker", Worker)
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+async def test_a_death_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "understudy")
+    async with open_node("here", secret=SECRET) as here:
+        await here.options(name="top").spawn(Supervisor, [ChildSpec.of("worker", Worker)])
+        worker = await here.lookup("top/worker", Worker)
+        await worker.die()
+        with trio.fail_after(5):
+            await here.wait_ended(worker)
+            await here.lookup("top/worker", Worker)
+        alone = await here.options(name="alone").spawn(Worker)
+        await alone.die()
+        with trio.fail_after(5):
+            await here.wait_ended(alone)
+    one, other = [record.getMessage() for record in caplog.records]
+    assert one.startswith("top/worker has ended on here (raised: RuntimeError: poison, at ")
+    assert one.endswith(" in choke); it is started again")
+    assert other == "alone ended: raised: RuntimeError: poison"
+
+
+class Unwilling(Actor):
+    """Never starts."""
+
+    async def on_start(self) -> None:
+        raise RuntimeError("not today")
+
+
+async def test_a_child_that_fails_to_start_again_and_again_is_told_of_once_until_its_supervisor_gives_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "understudy")
+    async with open_node("here", secret=SECRET) as here:
+        worker = ChildSpec.of("worker", Worker)
+        await here.options(name="top").spawn(Supervisor, [worker], intensity=3)
+        first = await here.lookup("top/worker", Worker)
+        Worker.on_start = Unwilling.on_start  # type: ignore[method-assign]
+        try:
+            await first.die()
+            with trio.fail_after(10):
+                await here.wait_ended(await here.lookup("top"))
+        finally:
+            del Worker.on_start
+    death, start, end, *others = [record.getMessage() for record in caplog.records]
+    assert "has ended on here (raised: RuntimeError: poison" in death
+    assert start.startswith("top/worker did not start (start failed: ")
+    assert start.endswith("; it is started again")
+    assert end.endswith("; its supervisor ends with it, and stops its other children")
+    assert len(others) == 1
+    assert others[0].startswith("top ended: shutdown")

@@ -1,0 +1,162 @@
+"""Many children: what is kept of them, and what it costs to start and stop ever more of them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pytest
+import trio
+
+from actors import Actor, ChildSpec, DynamicSupervisor, ExitReason, SpawnOptions, method
+from actors.dynamic_restarts import DynamicRestartMachine
+from actors.errors import UnderstudyError
+from actors.restarts import RestartMachine
+from actors.supervision import Answer, Forgotten, Start, Stop
+from runtime import open_node
+from runtime.membership.promises import CHILDREN
+from runtime.supervision.table import ChildTable
+
+SECRET = "a secret for the tests of many children"
+MEBIBYTE = 1 << 20
+
+
+class Fed(Actor):
+    """Looks at what it is given, and lets go of it."""
+
+    def __init__(self, food: bytes = b"") -> None:
+        self.size = len(food)
+
+    @method
+    async def eaten(self) -> int:
+        return self.size
+
+    @method
+    async def crash(self) -> None:
+        raise SystemExit("as asked")
+
+
+@pytest.mark.parametrize(("restart", "kept"), [("temporary", False), ("transient", True)])
+async def test_arguments_of_temporary_children_are_not_kept_and_those_of_others_are(restart: str, kept: bool) -> None:
+    async with open_node("alone", secret=SECRET) as node:
+        template = ChildSpec.of("fed", Fed).changed(restart=restart)  # type: ignore[arg-type]
+        pool = await node.options(name="pool").spawn(DynamicSupervisor, template, intensity=5)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            children: list[Any] = [await pool.spawn(bytes(5 * MEBIBYTE)) for _ in range(6)]
+            stored = sum(len(entry.value) for entry in (await node._names._store.range(CHILDREN)).entries)
+            gc.collect()
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert await children[0].eaten() == 5 * MEBIBYTE
+        if kept:
+            assert held > 30 * MEBIBYTE
+            assert stored > 30 * MEBIBYTE
+            with pytest.raises(UnderstudyError):
+                await children[0].crash()
+            with trio.fail_after(5):
+                assert await (await node.lookup(children[0].name, Fed)).eaten() == 5 * MEBIBYTE
+        else:
+            assert held < 5 * MEBIBYTE
+            assert stored < 100_000
+
+
+def lines_run(story: Callable[[], object]) -> int:
+    """How many lines of Python the story runs: a measure of work that no load of the machine changes."""
+    count = 0
+
+    def line(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(line)
+    try:
+        story()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def decided(machine: Any, table: ChildTable, count: int) -> None:
+    """All are asked for, start, and are stopped, side by side; what the shell does for each with its table is done as well."""
+
+    def take(effects: Any) -> None:
+        queue = deque(effects)
+        while queue:
+            effect = queue.popleft()
+            if isinstance(effect, Answer):
+                table.settle(effect)
+            elif isinstance(effect, Forgotten):
+                table.forget(effect.id)
+            elif isinstance(effect, Start):
+                if machine.phase == "running" and isinstance(machine, RestartMachine):
+                    queue.extend(machine.started(effect.id, 1.0))
+            elif isinstance(effect, Stop):
+                queue.extend(machine.stopped(effect.id))
+
+    take(machine.start(0.0))
+    specs = [ChildSpec(id=f"c-{number}", actor="m:C", options=SpawnOptions(name=f"name-{number}")) for number in range(count)]
+    for number, spec in enumerate(specs):
+        effects = machine.add(spec.rule(), number)
+        table.want(spec, number)
+        take(effects)
+    if not isinstance(machine, RestartMachine):
+        # The last quarter does not start, while all others are still asked for.
+        for spec in specs[count * 3 // 4 :]:
+            take(machine.start_failed(spec.id, ExitReason("start failed"), 0.0))
+        for spec in specs[: count * 3 // 4]:
+            take(machine.started(spec.id, 0.0))
+    for number, spec in enumerate(specs[: count // 2]):
+        take(machine.terminate(table.id_of(f"name-{number}"), count + number))
+        take(machine.delete(spec.id, 2 * count + number))
+    take(machine.lost({spec.id for spec in specs[count // 2 :]}, ExitReason("node died"), 1.0))
+    take(machine.stop(2.0))
+    assert machine.phase == "ended"
+
+
+@pytest.mark.parametrize("make", [RestartMachine, lambda: DynamicRestartMachine(intensity=0)], ids=["static", "dynamic"])
+def test_what_is_decided_and_looked_up_for_one_child_costs_the_same_among_10_000_as_among_a_few(make: Any) -> None:
+    few, many = (lines_run(lambda count=count: decided(make(), ChildTable("top", ()), count)) for count in (500, 10_000))  # type: ignore[misc]
+    assert many < 20 * few * 1.05
+
+
+def test_children_cost_the_same_to_start_and_stop_however_many_there_are() -> None:
+    """On one node, which carries all the work: its store, its names, its supervisor, and its host."""
+
+    def story(count: int) -> float:
+        async def main() -> float:
+            async with open_node("alone", secret=SECRET) as node:
+                pool = await node.options(name="pool").spawn(DynamicSupervisor, ChildSpec.of("fed", Fed).changed(restart="temporary"))
+                began = time.process_time()
+                for _ in range(count // 25):
+                    await together([pool.spawn] * 25)
+                assert (await pool.count()).active == count
+                names = [child.name for child in await pool.children()]
+                for start in range(0, count, 25):
+                    await together([partial(pool.stop_child, name) for name in names[start : start + 25]])
+                assert (await pool.count()).active == 0
+                return time.process_time() - began
+
+        return trio.run(main)
+
+    story(50)
+    few, many = story(250), story(1_000)
+    # Not by the clock on the wall, and far from what twice as much for each would be for 10,000: linear is 4, quadratic 16.
+    assert many < 8 * few
+
+
+async def together(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(call)
