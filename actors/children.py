@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar, Unpack, cast
 
 import attrs
 
 from actors.actor import Actor
+from actors.arguments import check_constructor
 from actors.messages import import_path, message
 from actors.options import SpawnChanges, SpawnOptions
 from actors.retry import check_number
@@ -121,7 +123,12 @@ class ChildSpec:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> ChildSpec:
-        """A permanent child of class `actor`, its constructor's arguments checked by the type checker."""
+        """A permanent child of class `actor`, its constructor's arguments checked by the type checker.
+
+        Raises BadArgumentsError for arguments that the constructor does not take; those that are missing may be given later.
+        """
+        if isinstance(actor, type):
+            check_constructor(actor, args, kwargs, f"child {id!r}", partly=True)
         return ChildSpec(id=id, actor=cast("str", actor), args=args, kwargs=kwargs)
 
     def changed(self, **changes: Unpack[ChildChanges]) -> ChildSpec:
@@ -131,6 +138,17 @@ class ChildSpec:
         changed: ChildSpec = attrs.evolve(self, **own, options=attrs.evolve(self.options, **options))  # type: ignore[arg-type]
         return changed
 
+    def check_arguments(
+        self, args: tuple[object, ...] = (), kwargs: Mapping[str, object] = MappingProxyType({}), *, partly: bool = False
+    ) -> None:
+        """Raises BadArgumentsError, which names the child and the parameter, for arguments that its constructor does not take, and so for
+        the children in them. A class that is not imported here is left to the node that runs it. `args` and `kwargs`: others that it is
+        to be started with. `partly`: some may be added.
+        """
+        cls = _known_class(self.actor)
+        if cls is not None:
+            check_start(cls, args or self.args, kwargs or self.kwargs, f"child {self.id!r}", partly=partly)
+
     def to_keep(self) -> ChildSpec:
         """What is kept once the child has started: a temporary one is never started again, so its arguments are not, as in OTP."""
         return attrs.evolve(self, args=(), kwargs={}) if self.restart == "temporary" and (self.args or self.kwargs) else self
@@ -138,6 +156,24 @@ class ChildSpec:
     def rule(self) -> ChildRule:
         """The part of the spec that decisions depend on."""
         return ChildRule(self.id, restart=self.restart, significant=self.significant, shutdown=self.shutdown)
+
+
+def check_start(
+    cls: type[Actor], args: Sequence[object], kwargs: Mapping[str, object], what: str | None = None, *, partly: bool = False
+) -> None:
+    """Raises BadArgumentsError, which names the parameter, for arguments that the constructor of `cls` does not take. Those of the children
+    that a supervisor is given are looked at as well. `what`: what is not started then; `partly`: some may be added.
+    """
+    given = check_constructor(cls, args, kwargs, what or f"an actor of class {cls.__qualname__}", partly=partly)
+    if not cls.supervises or cls.__init__.__module__ != "actors.supervisor":
+        # Supervisors that users write may do anything with specs.
+        return
+    children, template = given.get("children"), given.get("template")
+    for spec in children if isinstance(children, list | tuple) else ():
+        if isinstance(spec, ChildSpec):
+            spec.check_arguments()
+    if isinstance(template, ChildSpec):
+        template.check_arguments(partly=True)
 
 
 _OWN = frozenset(ChildChanges.__annotations__) - frozenset(SpawnChanges.__annotations__)

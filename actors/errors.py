@@ -65,7 +65,7 @@ class MethodNotFoundError(NotExecutedError):
 
 
 class BadArgumentsError(NotExecutedError, TypeError):
-    """The arguments do not fit the method's signature."""
+    """The arguments do not fit the method, or the constructor of an actor that was to be started. The message names the parameter."""
 
 
 class ArgumentLostError(NotExecutedError):
@@ -185,7 +185,7 @@ class RemoteError(CallError):
 
 
 class EncodeError(UnderstudyError, TypeError):
-    """A value that cannot cross the wire. `path` leads to it, for example `args[0].items['x']`."""
+    """A value that cannot cross the wire. `path` leads to it from the parameter that it was given for, for example `order.items['x']`."""
 
     def __init__(self, text: str, *, path: str = "") -> None:
         super().__init__(text)

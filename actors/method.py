@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, Typ
 
 import attrs
 
-from actors.arguments import ByValue, by_value
+from actors.arguments import ByValue, by_value, taken
 from actors.errors import BadArgumentsError
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
@@ -32,6 +32,9 @@ T = TypeVar("T")
 InThread = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 """Runs blocking code beside the event loop."""
 
+Fits = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+"""Raises BadArgumentsError for arguments that fit the signature of a method and no more than that."""
+
 
 @attrs.frozen
 class MethodDefinition:
@@ -43,6 +46,7 @@ class MethodDefinition:
     `in_thread`: a plain `def`; runs in a worker thread, so that it may block.
     `stream`: an async generator; its items travel one by one.
     `options`: how it is called where the call does not say otherwise.
+    `fits`: looks at the arguments besides, at the caller (with None for the actor) and before it runs.
     """
 
     name: str
@@ -53,17 +57,24 @@ class MethodDefinition:
     stream: bool = False
     options: CallOptions = NO_CALL_OPTIONS
     reentrant: bool = False
+    fits: Fits | None = None
 
     @functools.cached_property
     def by_value(self) -> ByValue:
         """Which of its arguments it wants as values, where callers give references."""
         return by_value(self.function)
 
+    @property
+    def signature(self) -> inspect.Signature:
+        """What it is called with, without the actor itself."""
+        signature = inspect.signature(self.function)
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
     @functools.cached_property
     def arity(self) -> tuple[int, int]:
-        """How few and how many arguments fit, where all are positional. No number does where some must be named."""
+        """How few and how many arguments fit, where all are positional. No number does where there is more to look at."""
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
+        if self.fits is not None or any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
             return sys.maxsize, 0
         positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         most = sys.maxsize if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
@@ -74,12 +85,17 @@ class MethodDefinition:
         try:
             inspect.signature(self.function).bind(None, *args, **kwargs)
         except TypeError as error:
-            raise BadArgumentsError(f"{actor}.{self.name} was not called: {error}", actor=actor, method=self.name) from None
+            text = f"{actor}.{self.name} was not called: {error}; it takes {taken(self.signature)}"
+            raise BadArgumentsError(text, actor=actor, method=self.name) from None
+        if self.fits is not None:
+            self.fits(None, args, kwargs)
 
     def run(
         self, instance: object, args: tuple[object, ...], kwargs: dict[str, object], in_thread: InThread
     ) -> Coroutine[Any, Any, object]:
         """The coroutine of one run on `instance`; a plain `def` runs through `in_thread`. Raises TypeError if the arguments do not fit."""
+        if self.fits is not None:
+            self.fits(instance, args, kwargs)
         if self.in_thread:
             inspect.signature(self.function).bind(instance, *args, **kwargs)
             # Not abandoned on cancellation: the actor must not take its next message while one still runs in a thread.
@@ -286,6 +302,19 @@ class StreamMethod(Marked, Generic[P, T]):
             return self
         # Inside its actor a stream is the ordinary async generator; see `Method`.
         return cast("BoundStream[P, T]", OwnMethod[P, object](instance, self.definition))
+
+
+M = TypeVar("M", bound=Marked)
+
+
+def fitting(fits: Fits) -> Callable[[M], M]:
+    """For the runtime's own methods: look at their arguments before they are called; see `MethodDefinition`."""
+
+    def decorate(marked: M) -> M:
+        marked.definition = attrs.evolve(marked.definition, fits=fits)
+        return marked
+
+    return decorate
 
 
 class MethodDecorator(Protocol):

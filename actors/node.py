@@ -49,7 +49,8 @@ class Spawner(Protocol):
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Start an actor of class `actor` and return its handle once `on_start` has returned.
 
-        Raises `NameTakenError`, `ActorClassError`, `ActorStartError`, `NodeNotFoundError`, `NoPlacementError`.
+        Raises `BadArgumentsError` for arguments that the constructor does not take, before anything is sent. Raises `NameTakenError`,
+        `ActorClassError`, `ActorStartError`, `NodeNotFoundError`, `NoPlacementError`.
         """
         ...
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from actors.actor import Actor
 from actors.children import ChildCounts, ChildSpec, ChildStatus, DeathReport, SupervisorStatus
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.handle import Handle
-from actors.method import method
+from actors.method import fitting, method
 from actors.restarts import RestartMachine
 from actors.supervision import AutomaticShutdown, ExitReason, RestartBackoff, Strategy
 
@@ -56,6 +56,18 @@ class SupervisorWork(Protocol):
     def status(self) -> SupervisorStatus:
         """See `Supervisor.status`."""
         ...
+
+
+def _spec_fits(supervisor: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    for spec in (*args, *kwargs.values()):
+        if isinstance(spec, ChildSpec):
+            spec.check_arguments()
+
+
+def _template_fits(supervisor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Only the supervisor itself knows the template: its caller waits for this, and nothing has been started."""
+    if supervisor is not None and supervisor.template is not None:
+        supervisor.template.check_arguments(args, kwargs)
 
 
 class Supervisor(Actor):
@@ -112,11 +124,13 @@ class Supervisor(Actor):
         """Stop the children."""
         await self._working().stop(reason)
 
+    @fitting(_spec_fits)
     @method(concurrent=True)
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, the last in the order, and start it; returns its handle.
 
-        Raises `ChildExistsError` if the id is in use, `ActorStartError`, with its traceback, if it does not start: then its spec is not
+        Raises `BadArgumentsError` where its class is known and its arguments do not fit the constructor, before anything is sent,
+        `ChildExistsError` if the id is in use, `ActorStartError`, with its traceback, if it does not start: then its spec is not
         kept. `ActorNotNeededError` if it does not want to run: then its spec is kept.
         """
         return await self._working().start_child(spec)
@@ -184,11 +198,13 @@ class DynamicSupervisor(Supervisor):
         self.max_children = max_children
         self.machine((), lambda: 0.5)
 
+    @fitting(_template_fits)
     @method(concurrent=True)
     async def spawn(self, /, *args: object, **kwargs: object) -> Handle:
         """Start one more child from the template, with these arguments instead of the template's; returns its handle.
 
-        Raises ValueError if this supervisor has no template, `TooManyChildrenError`, or what `start_child` raises.
+        Raises ValueError if this supervisor has no template, `BadArgumentsError` for arguments that the template's class does not take,
+        `TooManyChildrenError`, or what `start_child` raises.
         """
         if self.template is None:
             raise ValueError(f"{self.name} has no template: give one when it is started, or use start_child(spec)")

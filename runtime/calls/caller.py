@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 import trio
 
-from actors.errors import CallError, CallTimeoutError, ConnectionLostError, DeadlineExceededError, SelfCallError
+from actors.errors import CallError, CallTimeoutError, ConnectionLostError, DeadlineExceededError, EncodeError, SelfCallError
 from actors.method import Bound, BoundMethod, BoundStream
 from actors.options import NO_CALL_OPTIONS
 from actors.reference import Reference
 from actors.retry import BUDGET_TOKENS, RetryBudget
 from actors.stream import Stream
 from runtime.calls.answers import Answers, facts
+from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Deadlines, Waiting
 from runtime.calls.effective_deadline import effective_deadline
 from runtime.calls.format import NO_ARGUMENTS, REPEATABLE, array_head, as_repeat, call_frame, kept
@@ -115,7 +116,7 @@ class Caller:
         link = route.link
         if link is None:
             assert self._local is not None
-            self._local.send(route.address, bound.definition, args, kwargs)
+            self._local.send(route.address, bound, args, kwargs)
         else:
             frame, segments = self._one_way(bound, args, kwargs, route, link)
             link.post(frame, kept(segments), lane=route.place.actor)
@@ -124,8 +125,15 @@ class Caller:
         self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object], route: Route, link: Link
     ) -> tuple[bytes, list[Buffer]]:
         segments: list[Buffer] = Outgoing(link.peer.identity)
-        control = array_head(5, 0) + route.prefix + self._codec.encode_arguments(args, kwargs, segments)
+        control = array_head(5, 0) + route.prefix + self._encoded(bound, args, kwargs, segments)
         return encode_frame(Kind.SEND, control, segments), segments
+
+    def _encoded(self, bound: Bound, args: tuple[object, ...], kwargs: dict[str, object], segments: list[Buffer]) -> bytes:
+        """The arguments as they travel. Raises EncodeError, which names the parameter."""
+        try:
+            return self._codec.encode_arguments(args, kwargs, segments)
+        except EncodeError as error:
+            raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
 
     async def _call(self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         options = bound.options_
@@ -205,7 +213,7 @@ class Caller:
         link = route.link
         if link is None:
             assert self._local is not None
-            self._local.begin(call, route.address, bound.definition, args, kwargs, deadline, attempt)
+            self._local.begin(call, route.address, bound, args, kwargs, deadline, attempt)
             return
         calls = route.calls
         assert calls is not None
@@ -213,7 +221,7 @@ class Caller:
         arguments = NO_ARGUMENTS if not args and not kwargs else None if kwargs else self._codec.encode_scalars(args)
         if arguments is None:
             segments = Outgoing(link.peer.identity)
-            arguments = self._codec.encode_arguments(args, kwargs, segments)
+            arguments = self._encoded(bound, args, kwargs, segments)
         remaining = None if deadline == math.inf else deadline - self.environment.now()
         first = 0 if not attempt.first or not (attempt.elsewhere or attempt.first != call.number) else attempt.first
         kept_as = None if attempt.anchor is None else (attempt.anchor.identity[2], attempt.anchor.version)

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Final, NamedTuple, cast
 
 from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
-from actors.method import Address, MethodDefinition
+from actors.method import Address, Bound
+from runtime.calls.arguments import refused_in_call
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.failures import Place, Plain, raised_by_method, rebuild, told_plainly
 from runtime.calls.keeping import KeptResults
@@ -72,7 +73,7 @@ class LocalCalls:
         self,
         call: Waiting,
         address: Address,
-        definition: MethodDefinition,
+        bound: Bound,
         args: tuple[object, ...],
         kwargs: dict[str, object],
         deadline: float,
@@ -80,10 +81,10 @@ class LocalCalls:
     ) -> None:
         """Run a method of an actor of this node; its outcome finishes `call`, at once if it is refused. Raises EncodeError."""
         if self._host.claiming and self._host.is_about_to_start(address.name):
-            later = partial(self._begin_later, call, address, definition, args, kwargs, deadline, attempt)
+            later = partial(self._begin_later, call, address, bound, args, kwargs, deadline, attempt)
             self._host.claiming[address.name].append(later)
             return
-        job = self._job(address, definition, args, kwargs, call, deadline)
+        job = self._job(address, bound, args, kwargs, call, deadline)
         refusal: CallError | None
         if isinstance(job, CallError):
             refusal = job
@@ -104,7 +105,7 @@ class LocalCalls:
         self,
         call: Waiting,
         address: Address,
-        definition: MethodDefinition,
+        bound: Bound,
         args: tuple[object, ...],
         kwargs: dict[str, object],
         deadline: float,
@@ -114,7 +115,7 @@ class LocalCalls:
             # Withdrawn meanwhile, and told that it will not run.
             return
         try:
-            self.begin(call, address, definition, args, kwargs, deadline, attempt)
+            self.begin(call, address, bound, args, kwargs, deadline, attempt)
         except EncodeError as error:
             refused = _placed(NotExecutedError(str(error)), call.place)
             refused.__cause__ = error
@@ -135,12 +136,12 @@ class LocalCalls:
         self._host.once.over(self._host.cells.get(actor), CallIdentity(self._client, first))
         self._host.once.confirm(self._client, watermark)
 
-    def send(self, address: Address, definition: MethodDefinition, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def send(self, address: Address, bound: Bound, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""
         if self._host.claiming and self._host.is_about_to_start(address.name):
-            self._host.claiming[address.name].append(partial(self.send, address, definition, args, kwargs))
+            self._host.claiming[address.name].append(partial(self.send, address, bound, args, kwargs))
             return
-        job = self._job(address, definition, args, kwargs, None, math.inf)
+        job = self._job(address, bound, args, kwargs, None, math.inf)
         refusal = job if isinstance(job, CallError) else self._host.deliver(job)
         if refusal is not None:
             self._lifetime.check()
@@ -188,18 +189,22 @@ class LocalCalls:
     def _job(
         self,
         address: Address,
-        definition: MethodDefinition,
+        bound: Bound,
         args: tuple[object, ...],
         kwargs: dict[str, object],
         call: Waiting | None,
         deadline: float,
     ) -> Job | CallError:
+        definition = bound.definition
         found = self._host.find(address.name, address.epoch, definition.name, stream=definition.stream)
         if isinstance(found, CallError):
             return self._lifetime.error() if self._lifetime.has_ended else found
         cell, hosted_definition = found
-        copied = tuple(self._codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
-        copied_kwargs = {name: self._codec.copy(argument, name) for name, argument in kwargs.items()}
+        try:
+            copied = tuple(map(self._codec.copy, args))
+            copied_kwargs = {name: self._codec.copy(argument, name) for name, argument in kwargs.items()}
+        except EncodeError as error:
+            raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
         job = Job(cell, hosted_definition, copied, copied_kwargs, self, call, 0, deadline)
         if self._kept.references_arrived:
             self._kept.prepare(job)

@@ -98,6 +98,10 @@ class LeftOpenError(Exception):
         close_left_open(task)
 
 
+def _does_not_fit(cell: Cell, error: TypeError) -> BadArgumentsError:
+    return error if isinstance(error, BadArgumentsError) else BadArgumentsError(f"{cell.address.name}.{error}")
+
+
 class _Worker:
     """One task of the pool, as the jobs that it runs see it."""
 
@@ -262,7 +266,7 @@ class Workers:
         try:
             coroutine = self._method(job, job.args, job.kwargs) if job.needs is None else self._with_values(job, job.needs)
         except TypeError as error:
-            job.sink.refused(job, BadArgumentsError(f"{cell.address.name}.{error}"))
+            job.sink.refused(job, _does_not_fit(cell, error))
             return
         if cell.leased and (cell.paused or (self._environment.now() >= self.names_until and self._is_in_doubt())):
             coroutine.close()
@@ -335,7 +339,7 @@ class Workers:
         except ArgumentLostError as error:
             raise RefusedInTurnError(error) from error
         except TypeError as error:
-            raise RefusedInTurnError(BadArgumentsError(f"{cell.address.name}.{error}")) from error
+            raise RefusedInTurnError(_does_not_fit(cell, error)) from error
         try:
             while cell.leased and (cell.paused or self._is_in_doubt()):
                 # That took its time, and others may have the name by now.

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actors.actor import Actor
-from actors.errors import ActorNotFoundError, CallError, NameTakenError, RemoteError
+from actors.errors import ActorNotFoundError, CallError, EncodeError, NameTakenError, RemoteError
 from actors.groups import Group
 from actors.handle import Handle
 from actors.messages import import_path
@@ -18,6 +18,7 @@ from actors.node import Member
 from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
 from actors.watching import Ended
+from runtime.calls.arguments import class_to_start, refused_in_start
 from runtime.calls.failures import Place, plain_error, rebuild
 from runtime.calls.station import Station
 from runtime.groups.process_group import ProcessGroup
@@ -198,22 +199,28 @@ class NodeNextDoor:
         self, actor: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions
     ) -> object:
         """Have an actor started and return its handle; see `Spawner.spawn`."""
-        if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"spawn takes a subclass of actors.Actor, not {actor!r}")
-        address = await self._asked().ask("start", import_path(actor), args, dict(kwargs), options)
-        handle = self._asked().station.make_handle(address, actor)
+        cls = class_to_start("spawn", actor, args, kwargs, options)
+        address = await self._start("start", cls, args, kwargs, options)
+        handle = self._asked().station.make_handle(address, cls)
         return handle if options.call_options().is_default else handle.options(timeout=options.timeout, retry=options.retry)
 
     async def stand(
         self, actor: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions
     ) -> object:
         """See `Spawner.singleton`."""
-        if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"singleton takes a subclass of actors.Actor, not {actor!r}")
+        cls = class_to_start("singleton", actor, args, kwargs, options)
         if options.name is None:
             raise ValueError("a singleton needs a name: node.options(name=...).singleton(...)")
-        address = await self.ask("stand", import_path(actor), args, dict(kwargs), options)
-        return self._asked().station.typed_handle(address, actor)
+        address = await self._start("stand", cls, args, kwargs, options)
+        return self._asked().station.typed_handle(address, cls)
+
+    async def _start(
+        self, question: str, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions
+    ) -> Any:
+        try:
+            return await self.ask(question, import_path(cls), args, dict(kwargs), options)
+        except EncodeError as error:
+            raise refused_in_start(self._asked().station.codec, error, cls, args, kwargs) from error.__cause__
 
     async def ask(self, question: str, *args: object) -> Any:
         """Ask the node; see `Service.ask`."""
@@ -225,6 +232,7 @@ class NodeNextDoor:
         """See `Spawner.get_or_spawn`."""
         if options.name is None:
             raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
+        class_to_start("get_or_spawn", actor, args, kwargs, options)
         while True:
             waits = not self._asked().station.host.is_within_start()
             found = await self._asked().ask("find", options.name, waits)

@@ -14,6 +14,7 @@ from actors.errors import (
     ActorNotFoundError,
     ActorStartError,
     CallError,
+    EncodeError,
     MethodNotFoundError,
     NameTakenError,
     NodeDiedError,
@@ -27,6 +28,7 @@ from actors.method import Address
 from actors.node import Member
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason, Shutdown
+from runtime.calls.arguments import class_to_start, refused_in_start
 from runtime.calls.failures import plain_error
 from runtime.calls.station import Station
 from runtime.environment import Environment
@@ -61,21 +63,26 @@ class Starting:
         self, actor: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions
     ) -> object:
         """Start an actor and return its handle; see `Spawner.spawn`."""
-        if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"spawn takes a subclass of actors.Actor, not {actor!r}")
+        cls = class_to_start("spawn", actor, args, kwargs, options)
         if options.on in (None, self._station.identity[0]) and not options.labels and not options.resources and options.placement is None:
-            address = await self._start_here(actor, args, kwargs, options)
+            address = await self._start_here(cls, args, kwargs, options)
         else:
-            address = await self.start_actor(import_path(actor), args, dict(kwargs), options, "")
-        handle = self._station.make_handle(address, actor)
+            try:
+                address = await self.start_actor(import_path(cls), args, dict(kwargs), options, "")
+            except EncodeError as error:
+                raise refused_in_start(self._station.codec, error, cls, args, kwargs) from error.__cause__
+        handle = self._station.make_handle(address, cls)
         return handle if options.call_options().is_default else handle.options(timeout=options.timeout, retry=options.retry)
 
     async def _start_here(
         self, actor: type[Actor], args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions, on_behalf_of: str = ""
     ) -> Address:
         codec = self._station.codec
-        copied = tuple(codec.copy(argument, f"args[{index}]") for index, argument in enumerate(args))
-        copied_kwargs = {key: codec.copy(value, key) for key, value in kwargs.items()}
+        try:
+            copied = tuple(map(codec.copy, args))
+            copied_kwargs = {key: codec.copy(value, key) for key, value in kwargs.items()}
+        except EncodeError as error:
+            raise refused_in_start(codec, error, actor, args, kwargs) from error.__cause__
         return await self._station.host.start(actor, copied, copied_kwargs, options, import_path(actor), on_behalf_of)
 
     async def stand(
@@ -87,13 +94,12 @@ class Starting:
         nursery: trio.Nursery,
     ) -> object:
         """See `Spawner.singleton`. The candidacy lives in `nursery`."""
-        if not (isinstance(actor, type) and issubclass(actor, Actor)):
-            raise TypeError(f"singleton takes a subclass of actors.Actor, not {actor!r}")
+        cls = class_to_start("singleton", actor, args, kwargs, options)
         if options.name is None:
             raise ValueError("a singleton needs a name: node.options(name=...).singleton(...)")
-        candidate = Singleton(options.name, self, lambda: self._start_here(actor, args, kwargs, options, CLUSTER), self._environment)
+        candidate = Singleton(options.name, self, lambda: self._start_here(cls, args, kwargs, options, CLUSTER), self._environment)
         address = await nursery.start(candidate.run, name=f"candidate for {options.name}")
-        return self._station.typed_handle(address, actor)
+        return self._station.typed_handle(address, cls)
 
     async def stand_for(self, name: str) -> None:
         """See `Election.stand_for`."""
@@ -122,6 +128,7 @@ class Starting:
         """See `Spawner.get_or_spawn`."""
         if options.name is None:
             raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
+        class_to_start("get_or_spawn", actor, args, kwargs, options)
         while True:
             found = await self.find_started(options.name)
             if found is not None:

@@ -638,7 +638,7 @@ async def test_what_cannot_be_sent_is_refused_at_the_caller_with_the_path_to_it(
     with trio.fail_after(5):
         with pytest.raises(EncodeError) as caught:
             await worker.echo({"a": [1, threading.Lock()]})
-        assert caught.value.path == "args[0]['a'][1]"
+        assert caught.value.path == "value['a'][1]"
         with pytest.raises(EncodeError) as named:
             await worker.echo(value=threading.Lock())
         assert named.value.path == "value"
