@@ -19,7 +19,7 @@ import trio
 from actors.errors import JoinError, ListenError
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from runtime.environment import Environment, SystemEnvironment
-from runtime.exception_groups import unwrap
+from runtime.exception_groups import raise_alone
 from runtime.faults import Faults
 from runtime.hosting.threads import NODE_THREADS
 from runtime.isolation import IsolationFactory, open_processes
@@ -191,7 +191,7 @@ async def _sheltered(settings: _Settings) -> AsyncIterator[Node]:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # That there is a nursery in here is no business of those who catch a JoinError, or an error of their own.
-        raise unwrap(group) from None
+        raise_alone(group)
 
 
 def _check(name: str | None, cluster: str, given: Mapping[str, object], data_dir: object) -> None:
@@ -357,7 +357,7 @@ async def _reach_etcd(address: str, settings: _Settings, environment: Environmen
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # That there is a nursery in here is no business of those who expect an error of the store.
-        raise unwrap(group) from None
+        raise_alone(group)
 
 
 def _etcd(address: str, settings: _Settings) -> _Held:

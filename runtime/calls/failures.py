@@ -17,10 +17,20 @@ from typing import Any, SupportsIndex, cast
 import attrs
 
 from actors import errors
-from actors.errors import CallError, DecodeError, EncodeError, OutcomeUnknownError, ProtocolError, RemoteError, UnderstudyError
+from actors.errors import (
+    ActorStartError,
+    CallError,
+    DecodeError,
+    EncodeError,
+    OutcomeUnknownError,
+    ProtocolError,
+    RemoteError,
+    UnderstudyError,
+)
 from actors.handle import Handle
 from actors.messages import import_path, message_type
 from actors.reference import Reference
+from runtime.hosting.elsewhere import with_note
 from runtime.user_errors import (
     bases,
     class_name,
@@ -142,12 +152,13 @@ _OWN = frozenset(
 )
 
 
-def plain_error(error: RemoteError) -> UnderstudyError | None:
+def plain_error(raised: RemoteError) -> UnderstudyError | None:
     """The runtime's own error inside what a system service raised, as if it had been raised here; None if there is none."""
-    origin = _origin(error)
-    for base in bases(type(error))[1:]:
+    origin = _origin(raised)
+    for base in bases(type(raised))[1:]:
         if base in _OWN and origin is not None:
-            return cast("UnderstudyError", build(base, _args(origin.plain), _fields(origin.plain), []))
+            error = cast("UnderstudyError", build(base, _args(origin.plain), _fields(origin.plain), _notes(origin.plain)))
+            return with_note(error) if isinstance(error, ActorStartError) else error
     return None
 
 

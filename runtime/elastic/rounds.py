@@ -49,6 +49,9 @@ class JoinError(Exception):
         super().__init__(event.text)
         self.event = event
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.event,), vars(self)
+
 
 class OpenHandler(Protocol):
     """Makes a handler for the job. If it is an asynchronous context manager, leaving it leaves the rendezvous."""

@@ -5,7 +5,7 @@ Whoever stands in for such an actor raises these where the actor itself would ha
 
 from __future__ import annotations
 
-from actors.errors import CallError
+from actors.errors import ActorStartError, CallError, UnderstudyError
 from actors.supervision import ExitReason
 from runtime.user_errors import raised_at, summary_of, traceback_of
 
@@ -40,4 +40,15 @@ def why_not_started(error: BaseException, module: str) -> tuple[str, str]:
     if type(error) is StartFailedElsewhereError:
         return error.what, error.trace or error.what
     place = raised_at(error, module)
+    if issubclass(type(error), UnderstudyError) and module.startswith("actors."):
+        # A supervisor tells of a child of its own: where it does so is of no interest, and what it tells has the place.
+        place = ""
     return f"{summary_of(error)} ({place})" if place else summary_of(error), traceback_of(error)
+
+
+def with_note(error: ActorStartError) -> ActorStartError:
+    """The same with a note of where the start failed, for people to see: what was raised there is no cause of it here."""
+    if error.remote_traceback and not any(error.remote_traceback in note for note in getattr(error, "__notes__", ())):
+        where = f" on node {error.node}" if error.node else ""
+        error.add_note(f"raised in the start of {error.actor}{where}:\n{error.remote_traceback}")
+    return error

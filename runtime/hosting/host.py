@@ -38,7 +38,7 @@ from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
-from runtime.hosting.elsewhere import EndedElsewhereError, why_not_started
+from runtime.hosting.elsewhere import EndedElsewhereError, StartFailedElsewhereError, why_not_started, with_note
 from runtime.hosting.extensions import Extensions
 from runtime.hosting.home import Home
 from runtime.hosting.hosted import Hosted, NameClaims
@@ -222,7 +222,7 @@ class Host:
         while True:
             failure = self._start_failures.get((name, epoch))
             if failure is not None:
-                raise failure()
+                raise with_note(failure())
             cell = self.cells.get(name)
             if cell is not None and cell.started and cell.address.epoch == epoch:
                 await trio.lowlevel.checkpoint()
@@ -265,6 +265,8 @@ class Host:
                 raise NodeDrainingError(f"node {node} left while {name} was starting there", node=node) from None  # noqa: ASYNC104
             self._failed_to_start(address, failure)
             await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+            if type(error) is StartFailedElsewhereError:
+                raise with_note(failure()) from None  # noqa: ASYNC104  as before
             raise failure() from error  # noqa: ASYNC104  it is no cancellation
         return address
 

@@ -16,7 +16,7 @@ from actors.errors import ActorNotFoundError, CallError, HandshakeError, JoinErr
 from actors.method import Address
 from runtime.calls.station import Station
 from runtime.environment import Environment
-from runtime.exception_groups import unwrap
+from runtime.exception_groups import raise_alone
 from runtime.hosting.host import Host
 from runtime.hosting.services import store_service
 from runtime.links.link import Link
@@ -146,8 +146,7 @@ async def open_client(
                     await station.peers.close(1.0)
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        found = unwrap(group)
-        raise found from found.__cause__
+        raise_alone(group)
 
 
 async def _contact(station: Station, address: str) -> Link:

@@ -11,15 +11,13 @@ class ProcessError(UnderstudyError):
 
 
 class ForkServerStartError(ProcessError):
-    """The warm process could not import what it was asked to; `remote_traceback` (text) says where it failed."""
+    """The warm process could not import what it was asked to; a note and `remote_traceback` (text) say where it failed."""
 
     def __init__(self, text: str, *, remote_traceback: str = "") -> None:
         super().__init__(text)
         self.remote_traceback = remote_traceback
-
-    def __str__(self) -> str:
-        text = super().__str__()
-        return f"{text}\n\n{self.remote_traceback}" if self.remote_traceback else text
+        if remote_traceback:
+            self.add_note(remote_traceback)
 
 
 class ForkServerDiedError(ProcessError):
@@ -35,3 +33,6 @@ class ChildDiedError(ProcessError):
         self.name = name
         self.exit_status = exit_status
         self.last_lines = last_lines
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name, self.exit_status, self.last_lines), vars(self)

@@ -15,7 +15,7 @@ import trio
 
 from actors.errors import HandshakeError, JoinError, ProtocolError
 from runtime.environment import Environment
-from runtime.exception_groups import unwrap
+from runtime.exception_groups import raise_alone
 from runtime.links.transports import SocketNetwork, is_loopback, split_address
 from runtime.liveness import host_identity
 from runtime.membership.contact import StoreContact
@@ -143,7 +143,7 @@ async def _store_of(client: Client, cluster: str, environment: Environment) -> A
             yield contact.store
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise unwrap(group) from None
+        raise_alone(group)
 
 
 def _etcd(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
@@ -238,4 +238,4 @@ async def _running(store: FileStore | EtcdStore) -> AsyncIterator[Store]:
                 store.close()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise unwrap(group) from None
+        raise_alone(group)

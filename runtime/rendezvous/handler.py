@@ -23,7 +23,7 @@ from actors.errors import (
     UnderstudyError,
 )
 from runtime.environment import Environment
-from runtime.exception_groups import unwrap
+from runtime.exception_groups import raise_alone
 from runtime.rendezvous import machine
 from runtime.rendezvous.errors import (
     RendezvousClosedError,
@@ -212,7 +212,7 @@ class StoreHandler:
                             await self._leave()
                         nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise unwrap(group) from None
+            raise_alone(group)
 
     async def _reach_store(self, stack: AsyncExitStack) -> tuple[Store, View]:
         """Open the store, for as long as `stack`, and look at what is there; with patience for one that comes up at the same time."""

@@ -21,7 +21,7 @@ import trio
 
 from actors.errors import LeaseLostError, StoreCompactedError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import Environment
-from runtime.exception_groups import unwrap
+from runtime.exception_groups import raise_alone
 from runtime.rendezvous.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError, RoundOverError, StoreTimeoutError
 from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Get, Operation, Put, Store, TransactionResult
 
@@ -298,7 +298,7 @@ class JobStore:
             ours, others = group.split(RendezvousError)
             # Both may fail at once, of the same cause, and the caller may be cancelled in the same moment: one of them tells enough.
             enough = ours is not None and (others is None or others.split(trio.Cancelled)[1] is None)
-            raise _first(ours) if ours is not None and enough else unwrap(group) from None
+            raise_alone(_first(ours) if ours is not None and enough else group)
 
     async def _polled(self, change: Callable[[], Awaitable[object]]) -> None:
         """A watch that is too late, or whose store is away for a moment, says only that it is time to look again."""

@@ -40,6 +40,9 @@ class SimulationError(UnderstudyError):
         super().__init__(text)
         self.report = report
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.report), vars(self)
+
 
 class Simulation:
     """What a scenario is given: a cluster whose nodes are killed, stopped and cut off while it runs. Its own node is spared.

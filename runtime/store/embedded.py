@@ -20,7 +20,7 @@ import trio
 
 from actors.errors import StoreError
 from runtime.environment import Environment
-from runtime.exception_groups import unwrap
+from runtime.exception_groups import raise_alone
 from runtime.store.disk import Disk, open_file
 from runtime.store.interface import Compare, Delete, Entry, Operation, Put, RangeResult, Store, TransactionResult, WatchBatch
 from runtime.store.journal import Journal
@@ -90,7 +90,7 @@ class EmbeddedStore(Store):
                 task_status.started()
                 await self._end_leases()
         except BaseExceptionGroup as group:
-            raise unwrap(group) from None
+            raise_alone(group)
         finally:
             self._close("the store has ended; see why on its node")
 

@@ -34,6 +34,7 @@ from actors.method import Address
 from actors.supervision import Answer, Effect, Exit, ExitKind, ExitReason, Forgotten, Ready, Start, Stop, TryAgain
 from actors.supervisor import Supervisor
 from runtime.environment import Environment
+from runtime.hosting.elsewhere import with_note
 from runtime.supervision.ends import told
 from runtime.supervision.operations import Child, Operations, seconds_of
 from runtime.supervision.starts import NOT_ITS_FAULT, start_somewhere
@@ -106,7 +107,7 @@ class SupervisionWork:
         await self._ready.wait()
         if self._exit is not None:
             cls = ActorNotPlacedError if self._exit.kind == "not placed" else ActorStartError
-            raise cls(f"{self._name}: {self._exit.text}", actor=self._name, remote_traceback=self._exit.traceback)
+            raise with_note(cls(f"{self._name}: {self._exit.text}", actor=self._name, remote_traceback=self._exit.traceback))
 
     async def stop(self, reason: ExitReason) -> None:
         """See `SupervisorWork.stop`."""
@@ -203,7 +204,8 @@ class SupervisionWork:
             raise ActorNotNeededError(f"{self._path(id)} does not want to run", actor=child.name if child is not None else None)
         if answer.reply == "start failed" or child is None or child.address is None:
             reason = answer.reason or ExitReason("start failed", "it ended at once")
-            raise ActorStartError(f"{self._path(id)} did not start: {reason}", actor=self._path(id), remote_traceback=reason.traceback)
+            text = f"{self._path(id)} did not start: {reason}"
+            raise with_note(ActorStartError(text, actor=self._path(id), remote_traceback=reason.traceback))
         return self._operations.handle(child.address)
 
     async def _ask(self, question: Callable[[int], list[Effect]], wanted: ChildSpec | None = None) -> Answer:

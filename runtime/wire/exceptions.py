@@ -81,9 +81,10 @@ def build(cls: type[BaseException], args: tuple[object, ...], fields: dict[str, 
     error = _bare(cls, args)
     own = builtin_base(cls)
     if own is cls or cls.__init__ is own.__init__:
-        # A builtin keeps more than its args (an OSError its errno), which only its own constructor sets; some do not take every args.
+        # A builtin keeps more than its args (an OSError its errno), which only its own constructor sets; some do not take every args. An
+        # OSError takes its file names out of them: see `args_of`.
         guarded(lambda: own.__init__(error, *args), lambda failure: None)
-    _ARGS.__set__(error, args)
+    _ARGS.__set__(error, args[:2] if issubclass(cls, OSError) and len(args) in (3, 5) else args)
     attributes = attributes_of(error)
     slots = _slots(cls)
     for name, value in (_defaults(cls, fields) | fields).items():
