@@ -72,6 +72,8 @@ class Link(Outbound):
         """When the latest connection broke, while there is none."""
         self.dial_errors: dict[str, str] = {}
         """Why the latest dial of each address came to nothing; empty while a connection stands."""
+        self.unanswered = 0
+        """Dials in a row in which no connection came about at any address."""
         self.wanted = False
         """True if this end has asked for the link: it is dialled until it ends."""
         self.fenced = False

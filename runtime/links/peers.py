@@ -28,7 +28,9 @@ DIAL_SECONDS = 5.0
 """How long a connection may take to come about. The kernel would try a silent address for two minutes; another dial may have more luck."""
 
 HANDSHAKE_SECONDS = 5.0
-"""How long the handshake may take, and then the offer or its answer."""
+"""How long each step of the handshake may take, and then the offer or its answer. A step is a whole frame, and there are two of them at
+most on either side: a machine under load that gets on with it is waited for, and whoever sends single bytes is not.
+"""
 
 FIRST_DELAY = 0.02
 MOST_DELAY = 1.0
@@ -44,7 +46,12 @@ LEFT = "this node has left"
 """Why the links of a node end that leaves."""
 
 TOLD_AFTER = 6
-"""Dials in vain after which it is told that a node was never reached: it says that it is where others cannot dial it."""
+"""Dials without any connection after which it is told that a node was never reached: it says that it is where others cannot dial it."""
+
+TOLD_AFTER_BROKEN = 24
+"""Dials in vain after which the same is told where connections came about and did not last: some seconds. Fewer of them are normal while
+many nodes meet, or while the network is bad.
+"""
 
 CLIENT_PATIENCE = 5.0
 """Seconds that the session of a client, or of a node that is not known as a member, is kept without a connection: nobody dials it."""
@@ -55,7 +62,7 @@ MOST_STRANGERS = 1024
 logger = logging.getLogger("understudy.links")
 
 
-class _ClosedError(ProtocolError):
+class ClosedEarlyError(ProtocolError):
     """The peer closed a connection before it was settled: it may have given the dial up for another."""
 
 
@@ -116,9 +123,13 @@ class Peers:
         self._keep_connected(link)
         return link
 
-    async def first_contact(self, address: str) -> Link:
-        """Dial `address`, whoever answers. Raises OSError, ValueError, `HandshakeError`; `WrongStoreError` for a node of another store."""
-        connection = await self._network.connect(address)
+    async def first_contact(self, address: str, seconds: float = DIAL_SECONDS) -> Link:
+        """Dial `address`, whoever answers. `seconds`: until a connection must have come about.
+
+        Raises OSError (TimeoutError after `seconds`), ValueError, `HandshakeError`, `WrongStoreError` for a node of another store, and
+        `ClosedEarlyError` or another ProtocolError.
+        """
+        connection = await self._connected(address, seconds)
         try:
             dialer = Dialer(self.introduction, self._secret, self._environment.token(32), None)
             settled = await self._shake_hands(connection, dialer)
@@ -150,7 +161,7 @@ class Peers:
             self._log.log(logging.INFO, "refused a connection: %s", error)
         except HandshakeError as error:
             self._log.warning("refused a connection: %s", error)
-        except _ClosedError as error:
+        except ClosedEarlyError as error:
             logger.debug("a connection ended while it was being set up: %s", error)
         except ProtocolError as error:
             self._log.warning("closed a connection: %s", error)
@@ -233,7 +244,7 @@ class Peers:
 
     async def _redial(self, link: Link) -> None:
         """Dial until the link ends; wait while a connection stands."""
-        failures = 0
+        failures, told = 0, False
         try:
             while link.ended is None:
                 if link.connected:
@@ -247,13 +258,20 @@ class Peers:
                     failures = 0
                 else:
                     failures += 1
-                    if failures == TOLD_AFTER and link.dial_errors and not link.counters.connections:
-                        logger.warning("node %s has not been reached yet, and calls to it wait: %s", link.peer.name, link.undialled())
+                    told = told or self._tell_of_unreached(link, failures)
                 longest = min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 10))
                 with trio.move_on_after(longest * self._environment.random()):
                     await link.connected_again()
         finally:
             self._kept.discard(link)
+
+    def _tell_of_unreached(self, link: Link, failures: int) -> bool:
+        """Tell, once, that a node was never reached in `failures` dials, where its addresses may be wrong; True if it was told."""
+        # Of links that were connected before, what has become of the node is told by others.
+        if not link.dial_errors or link.counters.connections or (link.unanswered < TOLD_AFTER and failures < TOLD_AFTER_BROKEN):
+            return False
+        logger.warning("node %s has not been reached yet, and calls to it wait: %s", link.peer.name, link.undialled())
+        return True
 
     def _is_stranger(self, link: Link) -> bool:
         """True for a peer that nobody here has asked for and whose end nobody will tell: a client, or what calls itself a node."""
@@ -283,6 +301,7 @@ class Peers:
 
     async def _dial(self, link: Link, addresses: Sequence[str]) -> bool:
         """Try the addresses in turn; True if a connection stood."""
+        link.unanswered += 1
         for address in addresses:
             if await self._dialled(link, address):
                 return True
@@ -297,6 +316,7 @@ class Peers:
             with scope:
                 self._dialling[link] = scope
                 connection = await self._connected(address)
+                link.unanswered = 0
                 dialer = Dialer(self.introduction, self._secret, self._environment.token(32), (link.peer.name, link.peer.incarnation))
                 settled = await self._shake_hands(connection, dialer)
                 if self._is_same(link, settled.peer) and not link.connected:
@@ -307,7 +327,7 @@ class Peers:
                 return True
         except (HandshakeError, ProtocolError) as error:
             self._tell_of_dial(link, error)
-            if not isinstance(error, _ClosedError):
+            if not isinstance(error, ClosedEarlyError):
                 link.dial_errors[address] = str(error)
         except (OSError, ValueError, trio.ClosedResourceError) as error:
             link.dial_errors[address] = why_not_dialled(error)
@@ -325,13 +345,13 @@ class Peers:
 
     def _tell_of_dial(self, link: Link, error: HandshakeError | ProtocolError) -> None:
         """What went wrong with a dial. What passes by itself is no warning: the dial is repeated in any case."""
-        passing = isinstance(error, (WrongPeerError, HandshakeTimeoutError, _ClosedError))
+        passing = isinstance(error, (WrongPeerError, HandshakeTimeoutError, ClosedEarlyError))
         self._log.log(logging.INFO if passing else logging.WARNING, "could not settle with %s: %s", link.peer.name, error)
 
-    async def _connected(self, address: str) -> Connection:
-        with trio.move_on_after(DIAL_SECONDS):
+    async def _connected(self, address: str, seconds: float = DIAL_SECONDS) -> Connection:
+        with trio.move_on_after(seconds):
             return await self._network.connect(address)
-        raise TimeoutError(f"no connection within {DIAL_SECONDS:g} s")
+        raise TimeoutError(f"no connection within {seconds:g} s")
 
     def _addresses(self, peer: Peer) -> list[str]:
         """Where to dial: Unix sockets on our own machine, TCP otherwise."""
@@ -340,27 +360,37 @@ class Peers:
         return sorted(usable, key=lambda address: not address.startswith("unix:"))
 
     async def _shake_hands(self, connection: Connection, side: Dialer | Acceptor) -> _Settled:
-        with trio.move_on_after(HANDSHAKE_SECONDS):
-            return await self._shake_hands_in_time(connection, side)
-        raise HandshakeTimeoutError(
-            f"the peer did not finish the handshake within {HANDSHAKE_SECONDS:g} s; does the address lead to a node?"
-        )
-
-    async def _shake_hands_in_time(self, connection: Connection, side: Dialer | Acceptor) -> _Settled:
         reader = FrameReader(UNPROVEN)
-        if isinstance(side, Dialer):
-            await _send(connection, *side.start())
-        while side.peer is None:
+        answer = side.start() if isinstance(side, Dialer) else None
+        while True:
+            step = await self._step(connection, reader, answer, over=side.peer is not None)
+            if step is None:
+                assert side.peer is not None
+                reader.limits = self._limits
+                return _Settled(side.peer, reader)
+            answer = side.receive(step.kind, step.control)
+            if isinstance(side, Acceptor) and side.error is not None:
+                if answer is not None:
+                    await self._step(connection, reader, answer, over=True)
+                raise side.error
+
+    async def _step(self, connection: Connection, reader: FrameReader, answer: tuple[Kind, bytes] | None, *, over: bool) -> Frame | None:
+        """Send what the last frame of a handshake is answered with, and take the next one, unless it is `over`.
+
+        Each step has a time of its own: the other side may be a process among hundreds that begin in the same moment.
+        """
+        with trio.move_on_after(HANDSHAKE_SECONDS):
+            if answer is not None:
+                await _send(connection, *answer)
+            if over:
+                return None
             frame, *more = await _next_frames(connection, reader)
             if more:
                 raise ProtocolError("the peer sent more than one frame at a time during the handshake")
-            answer = side.receive(frame.kind, frame.control)
-            if answer is not None:
-                await _send(connection, *answer)
-            if isinstance(side, Acceptor) and side.error is not None:
-                raise side.error
-        reader.limits = self._limits
-        return _Settled(side.peer, reader)
+            return frame
+        raise HandshakeTimeoutError(
+            f"the peer did not go on with the handshake within {HANDSHAKE_SECONDS:g} s; does the address lead to a node?"
+        )
 
     async def _offer(self, link: Link, connection: Connection, reader: FrameReader) -> tuple[FrameReader, list[Frame]] | None:
         """Offer to go on with the session over a connection that we dialled; opens it and returns the frames that came along.
@@ -507,7 +537,7 @@ async def _next_frames(connection: Connection, reader: FrameReader) -> list[Fram
     while True:
         data = await connection.receive()
         if not data:
-            raise _ClosedError("the peer closed the connection during the handshake")
+            raise ClosedEarlyError("the peer closed the connection during the handshake")
         if frames := reader.feed(data):
             return frames
 

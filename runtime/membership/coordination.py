@@ -5,16 +5,16 @@ A store is served by the founding node, in memory or from a file, or by etcd. Wh
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import attrs
-import trio
 
 from actors.errors import JoinError
 from runtime.environment import Environment
 from runtime.links.transports import Network, split_address
 from runtime.membership.charter import find_or_write_charter
-from runtime.membership.join import JOIN_SECONDS, open_client, peer_of, unreached
+from runtime.membership.join import JOIN_SECONDS, Client, answered, open_client, peer_of, unreached
 from runtime.membership.members import Enrolment, NodeRecord
 from runtime.store.interface import Store
 from runtime.wire.introduction import Peer
@@ -77,8 +77,7 @@ async def enter_by_member(
             known = (*peer.addresses, ":".join(split_address(address)))
             peer = attrs.evolve(peer, addresses=tuple(dict.fromkeys(known)))
         enrolment = Enrolment(client.store, environment, record)
-        with trio.move_on_after(JOIN_SECONDS):
-            await enrolment.enter(network)
+        if await answered(partial(enrolment.enter, network), partial(_is_connected, client, peer)) is not None:
             return Coordination("embedded", where["identity"], enrolment, peer=peer)
         why = unreached(client, found[0])
     if why:
@@ -87,3 +86,9 @@ async def enter_by_member(
             "start it with a listen address, or with --advertise HOST:PORT, that others can dial"
         )
     raise JoinError(f"the store of the cluster at {address} did not answer within {JOIN_SECONDS:g} s; is its node, {where['node']}, well?")
+
+
+def _is_connected(client: Client, peer: Peer) -> bool:
+    """True while a connection stands to the node that keeps the store."""
+    link = client.station.peers.links.get(peer.identity)
+    return link is not None and link.connected

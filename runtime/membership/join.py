@@ -6,13 +6,14 @@ It dials the address it was given under a client's identity, and learns from who
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, HandshakeError, JoinError, ProtocolError
+from actors.errors import ActorNotFoundError, CallError, CallTimeoutError, HandshakeError, HandshakeTimeoutError, JoinError, ProtocolError
 from actors.method import Address
 from runtime.calls.station import Station
 from runtime.environment import Environment
@@ -20,12 +21,29 @@ from runtime.exception_groups import raise_alone
 from runtime.hosting.host import Host
 from runtime.hosting.services import store_service
 from runtime.links.link import Link
+from runtime.links.peers import ClosedEarlyError
 from runtime.links.transports import Network, why_not_dialled
 from runtime.membership.names import Names
 from runtime.store.service import RemoteStore, StoreService
 from runtime.wire.introduction import Introduction, Peer
 
 JOIN_SECONDS = 10.0
+"""How long an address may take to answer, and then what is asked there."""
+
+ATTEMPTS = 4
+"""How often an address is dialled where something accepts the connection and does not get through with the handshake: a node under load, or
+one that is being started anew. Where nothing accepts it, that is told at once.
+"""
+
+AGAIN_SECONDS = 0.1
+"""Until the second attempt, on average; twice as long until each later one."""
+
+PATIENCE = 3
+"""How many times `JOIN_SECONDS` an answer may take while the connection to the node that is asked stands."""
+
+T = TypeVar("T")
+
+logger = logging.getLogger("understudy.membership")
 
 
 class Client:
@@ -125,13 +143,10 @@ async def open_client(
                 lambda station: _no_host(station, nursery, environment),
             )
             directory.station = station
-            contact = await _contact(station, address)
+            contact = await _contact(station, address, environment)
             nursery.start_soon(station.peers.beat)
             try:
-                status = cast(
-                    "dict[str, Any]",
-                    await station.node_service(contact.peer.name, contact.peer.incarnation).options(timeout=JOIN_SECONDS).status(),
-                )
+                status = await _status(station, contact)
             except CallError as error:
                 raise JoinError(f"{address} answered, but could not say where the cluster's store is: {error}") from error
             directory.members = status["members"]
@@ -149,15 +164,45 @@ async def open_client(
         raise_alone(group)
 
 
-async def _contact(station: Station, address: str) -> Link:
+async def _status(station: Station, contact: Link) -> dict[str, Any]:
+    """What the node that was dialled says of itself and its cluster. Raises CallError."""
+    service = station.node_service(contact.peer.name, contact.peer.incarnation)
+    for left in reversed(range(PATIENCE)):
+        try:
+            return cast("dict[str, Any]", await service.options(timeout=JOIN_SECONDS).status())
+        except CallTimeoutError:
+            # A connection that stands is one that is heard on: the node lives, and has much to do.
+            if not left or not contact.connected:
+                raise
+    raise AssertionError("the last attempt has returned or raised")
+
+
+async def answered(ask: Callable[[], Awaitable[T]], connected: Callable[[], bool]) -> T | None:
+    """What `ask` returns; None if it takes longer than `JOIN_SECONDS`, or than `PATIENCE` times as long while `connected()` holds."""
+    found: T | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            for _ in range(PATIENCE):
+                await trio.sleep(JOIN_SECONDS)
+                if not connected():
+                    break
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        found = await ask()
+        nursery.cancel_scope.cancel()
+    return found
+
+
+async def _contact(station: Station, address: str, environment: Environment) -> Link:
     try:
-        with trio.fail_after(JOIN_SECONDS):
-            return await station.peers.first_contact(address)
+        return await _first_contact(station, address, environment)
     except HandshakeError as error:
         raise type(error)(f"{address}: {error}") from None
     except ProtocolError as error:
         raise JoinError(f"what answers at {address} does not speak as a node does ({error}); check the address") from error
-    except trio.TooSlowError:
+    except TimeoutError:
         raise JoinError(
             f"nothing answered at {address} within {JOIN_SECONDS:g} s; is it the address of a node, and reachable from here?"
         ) from None
@@ -166,6 +211,18 @@ async def _contact(station: Station, address: str) -> Link:
         raise JoinError(f"no node answers at {address} ({reason}); start one with `understudy node`, or check the address") from None
     except ValueError as error:
         raise JoinError(str(error)) from error
+
+
+async def _first_contact(station: Station, address: str, environment: Environment) -> Link:
+    """The link to the node at `address`, dialled again where a connection came about and did not last. Raises what the last attempt did."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return await station.peers.first_contact(address, JOIN_SECONDS)
+        except (HandshakeTimeoutError, ClosedEarlyError, ConnectionResetError, BrokenPipeError) as error:
+            logger.info("what answers at %s did not get through with the handshake, and is dialled again: %s", address, error)
+        # Many may have been turned away in the same moment: they do not come back in the same moment.
+        await trio.sleep(AGAIN_SECONDS * 2**attempt * environment.random())
+    return await station.peers.first_contact(address, JOIN_SECONDS)
 
 
 def _no_host(station: Station, nursery: trio.Nursery, environment: Environment) -> Host:

@@ -1,14 +1,20 @@
-"""Joining while others cannot wait: a node is called from the moment its name is in the store."""
+"""Joining while others cannot wait: a node is called from the moment its name is in the store. And joining where others have much to do."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Awaitable, Callable
 
+import pytest
 import trio
 
 from actors import Actor, method
+from actors.errors import JoinError
 from runtime import Node, open_node
-from runtime.links.transports import Connection, SocketNetwork
+from runtime.links import peers
+from runtime.links.transports import Connection, SocketConnection, SocketNetwork
+from runtime.membership import join
 from tests.node.conftest import SECRET
 
 
@@ -65,3 +71,84 @@ async def test_a_node_that_is_called_while_it_still_joins_answers() -> None:
                 while not answers:  # noqa: ASYNC110  the other task has an answer, or this test its time-out
                     await trio.sleep(0.01)
     assert answers == ["newcomer"]
+
+
+class Unlucky(SocketNetwork):
+    """Its first connections come about and get no further: `how` they end."""
+
+    def __init__(self, how: str, times: int) -> None:
+        super().__init__()
+        self.how = how
+        self.left = times
+        self.dials = 0
+
+    async def connect(self, address: str) -> Connection:
+        self.dials += 1
+        connection = await super().connect(address)
+        if self.left and isinstance(connection, SocketConnection):
+            self.left -= 1
+            connection.receive = self._receive  # type: ignore[method-assign]
+        return connection
+
+    async def _receive(self) -> bytes:
+        if self.how == "silent":
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        if self.how == "reset":
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        return b""
+
+
+@pytest.mark.parametrize("how", ["silent", "reset", "closed"])
+async def test_a_joiner_whose_first_connections_come_to_nothing_dials_again(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_node("founder", secret=SECRET) as founder:
+        network = Unlucky(how, join.ATTEMPTS - 1)
+        if how == "silent":
+            # Long enough for a handshake on a loaded machine, which the last attempt needs.
+            monkeypatch.setattr(peers, "HANDSHAKE_SECONDS", 1.0)
+        async with open_node("newcomer", join=founder.address, secret=SECRET, network=network):
+            assert [member.name for member in founder.members()] == ["founder", "newcomer"]
+
+
+@pytest.mark.parametrize("how", ["reset", "closed"])
+async def test_a_joiner_that_never_gets_through_is_told_so_after_some_attempts(how: str) -> None:
+    async with open_node("founder", secret=SECRET) as founder:
+        network = Unlucky(how, 1000)
+        with pytest.raises(JoinError, match=founder.address):
+            async with open_node("newcomer", join=founder.address, secret=SECRET, network=network):
+                pass
+        assert network.dials == join.ATTEMPTS
+
+
+async def test_a_store_that_takes_long_is_waited_for_while_its_node_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "JOIN_SECONDS", 0.2)
+    gate = trio.Event()
+    looks = iter([True, True])
+
+    def connected() -> bool:
+        gate.set()
+        return next(looks)
+
+    async def ask() -> str:
+        await gate.wait()
+        return "entered"
+
+    assert await join.answered(ask, connected) == "entered"
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for_without_a_connection_nor_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join, "JOIN_SECONDS", 0.01)
+    looks: list[bool] = []
+
+    async def never() -> str:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    def connected(answer: bool) -> bool:
+        looks.append(answer)
+        return answer
+
+    assert await join.answered(never, lambda: connected(False)) is None
+    assert looks == [False]
+    assert await join.answered(never, lambda: connected(True)) is None
+    assert looks == [False] + [True] * join.PATIENCE

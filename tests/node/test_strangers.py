@@ -394,7 +394,7 @@ async def test_a_peer_that_connects_and_says_nothing_is_let_go(scene: Scene, log
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             assert await wait_closed(stream) == b""
-    await log("closed a silent connection: the peer did not finish the handshake within 0.05 s")
+    await log("closed a silent connection: the peer did not go on with the handshake within 0.05 s")
 
 
 async def test_a_peer_that_proves_itself_and_then_says_nothing_is_let_go(scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ async def test_a_peer_that_drips_bytes_is_let_go_all_the_same(scene: Scene, log:
             nursery.start_soon(drip)
             await wait_closed(stream)
             nursery.cancel_scope.cancel()
-    await log("did not finish the handshake")
+    await log("did not go on with the handshake")
 
 
 @pytest.mark.parametrize("said", [0, 1, 20, None], ids=["nothing", "a byte", "a piece", "a hello"])
