@@ -21,7 +21,7 @@ from runtime.calls.routes import Route, Routes
 from runtime.environment import Environment
 
 SETTLE_SECONDS = 0.5
-"""How long those that wait hold back for calls made before them, whose refusals are still on their way."""
+"""How long those that wait hold back for calls whose refusals are still on their way."""
 
 Place = tuple[str, int, int]
 """Node, incarnation and epoch."""
@@ -75,7 +75,7 @@ class Waiter:
 class _Line:
     """The calls that wait for one actor, the earliest first."""
 
-    __slots__ = ("address", "denied", "joined", "left", "waiters")
+    __slots__ = ("address", "denied", "joined", "leaving", "left", "settled", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[Waiter] = []
@@ -86,6 +86,10 @@ class _Line:
         """Who denied having it last."""
         self.left: Place | None = None
         """Where its last life was over when it was asked for there: what was asked before will be refused as well, or has died with it."""
+        self.leaving: Place | None = None
+        """Whose node was leaving when it was asked for there: what runs there already may run for long, and is not waited for."""
+        self.settled: Place | None = None
+        """Where it was found last, after what was on its way to its earlier places had been waited for."""
 
     def join(self, waiter: Waiter) -> None:
         self.joined += 1
@@ -153,7 +157,10 @@ class Lines:
         try:
             if denied is not None:
                 line.deny(denied)
-                line.left = denied if over else line.left
+                if over:
+                    line.left = denied
+                else:
+                    line.leaving = denied
             elif line.address is None and (known := self._routes.known(bound)) is not None and where(known) != line.denied:
                 line.address = known.address
                 line.waiters[0].interrupt()
@@ -212,20 +219,36 @@ class Lines:
             await link.room()
             if waiter.is_over:
                 return
-        if line.left is not None and line.left != where(route):
-            await self._settle(line, waiter, line.left)
+        if left := self._left_behind(line, waiter, where(route)):
+            await self._settle(line, waiter.bound.address.name, left, where(route))
             if waiter.is_over or (link is not None and link.ended is not None):
                 return
         self._post_all(line, route)
 
-    async def _settle(self, line: _Line, waiter: Waiter, left: Place) -> None:
-        """Wait, for a moment, for the refusals of what was asked for at the actor's last place before those who wait here were called."""
+    def _left_behind(self, line: _Line, waiter: Waiter, found: Place) -> set[Place]:
+        """Where the actor was before it was found there, as far as is known.
+
+        What is on its way to those places was asked for before all that wait here, or before what will be asked for once the line has
+        ended. It is refused there, and comes here, however the actor was found: the first to be refused, or one that is repeated after
+        the actor's death, may know of the new place before the other refusals have arrived.
+        """
+        left = {line.left} if line.left is not None else set()
+        if line.settled != found:
+            left |= self._routes.before(waiter.bound, found)
+        return left - {found, line.leaving}
+
+    async def _settle(self, line: _Line, name: str, left: set[Place], found: Place) -> None:
+        """Wait, for a moment, for the refusals of what was asked for at the actor's earlier places. Meanwhile nothing new is sent there,
+        because there is a line.
+        """
         began, pause = self._environment.now(), 0.001
-        name, latest = waiter.bound.address.name, line.waiters[-1].order
-        while self._environment.now() < began + SETTLE_SECONDS and self._routes.waits_at(name, left, latest):
+        while self._environment.now() < began + SETTLE_SECONDS and any(self._routes.waits_at(name, place) for place in left):
             await trio.sleep(pause)
             pause = min(2 * pause, 0.02)
-        line.left = None
+        for _ in range(2):
+            # The tasks of those whose refusals have just come run in the next pass of the loop, perhaps after this one: then they are here.
+            await trio.lowlevel.checkpoint()
+        line.left, line.settled = None, found
 
     def _at_hand(self, line: _Line, waiter: Waiter) -> Route | None:
         if line.address is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -53,6 +53,13 @@ class Route:
         """How many moves of actors had been seen when it was looked at last."""
 
 
+class _Move(NamedTuple):
+    """Where an actor is, and where it was when it was found the last time before that."""
+
+    now: Address
+    before: Address | None
+
+
 class Routes:
     """Finds routes for one identity, and keeps the table of calls of each link that they lead over."""
 
@@ -63,7 +70,7 @@ class Routes:
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
         self.links: Mapping[tuple[str, int], Link] = {}
         """The links that there are, by name and incarnation of the peer."""
-        self._moved: OrderedDict[str, Address] = OrderedDict()
+        self._moved: OrderedDict[str, _Move] = OrderedDict()
         """Where those actors are that were not where their handles said: one call has found out, and others need not."""
         self._moves = 0
 
@@ -143,14 +150,23 @@ class Routes:
             table = self.tables[link] = OutgoingCalls()
         return table
 
-    def waits_at(self, name: str, place: tuple[str, int, int], before: int) -> bool:
-        """True if a call to that epoch of an actor, of a lower number than `before`, has no answer yet."""
+    def waits_at(self, name: str, place: tuple[str, int, int]) -> bool:
+        """True if a call to that epoch of an actor has no answer yet."""
         node, incarnation, epoch = place
         link = self.links.get((node, incarnation))
         table = self.tables.get(link) if link is not None and link.ended is None else None
         if table is None:
             return False
-        return any(call.place.actor == name and call.place.epoch == epoch and number < before for number, call in table.pending.items())
+        return any(call.place.actor == name and call.place.epoch == epoch for call in table.pending.values())
+
+    def before(self, bound: Bound, place: tuple[str, int, int]) -> set[tuple[str, int, int]]:
+        """Where the actor was, before it was found at `place`, as far as this handle, and the last move that was seen, can tell."""
+        address = bound.address
+        if not address.registered:
+            return set()
+        move = self._moved.get(address.name)
+        earlier = [address] if move is None or move.before is None else [address, move.before]
+        return {(one.node, one.incarnation, one.epoch) for one in earlier if one.epoch < place[2]}
 
     def _at_hand(self, bound: Bound, address: Address) -> Route | None:
         identity = (address.node, address.incarnation)
@@ -174,8 +190,8 @@ class Routes:
     def _moved_to(self, address: Address) -> None:
         """The store says where an actor is."""
         known = self._moved.pop(address.name, None)
-        if known is None or known.epoch < address.epoch:
-            known = address
+        if known is None or known.now.epoch < address.epoch:
+            known = _Move(address, None if known is None else known.now)
             self._moves += 1
         self._moved[address.name] = known
         while len(self._moved) > MOVES_KEPT:
@@ -183,8 +199,8 @@ class Routes:
 
     def _newest(self, bound: Bound) -> Address:
         """Where the handle says that the actor is, or another call has found it since."""
-        moved = self._moved.get(bound.address.name) if self._moves and bound.address.registered else None
-        return moved if moved is not None and moved.epoch > bound.address.epoch and self._fits(bound, moved) else bound.address
+        move = self._moved.get(bound.address.name) if self._moves and bound.address.registered else None
+        return move.now if move is not None and move.now.epoch > bound.address.epoch and self._fits(bound, move.now) else bound.address
 
     def _looked_at(self, bound: Bound, route: Route) -> Route | None:
         """The route found before, now that some actor has moved; None if it was this one, and how to get there must be asked for."""

@@ -20,11 +20,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from types import FrameType
 
 import trio
 
-from actors.errors import CallError, HandshakeError, LeaseLostError, ProtocolError, StoreError, StoreUnavailableError
+from actors.errors import LeaseLostError, StoreUnavailableError, UnderstudyError
 from runtime.environment import Environment
 from runtime.hosting.blocking import BEAT_SECONDS, LOOK_SECONDS, LoopWatch, running_code
 from runtime.links.transports import Network
@@ -83,7 +84,7 @@ class StandBy:
             await trio.sleep(LOOK_SECONDS)
             blocked = self._blocked = self._watch.look(environment.now())
             if told and not blocked:
-                self._tell(nursery, logging.WARNING, f"the event loop of node {self._node} runs again, after {longest:.1f} s")
+                self._tell(environment, nursery, logging.WARNING, f"the event loop of node {self._node} runs again, after {longest:.1f} s")
                 told, let_go = False, False
             longest = blocked
             if not told and blocked >= self._ttl / 2:
@@ -92,6 +93,7 @@ class StandBy:
                 if not let_go:
                     self.last = f"its event loop was blocked by {who}"
                 self._tell(
+                    environment,
                     nursery,
                     logging.WARNING,
                     f"the event loop of node {self._node} has been blocked for {blocked:.1f} s by {who}: nothing else on the node runs "
@@ -102,15 +104,16 @@ class StandBy:
                 who, _ = running_code(stack())
                 self.last = f"its event loop was blocked for more than {self._limit:g} s by {who}"
                 self._tell(
+                    environment,
                     nursery,
                     logging.ERROR,
                     f"the event loop of node {self._node} has been blocked for more than {self._limit:g} s, now by {who}: its lease is "
                     "renewed no more, and its named actors will be started elsewhere",
                 )
 
-    def _tell(self, nursery: trio.Nursery, level: int, text: str) -> None:
+    def _tell(self, environment: Environment, nursery: trio.Nursery, level: int, text: str) -> None:
         # In a thread of its own: what blocks the loop may be a handler of logs, whose lock would block this loop as well.
-        nursery.start_soon(_log, level, text)
+        nursery.start_soon(partial(environment.in_thread, partial(logger.log, level, "%s", text), abandon=True))
 
     def _is_wanted(self) -> bool:
         return STILL_SECONDS <= self._blocked <= self._limit
@@ -125,7 +128,8 @@ class StandBy:
                 except LeaseLostError:
                     # The loop finds out by itself when it runs again.
                     return
-                except (StoreError, CallError, HandshakeError, ProtocolError, OSError) as error:
+                except (UnderstudyError, OSError) as error:
+                    # Whatever is in the way, nobody answering included: the loop is watched, and stood in for, as long as the node lives.
                     logger.info("node %s: its lease could not be renewed beside its loop: %s", self._node, error)
 
     async def _renew(self, environment: Environment, lease: int, reach: Reach) -> None:
@@ -155,7 +159,3 @@ async def reach_by_member(
             # What is our lease in our store may be another's there.
             raise StoreUnavailableError(f"another store is served at {address} now")
         yield client.store
-
-
-async def _log(level: int, text: str) -> None:
-    await trio.to_thread.run_sync(logger.log, level, "%s", text, abandon_on_cancel=True)

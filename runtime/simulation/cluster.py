@@ -17,9 +17,10 @@ import trio
 
 from actors.errors import UnderstudyError
 from runtime.isolation import without_processes
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
 from runtime.opening import open_node
-from runtime.simulation.machines import Machine, SimulatedEnvironment, SimulatedProcess
+from runtime.simulation.machines import LoopBeside, Machine, SimulatedEnvironment, SimulatedProcess
 from runtime.simulation.network import HostNetwork, SimulatedNetwork
 from runtime.simulation.scheduler import PROCESS, VirtualClock, belonging_to
 from runtime.simulation.trace import Trace
@@ -42,6 +43,8 @@ class _Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         process = PROCESS.get()
+        if isinstance(process, LoopBeside):
+            process = process.process
         if isinstance(process, SimulatedProcess):
             if process.over:
                 # What is left of it comes to its end, out of sight.
@@ -69,6 +72,8 @@ class SimulatedCluster:
         self.program: Program | None = None
         self.scenario: object = None
         """What runs on it, for actors that report to it."""
+        self.blocked_limit = BLOCKED_LIMIT_SECONDS
+        """Seconds for which the lease of a node is kept whose event loop is blocked."""
         self.unexpected: list[str] = []
         """Processes that ended by an error that no user should see."""
         self._nursery: trio.Nursery
@@ -140,10 +145,27 @@ class SimulatedCluster:
     def resume(self, name: str) -> None:
         """Let it go on."""
         process = self.machines[name].process
-        if process is not None and process.stopped and not process.over:
-            self.trace.tell(name, "resume", "goes on")
-            self._pauses[name][-1] = self._pauses[name][-1][0], self.now()
-            process.resume()
+        if process is not None and process.stopped and not process.over and not process.is_blocked:
+            self._go_on(name, process)
+
+    def block_loop(self, name: str) -> None:
+        """Stop the event loop of a machine's process, as code does that computes without end; the loop beside it goes on."""
+        process = self.machines[name].live
+        if process is not None:
+            self.trace.tell(name, "block", "its event loop is blocked")
+            self._pauses.setdefault(name, []).append((self.now(), math.inf))
+            process.block()
+
+    def unblock_loop(self, name: str) -> None:
+        """Let it go on."""
+        process = self.machines[name].process
+        if process is not None and process.is_blocked and not process.over:
+            self._go_on(name, process)
+
+    def _go_on(self, name: str, process: SimulatedProcess) -> None:
+        self.trace.tell(name, "resume", "goes on")
+        self._pauses[name][-1] = self._pauses[name][-1][0], self.now()
+        process.resume()
 
     def silence_store(self) -> Callable[[], None]:
         """Let the store answer nothing, though its process runs and its links stand; returns what ends it."""
@@ -162,7 +184,7 @@ class SimulatedCluster:
         return end
 
     def stopped(self, name: str, since: float) -> float:
-        """For how many seconds since then the machine's processes were stopped."""
+        """For how many seconds since then the machine's processes were stopped, or their event loops blocked."""
         return sum(max(0.0, min(end, self.now()) - max(begin, since)) for begin, end in self._pauses.get(name, ()))
 
     # What may be done to the network
@@ -219,8 +241,9 @@ class SimulatedCluster:
     def _begin(self, machine: Machine) -> SimulatedProcess:
         pid = next(machine.pids)
         network = HostNetwork(self.network, machine.name)
-        environment = SimulatedEnvironment(machine, pid, f"{self.seed} {machine.name} {pid}", self.now)
-        process = SimulatedProcess(name=machine.name, pid=pid, network=network, environment=environment)
+        beside = LoopBeside(self._nursery)
+        environment = SimulatedEnvironment(machine, pid, f"{self.seed} {machine.name} {pid}", self.now, beside)
+        process = SimulatedProcess(name=machine.name, pid=pid, network=network, environment=environment, beside=beside)
         machine.process = process
         self.trace.tell(machine.name, "restart" if pid > 1 else "start", f"process {pid}")
         return process
@@ -241,6 +264,7 @@ class SimulatedCluster:
                     network=process.network,
                     disk=machine.disk.open,
                     isolation=without_processes,
+                    blocked_limit=self.blocked_limit,
                 ) as node:
                     process.node = node
                     self.trace.tell(machine.name, "up", f"incarnation {node.incarnation}")
@@ -264,6 +288,7 @@ class SimulatedCluster:
             if not process.over:
                 self.unexpected.append(f"{machine.name}: {error!r}")
         finally:
+            process.beside.cancel()
             if not process.over:
                 why = f"{type(process.error).__name__}: {process.error}" if process.error is not None else "in order"
                 self.trace.tell(machine.name, "leave", why)
@@ -277,6 +302,7 @@ class SimulatedCluster:
         self._closing = True
         for machine in self.machines.values():
             self.resume(machine.name)
+            self.unblock_loop(machine.name)
             machine.want(running=False)
         with trio.move_on_after(LEAVE_SECONDS):
             for machine in reversed(self.machines.values()):

@@ -42,6 +42,7 @@ KINDS: Mapping[str, str] = {
     "clog": "bytes between two hosts take up to seconds",
     "slow disk": "the store's disk takes up to seconds for a commit",
     "silent store": "the store answers nothing for a while, though its node is well",
+    "block": "a node's event loop is blocked, for longer than its lease at times; the one beside it goes on",
 }
 """The faults there are."""
 
@@ -100,6 +101,7 @@ class Weather:
             "clog": self._clog,
             "slow disk": self._slow_disk,
             "silent store": self._silent_store,
+            "block": self._block,
         }
         async with trio.open_nursery() as nursery:
             for kind, often in self.faults.items():
@@ -173,6 +175,13 @@ class Weather:
             process = self.cluster.machines[name].process
             self.cluster.pause(name)
             await self._lasting(lambda: self.cluster.resume(name) if self.cluster.machines[name].process is process else None)
+
+    async def _block(self) -> None:
+        name = self._victim()
+        if name is not None:
+            process = self.cluster.machines[name].process
+            self.cluster.block_loop(name)
+            await self._lasting(lambda: self.cluster.unblock_loop(name) if self.cluster.machines[name].process is process else None)
 
     async def _leave(self) -> None:
         name = self._victim()

@@ -16,7 +16,7 @@ from actors.errors import StoreDataError
 from runtime.environment import Beside, Environment, LookAtStack, Process
 from runtime.node import Node
 from runtime.simulation.network import HostNetwork
-from runtime.simulation.scheduler import Stoppable
+from runtime.simulation.scheduler import Stoppable, belonging_to
 from runtime.store.changes import Changes
 from runtime.store.disk import Medium
 from runtime.store.memory import Snapshot
@@ -32,23 +32,83 @@ EPOCH = 1_750_000_000.0
 
 @attrs.define(eq=False, kw_only=True)
 class SimulatedProcess(Stoppable):
-    """One life of a node. `over`: it has ended, in order or not."""
+    """One life of a node: its event loop, and the one `beside` it. `over`: it has ended, in order or not."""
 
     name: str
     pid: int
     network: HostNetwork
     environment: SimulatedEnvironment
+    beside: LoopBeside
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     ended: trio.Event = attrs.field(factory=trio.Event)
     node: Node | None = None
     over: bool = False
     error: BaseException | None = None
+    is_blocked: bool = False
+    """True while its event loop is stopped, and the one beside that goes on."""
+
+    def __attrs_post_init__(self) -> None:
+        self.beside.process = self
+
+    def stop(self) -> None:
+        """Let neither loop take another step."""
+        super().stop()
+        self.beside.stop()
+
+    def resume(self) -> None:
+        """Let both loops go on."""
+        self.is_blocked = False
+        self.beside.resume()
+        super().resume()
+
+    def block(self) -> None:
+        """Let the event loop take no further step, like code of users that computes; the loop beside goes on."""
+        self.is_blocked = True
+        super().stop()
+
+
+class LoopBeside(Stoppable):
+    """The event loop beside a process's own. Tasks in it belong to this, so that they go on while the process's own loop is blocked."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._nursery = nursery
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self.process: SimulatedProcess
+        """Whose it is."""
+
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run `main` in it."""
+        with belonging_to(self):
+            self._nursery.start_soon(self._main, main)
+
+    async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with self._scope:
+                await main()
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """End what runs in it: the process has ended, and the thread of this loop with it."""
+        self._scope.cancel()
+
+    async def end(self) -> None:
+        """See `Beside.end`."""
+        self._scope.cancel()
+        await self._ended.wait()
 
 
 class SimulatedEnvironment:
-    """What a process asks of the world: an `Environment` of nothing but the virtual clock and a seed."""
+    """What a process asks of the world: an `Environment` of nothing but the virtual clock and a seed.
 
-    def __init__(self, machine: Machine, pid: int, seed: str, now: Callable[[], float]) -> None:
+    `beside`: the event loop beside that of the process, None if there is none.
+    """
+
+    def __init__(self, machine: Machine, pid: int, seed: str, now: Callable[[], float], beside: LoopBeside | None = None) -> None:
+        self._seed = seed
+        self._beside = beside
         self._machine = machine
         self._process = Process(machine.name, pid, str(pid))
         self._draw = random.Random(seed)
@@ -81,8 +141,13 @@ class SimulatedEnvironment:
         return function()
 
     def run_beside(self, function: Callable[[Environment, LookAtStack], Awaitable[None]]) -> Beside | None:
-        """See `Environment.run_beside`."""
-        return None
+        """See `Environment.run_beside`. What the process's own loop runs cannot be told: it is stopped between two steps."""
+        loop = self._beside
+        if loop is None:
+            return None
+        environment = SimulatedEnvironment(self._machine, self._process.pid, f"{self._seed} beside", self.now)
+        loop.run(lambda: function(environment, lambda: None))
+        return loop
 
 
 @attrs.define(eq=False)

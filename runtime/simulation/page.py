@@ -35,6 +35,7 @@ GLYPHS = {
     "crash": "M-5-5L5 5M5-5L-5 5",
     "restart": "M-5-5V5M-2-5V5L6 0Z",
     "pause": "M-2.5-5V5M2.5-5V5",
+    "block": "M-4-4H4V4H-4ZM-4 4L4-4",
     "resume": "M-5-5V5M-1 0H5M2-3L5 0L2 3",
     "partition": "M-6 0H-2M2 0H6M-2-5V5M2-5V5",
     "heal": "M-5 0H5M0-5V5",
@@ -232,7 +233,7 @@ def _lives(happenings: Iterable[Happening], end: float) -> list[Stretch]:
 
 def _pauses(happenings: Iterable[Happening], end: float) -> list[Stretch]:
     """The pauses of processes: a process that is gone pauses no more."""
-    return _stretches(happenings, end, ("pause",), ("resume", "crash", "leave", "restart"))
+    return _stretches(happenings, end, ("pause", "block"), ("resume", "crash", "leave", "restart"))
 
 
 def _stretches(happenings: Iterable[Happening], end: float, begins: Sequence[str], ends: Sequence[str]) -> list[Stretch]:

@@ -9,9 +9,9 @@ import attrs
 class Happening:
     """Something that happened at `at`, in virtual seconds, on `node`; "" for the network or the whole cluster.
 
-    `kind` is one word: "start", "up", "leave", "crash", "restart", "pause", "resume", "partition", "heal", "cut", "clog", "slow disk",
-    "calm" (the faults are over), "call", "ok", "failed", "unknown", "log" (a warning of the runtime), "note" (of a scenario), "wrong" (a
-    check failed).
+    `kind` is one word: "start", "up", "leave", "crash", "restart", "pause", "block", "resume", "partition", "heal", "cut", "clog",
+    "slow disk", "calm" (the faults are over), "call", "ok", "failed", "unknown", "log" (a warning of the runtime), "note" (of a scenario),
+    "wrong" (a check failed).
     """
 
     at: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from collections.abc import Iterable, Sequence
 
 import attrs
@@ -10,6 +11,7 @@ import trio
 
 from actors.errors import UnderstudyError
 from runtime.environment import real_seconds
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.simulation.cluster import SimulatedCluster
 from runtime.simulation.faults import KINDS, Weather, check_kinds, draw_faults
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
@@ -25,6 +27,9 @@ CONVERGE_SECONDS = 60.0
 
 QUIET_SECONDS = 25.0
 """From the last call until nothing of any is left: two leases, and the ten seconds for which orphaned calls are kept."""
+
+SHORT_LIMIT = 3.0
+"""Seconds for which the lease of a node whose loop is blocked is kept in some of the runs."""
 
 MOST_CALLS = 12
 """Calls of the runtime itself that a quiet node may have open: watches of the store, and of children."""
@@ -43,6 +48,8 @@ class _Run:
     async def main(self, clock: VirtualClock) -> tuple[SimulatedCluster, Workload]:
         """Faults, then calm; the checkers look while the nodes live, and after they have left."""
         cluster = SimulatedCluster(self.seed, self.names, clock)
+        # Below the longest fault in half of the seeds: then loops that are blocked lose their leases, too.
+        cluster.blocked_limit = random.Random(f"{self.seed} blocked limit").choice((BLOCKED_LIMIT_SECONDS, SHORT_LIMIT))
         work = Workload(cluster)
         work.oracle.fair = not self.faults
         cluster.scenario, cluster.program = work, work.program

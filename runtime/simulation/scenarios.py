@@ -97,6 +97,14 @@ class Simulation:
         """Let it go on."""
         self._cluster.resume(self._known(name))
 
+    def block(self, name: str) -> None:
+        """Stop the event loop of a node, as an `async def` method does that computes, until `unblock`; its lease is kept meanwhile."""
+        self._cluster.block_loop(self._known(name))
+
+    def unblock(self, name: str) -> None:
+        """Let it go on."""
+        self._cluster.unblock_loop(self._known(name))
+
     def partition(self, *sides: Iterable[str]) -> Callable[[], None]:
         """Let nothing through between nodes of different sides; returns what ends it."""
         return self._cluster.partition(*([self._known(name) for name in side] for side in sides))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -14,7 +15,7 @@ from runtime.simulation import Simulation, simulate
 
 SEEDS = range(12)
 CALLS = 20
-POLICY = RetryPolicy(max_retries=5, initial_delay=0.01)
+POLICY = RetryPolicy(max_retries=5, initial_delay=0.01, budget=None)
 
 
 class Roll(Actor):
@@ -46,6 +47,10 @@ class Roll(Actor):
     async def numbers(self, number: int) -> list[int]:
         self.seen.append(number)
         return self.seen
+
+    @method(concurrent=True, idempotent=True)
+    async def stay(self) -> None:
+        await trio.sleep(0.2)
 
     @method(concurrent=True)
     async def roll(self) -> list[int]:
@@ -104,7 +109,7 @@ async def check_order(roll: Scroll, draw: random.Random) -> None:
 
 async def supervised(simulation: Simulation, start: float) -> Scroll:
     child = ChildSpec.of("roll", Scroll, start).changed(on="node-2")
-    await simulation.node.options(name="tree").spawn(Supervisor, [child], intensity=10)
+    await simulation.node.options(name="tree").spawn(Supervisor, [child], intensity=20)
     return await simulation.node.lookup("tree/roll", Scroll)
 
 
@@ -164,7 +169,38 @@ async def killed_node(simulation: Simulation) -> None:
     assert await roll.roll() == list(range(CALLS))
 
 
-@pytest.mark.parametrize("story", [during_a_restart, mail_of_one_that_ends, first_contact, killed_node], ids=lambda story: story.__name__)
+async def refusals_on_their_way(simulation: Simulation) -> None:
+    """Calls that begin about when the next life is there: some are on their way to the last one when that is found, by the first that is
+    refused, or by one that was with the actor when that ended and is repeated.
+    """
+    roll = await supervised(simulation, 0.0)
+    path = simulation._cluster.network.path("node-2", "scenario")
+    path.delay, path.jitter = 0.04, 0.0
+
+    async def call(number: int) -> None:
+        with suppress(UnderstudyError):
+            await roll.note(number)
+
+    async def stay() -> None:
+        await roll.stay.options(retry=POLICY)()
+
+    for _ in range(10):
+        async with trio.open_nursery() as nursery:
+            if simulation.random.random() < 0.5:
+                nursery.start_soon(stay)
+            await trio.sleep(0.1)
+            await roll.crash()
+            await trio.sleep(simulation.random.uniform(0.0, 0.1))
+            for number in range(CALLS):
+                nursery.start_soon(call, number)
+                await trio.sleep(simulation.random.choice((0.0, 0.001, 0.01, 0.03)))
+        seen = await roll.roll()
+        assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize(
+    "story", [during_a_restart, mail_of_one_that_ends, first_contact, killed_node, refusals_on_their_way], ids=lambda story: story.__name__
+)
 def test_calls_start_in_the_order_in_which_they_were_made(story: object) -> None:
     simulate(story, seeds=SEEDS, faults=())  # type: ignore[arg-type]
 

@@ -23,6 +23,7 @@ from runtime.calls.local import LocalCalls
 from runtime.calls.records import CallRecords, Record
 from runtime.calls.replies import Replies
 from runtime.hosting.cell import Cell, Job
+from runtime.hosting.workers import Workers
 from runtime.lifetime import Lifetime
 from runtime.links.outbound import Outbound
 from runtime.links.peers import Peers
@@ -31,6 +32,7 @@ from runtime.links.settling import Offer, Settlement, Verdict
 from runtime.membership.lease import LeaseClock
 from runtime.membership.names import Names
 from runtime.membership.promises import NAMES
+from runtime.membership.stand_by import STILL_SECONDS, StandBy
 from runtime.membership.states import STATES, States
 from runtime.references.anchors import Anchor
 from runtime.references.claims import Claims
@@ -38,6 +40,7 @@ from runtime.references.hand_overs import HandOvers
 from runtime.references.holds import Holds
 from runtime.references.table import ReferenceTable
 from runtime.simulation import Report, first_contacts, simulate_once
+from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put
 from runtime.store.service import RemoteStore
@@ -68,6 +71,10 @@ RUNS: dict[str, Callable[[int], Report]] = {
     "late offer is accepted": first_contacts,
     "answers to a peer that does not read are kept": unread_answers,
     "what ran and was dropped is called unexecuted": unread_answers,
+    "blocked node is kept for ever": blocked_loops,
+    "blocked loop is not stood in for": blocked_loops,
+    "lease is not looked at on waking": blocked_loops,
+    "outcomes are told without a look at the lease": blocked_loops,
 }
 """What finds a bug, where that is not the built-in workload."""
 
@@ -383,6 +390,30 @@ def errors_of_the_store_come_out_of_lookups() -> AbstractContextManager[object]:
 def silent_store_is_waited_for() -> AbstractContextManager[object]:
     """A question to a store that does not answer has no end."""
     return patch("runtime.store.service.CALL_SECONDS", 1e6)
+
+
+@plant
+def blocked_node_is_kept_for_ever() -> AbstractContextManager[object]:
+    """A lease is renewed beside a blocked loop although the node was given up."""
+    return planted(StandBy, "_is_wanted", lambda self: self._blocked >= STILL_SECONDS)
+
+
+@plant
+def blocked_loop_is_not_stood_in_for() -> AbstractContextManager[object]:
+    """Nobody renews the lease of a node whose loop is blocked."""
+    return planted(StandBy, "_is_wanted", lambda self: False)
+
+
+@plant
+def lease_is_not_looked_at_on_waking() -> AbstractContextManager[object]:
+    """A loop that comes back runs what has waited, whatever has become of its lease."""
+    return planted(Workers, "_is_in_doubt", lambda self: False)
+
+
+@plant
+def outcomes_are_told_without_a_look_at_the_lease() -> AbstractContextManager[object]:
+    """What has run before the loop was blocked is answered when it comes back, though others have the name."""
+    return planted(Workers, "_doubt_if_in_doubt", lambda self: None)
 
 
 @contextmanager
