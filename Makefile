@@ -82,8 +82,9 @@ pauses: $(installed)/tests ## 200 nodes stopped for longer than their lease, and
 chaos: $(installed)/tests ## nodes, hosts, etcd and the founder killed, stopped and cut off for 25 minutes; ARGS="namespaces --seconds 60" for one
 	$(python) -m tests.chaos $(ARGS)
 
-fuzz: $(installed)/tests ## a million mutated frames against the decoder; ARGS="FRAMES SEED" changes that
+fuzz: $(installed)/tests ## a million mutated frames against the decoder, and a million from proven peers against a node; ARGS="FRAMES SEED"
 	$(python) -m tests.wire.fuzz $(ARGS)
+	$(python) -m tests.wire.proven $(ARGS)
 
 simulate: $(installed)/project ## whole clusters under the faults of SEEDS seeds (5000), from FIRST (0) on
 	$(VENV)/bin/understudy simulate --seed $(or $(FIRST),0) --seeds $(or $(SEEDS),5000)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import trio
 
 from actors.children import ChildSpec
-from actors.errors import DecodeError, ProtocolError
+from actors.errors import DecodeError
 from actors.messages import import_path
 from runtime.environment import Environment
 from runtime.links.link import Link
@@ -83,11 +83,7 @@ class Imports:
             return
         self._waiting.discard(key)
         if link.ended is None:
-            try:
-                then()
-            except (DecodeError, ProtocolError) as error:
-                logger.error("%s broke the protocol: %s; its connection is closed", link.peer.name, error)
-                link.drop_connection()
+            link.handle_later(then)
 
 
 def _import_all(paths: list[str]) -> None:

@@ -69,6 +69,7 @@ class Station:
         make_host: Callable[[Station], Host],
         broken: Callable[[Link], None] = lambda link: None,
         outdated: Callable[[Peer], bool] = lambda peer: False,
+        departed: Callable[[Peer], None] = lambda peer: None,
         member: Callable[[Peer], bool] = lambda peer: True,
         faults: Faults | None = None,
         memory: MemoryOptions = UNSHARED,
@@ -109,7 +110,7 @@ class Station:
         dispatch = Dispatch(
             self.host, self.codec, environment, answers, replies, self._recorded, self.produced, arriving, kept, imports, faults
         )
-        self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken, outdated, member)
+        self.peers = Peers(introduction, secret, environment, network, dispatch, nursery, broken, outdated, member, departed)
         routes.links = self.peers.links
 
     def make_handle(self, address: Any, actor: Any = None) -> Any:

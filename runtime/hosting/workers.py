@@ -22,6 +22,7 @@ from actors.arguments import Needs
 from actors.errors import ArgumentLostError, BadArgumentsError, CallError, CallTimeoutError, DeadlineExceededError
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
+from runtime.hosting.checking import check_arguments
 from runtime.hosting.elsewhere import RefusedElsewhereError
 from runtime.hosting.threads import Threads
 from runtime.hosting.values import with_values
@@ -324,6 +325,9 @@ class Workers:
 
     def _method(self, job: Job, args: tuple[object, ...], kwargs: dict[str, object]) -> Method:
         """What runs. Raises TypeError if the arguments do not fit."""
+        if job.cell.system:
+            # What a peer tells a service goes on into tables and tasks of the whole node.
+            check_arguments(job.definition.function, args, kwargs)
         if job.outflow is None:
             if job.cell.threads is not None and job.definition.in_thread:
                 return job.definition.run(job.cell.instance, args, kwargs, functools.partial(self._in_thread, of_actor=job.cell.threads))

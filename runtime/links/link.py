@@ -84,6 +84,7 @@ class Link(Outbound):
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()
         self._connection_scope: trio.CancelScope | None = None
+        self._refused: ProtocolError | None = None
         self._down = trio.Event()
         self._down.set()
 
@@ -127,7 +128,10 @@ class Link(Outbound):
         try:
             with trio.CancelScope() as scope:
                 self._connection_scope = scope
-                if self.ended is not None or self._handle(early, 0):
+                if self._refused is not None:
+                    # While there was no connection.
+                    scope.cancel()
+                elif self.ended is not None or self._handle(early, 0):
                     return
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, connection, scope)
@@ -145,6 +149,7 @@ class Link(Outbound):
             self._writer = None
             self._down.set()
             self._tell_progress()
+        broken = broken or self._refused
         if broken is not None:
             raise broken
 
@@ -156,6 +161,16 @@ class Link(Outbound):
     async def disconnected(self) -> None:
         """Wait until no connection stands."""
         await self._down.wait()
+
+    def handle_later(self, handle: Callable[[], None]) -> None:
+        """Go on with a frame that could not be handled when it arrived. What it raises costs the peer its link, as it does for others; if
+        there is no connection, then as soon as there is one again.
+        """
+        try:
+            handle()
+        except BaseException as error:  # noqa: ASYNC103  no checkpoint
+            self._refused = self._blamed(error)
+            self.drop_connection()
 
     def drop_connection(self) -> None:
         """Break the connection, if there is one; the session goes on over the next."""
@@ -226,23 +241,27 @@ class Link(Outbound):
                         self._part(frame)
                 elif self._control(frame):
                     return True
-        except DecodeError as error:
-            # Whoever expects values of users deals with those that cannot be read here. The rest is the runtime's own.
-            raise ProtocolError(f"a frame of the runtime's own with a value of somebody else's in it: {error}") from error
-        except ProtocolError:
-            raise
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
-            if is_interrupt(error):
-                raise
-            # A mistake of ours, or user code where none was expected. It was this frame that met it: it costs its sender the link, as
-            # anything does that a peer sends, and nobody else anything.
-            logger.error("a frame from %s could not be handled:\n%s", self.peer.name, traceback_of(error))
-            raise UnhandledFrameError(f"a frame that could not be handled: {summary_of(error)}") from None  # noqa: ASYNC104
+            raise self._blamed(error) from None  # noqa: ASYNC104
         self.counters.bytes_received += size
         self.counters.frames_received += numbered
         if session.arrived(numbered, size):
             self.acknowledge()
         return False
+
+    def _blamed(self, error: BaseException) -> ProtocolError:
+        """What the handling of a frame has raised, as the peer's fault. Raises a genuine interrupt."""
+        if isinstance(error, DecodeError):
+            # Whoever expects values of users deals with those that cannot be read here. The rest is the runtime's own.
+            return ProtocolError(f"a frame of the runtime's own with a value of somebody else's in it: {error}")
+        if isinstance(error, ProtocolError):
+            return error
+        if is_interrupt(error):
+            raise error
+        # A mistake of ours, or user code where none was expected. It was this frame that met it: it costs its sender the link, as anything
+        # does that a peer sends, and nobody else anything.
+        logger.error("a frame from %s could not be handled:\n%s", self.peer.name, traceback_of(error))
+        return UnhandledFrameError(f"a frame that could not be handled: {summary_of(error)}")
 
     def _part(self, frame: Frame) -> None:
         """Handle a frame of a transfer, and the one that it completes; or one that was taken back."""

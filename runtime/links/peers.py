@@ -8,6 +8,7 @@ to have ended.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -56,6 +57,9 @@ many nodes meet, or while the network is bad.
 CLIENT_PATIENCE = 5.0
 """Seconds that the session of a client, or of a node that is not known as a member, is kept without a connection: nobody dials it."""
 
+DEPARTED_SECONDS = 15.0
+"""After the end of its session a stranger is gone if it has begun no other. Longer than calls of clients without a link go on."""
+
 MOST_STRANGERS = 1024
 """Sessions with clients and with nodes that are not known as members. Each may hold some megabytes of records and answers."""
 
@@ -79,6 +83,7 @@ class Peers:
 
     `broken(link)` is told when a connection of a live link has broken; `outdated(peer)` says whether that incarnation is known to be no
     member any more, and `member(peer)` whether it is known to be one: the members' view tells of the end of these, and of no others.
+    `departed(peer)` is told of these others: when the session of one has ended, and it has begun none for `DEPARTED_SECONDS`.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Peers:
         broken: Callable[[Link], None] = lambda link: None,
         outdated: Callable[[Peer], bool] = lambda peer: False,
         member: Callable[[Peer], bool] = lambda peer: True,
+        departed: Callable[[Peer], None] = lambda peer: None,
         limits: Limits | None = None,
     ) -> None:
         self.introduction = introduction
@@ -104,6 +110,9 @@ class Peers:
         self._broken = broken
         self._outdated = outdated
         self._member = member
+        self._departed = departed
+        self._departures: deque[tuple[float, Peer]] = deque()
+        """Strangers whose sessions have ended, with the times from which they count as gone."""
         self._limits = limits or Limits()
         self._log = LimitedLog(logger, environment.now)
         self._latest_link = 0
@@ -200,6 +209,10 @@ class Peers:
 
     def _look(self, now: float, *, late: bool) -> None:
         """Acknowledge, ping and watch for silence. Apart from the loop, which must keep no link between two looks."""
+        while self._departures and self._departures[0][0] <= now:
+            peer = self._departures.popleft()[1]
+            if peer.identity not in self.links:
+                self._departed(peer)
         for link in tuple(self.links.values()):
             link.acknowledge(at_once=True)
             if not link.connected:
@@ -262,6 +275,8 @@ class Peers:
                 longest = min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 10))
                 with trio.move_on_after(longest * self._environment.random()):
                     await link.connected_again()
+            if self._is_stranger(link):
+                self._departures.append((self._environment.now() + DEPARTED_SECONDS, link.peer))
         finally:
             self._kept.discard(link)
 
@@ -478,7 +493,12 @@ class Peers:
         link.life = settled.peer.life
         # Not of links that we dial: whoever has our store, or had it, is asked over one in any case.
         link.fenced = self._outdated(settled.peer)
-        link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
+        try:
+            link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
+        except ProtocolError as error:
+            # It says that it has what was never sent: whatever is on this session is not what the peer takes it for. Nobody would end it.
+            self._give_up(link, f"{link.peer.name} broke the protocol: {error}")
+            raise
         self._keep_connected(link)
         await self._run(link, connection, settled.reader, early)
 

@@ -111,7 +111,7 @@ class Members:
         await self._changed.wait()
 
     async def caught_up(self, revision: int) -> None:
-        """Wait until the view holds everything up to `revision`."""
+        """Wait until the view holds everything up to `revision`, or up to the latest of the store, if that one has not come yet."""
         if self.revision < revision:
             found = await self._store.range(PREFIX)
             self._replace(found.entries, found.revision)
@@ -148,7 +148,8 @@ class Members:
             self._moved_to(batch.revision)
 
     def _replace(self, entries: tuple[Entry, ...], revision: int) -> None:
-        if revision < self.revision:
+        if revision <= self.revision:
+            # It holds all that already. Who waits for a change is not woken, or would ask again at once, for ever.
             return
         present = {entry.key.removeprefix(PREFIX): entry for entry in entries}
         for name in [name for name in self._seen if name not in present]:

@@ -139,6 +139,7 @@ class Node:
             broken=lambda link: self._deaths.connection_broken(link),
             outdated=lambda peer: self._deaths.is_outdated(peer),
             member=lambda peer: self._is_member(peer),
+            departed=lambda peer: self._departed(peer),
             faults=faults,
             memory=memory,
         )
@@ -465,6 +466,26 @@ class Node:
     def _is_member(self, peer: Peer) -> bool:
         seen = self._members.find(peer.name)
         return seen is not None and seen.member.incarnation == peer.incarnation
+
+    def _departed(self, peer: Peer) -> None:
+        """See `Peers`: what no member is, and has no session any more, holds nothing here, and is told of nothing."""
+        if peer.role == "client" or self._is_gone(*peer.identity):
+            self._forget_stranger(peer)
+        elif not self._is_member(peer):
+            self._nursery.start_soon(self._forget_unless_member, peer)
+
+    async def _forget_unless_member(self, peer: Peer) -> None:
+        try:
+            await self._members.caught_up(peer.incarnation)
+        except (StoreError, CallError):
+            return
+        # The latest revision of the store may be below the incarnation: then no node was ever given that.
+        if not self._is_member(peer):
+            self._forget_stranger(peer)
+
+    def _forget_stranger(self, peer: Peer) -> None:
+        self._station.ended(peer.identity, f"{peer.name} is no member of the cluster, and has gone")
+        self._watching.gone(peer.identity)
 
     def _is_gone(self, name: str, incarnation: int) -> bool:
         seen = self._members.find(name)

@@ -47,6 +47,18 @@ class Others:
         seen = self._members.find(node[0])
         return (seen is None or seen.member.incarnation != node[1]) and self._members.revision >= node[1]
 
+    async def has_ended(self, node: Node) -> bool:
+        """Like `is_gone`, by what the store says now. An incarnation is a revision of the store: one that is beyond its latest was never
+        given to anybody, whatever a peer has said, and would be waited for without end.
+        """
+        if not self.is_gone(node) and self._members.revision < node[1]:
+            try:
+                await self._members.caught_up(node[1])
+            except (CallError, StoreError):
+                return False
+            return self.is_gone(node) or self._members.revision < node[1]
+        return self.is_gone(node)
+
 
 class Telling:
     """What has ended on this node and is still to be told to others: in order, until each has heard of it or is no more."""
@@ -72,7 +84,7 @@ class Telling:
     async def _tell_all(self, node: Node) -> None:
         untold = self._untold[node]
         try:
-            while untold and not self._others.is_gone(node):
+            while untold and not await self._others.has_ended(node):
                 some = _some(untold)
                 try:
                     await self._others.service(node).tell(some, *self._here)

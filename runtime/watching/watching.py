@@ -271,7 +271,7 @@ class Watching:
                 except (CallError, StoreError) as error:
                     # It may have been asked: then it was there.
                     before = before or not isinstance(error, NotExecutedError | StoreError)
-                if self._others.is_gone(target.node):
+                if await self._others.has_ended(target.node):
                     reason = _node_died(target)
                     break
                 await self._others.pause()
@@ -297,7 +297,7 @@ class Watching:
 
     async def _take_back(self, node: Node, actors: list[tuple[str, int, int]]) -> None:
         try:
-            while actors and not self._others.is_gone(node):
+            while actors and not await self._others.has_ended(node):
                 some, actors = actors[:MOST_TOGETHER], actors[MOST_TOGETHER:]
                 await self._others.service(node).take_back(some, *self._here)
         except (CallError, StoreError) as error:
@@ -355,7 +355,7 @@ class Watching:
         await self._insist(target, lambda: True, lambda: self._others.service(target.node).unlink_actor(*target.actor, linker))
 
     async def _insist(self, target: Target, wanted: Callable[[], bool], call: Callable[[], Awaitable[object]]) -> None:
-        while wanted() and not self._others.is_gone(target.node):
+        while wanted() and not await self._others.has_ended(target.node):
             try:
                 await call()
                 return

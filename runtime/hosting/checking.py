@@ -1,0 +1,113 @@
+"""The arguments of the runtime's own services, checked against their annotations before a method runs.
+
+What a service is told goes on to what serves the whole node: tables, tasks, other nodes. A name that is a number raises there, where nobody
+expects it, and perhaps much later. Methods of users need none of this: what they raise ends a call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Union, cast
+
+import attrs
+
+from actors.messages import message_type
+
+Check = Callable[[object], bool]
+
+_SEQUENCES = (list, tuple, Sequence)
+_MAPPINGS = (dict, Mapping)
+
+
+def check_arguments(function: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    """Raises TypeError, which names the parameter, for arguments of a method that are not what its annotations say.
+
+    Too many of them, or too few, are for the call itself to refuse.
+    """
+    checks = _checks(function)
+    for (name, check), value in zip(checks.items(), args, strict=False):
+        if not check(value):
+            raise TypeError(f"{function.__name__}() was given a {name} of another type, or with another in it: {type(value).__name__}")
+    for name, value in kwargs.items():
+        if name in checks and not checks[name](value):
+            raise TypeError(f"{function.__name__}() was given a {name} of another type, or with another in it: {type(value).__name__}")
+
+
+@functools.cache
+def _checks(function: Callable[..., Any]) -> dict[str, Check]:
+    """By the names of the parameters, in their order, but for the first, which is the service."""
+    hints = typing.get_type_hints(function)
+    return {name: check_of(hints[name]) for name in list(inspect.signature(function).parameters)[1:]}
+
+
+@functools.cache
+def check_of(annotation: Any) -> Check:
+    """Whether a value that was decoded is what an annotation says. Raises TypeError for an annotation that says nothing of that kind."""
+    if annotation is Any or annotation is object:
+        return _anything
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Union or origin is types.UnionType:
+        return _any_of([check_of(part) for part in parts])
+    if origin is Literal:
+        return lambda value: any(type(value) is type(one) and value == one for one in parts)
+    if origin is tuple and parts[-1] is not Ellipsis:
+        return _row([check_of(part) for part in parts])
+    if annotation in _SEQUENCES or origin in _SEQUENCES:
+        return _sequence(check_of(parts[0]) if parts else _anything)
+    if annotation in _MAPPINGS or origin in _MAPPINGS:
+        return _mapping(*(map(check_of, parts) if parts else (_anything, _anything)))
+    if annotation is float:
+        # A whole number of seconds.
+        return lambda value: type(value) in (float, int)
+    if not isinstance(annotation, type):
+        raise TypeError(f"{annotation!r} says nothing that could be checked of an argument")
+    if message_type(annotation) is not None and attrs.has(annotation):
+        return _message(annotation)
+    # Exactly: True is no number of an incarnation.
+    return lambda value: type(value) is annotation
+
+
+def _anything(value: object) -> bool:
+    return True
+
+
+def _any_of(checks: Sequence[Check]) -> Check:
+    return lambda value: any(check(value) for check in checks)
+
+
+def _sequence(check: Check) -> Check:
+    return lambda value: type(value) in (list, tuple) and all(map(check, cast("Sequence[object]", value)))
+
+
+def _row(checks: Sequence[Check]) -> Check:
+    def check(value: object) -> bool:
+        if type(value) not in (list, tuple):
+            return False
+        items = cast("Sequence[object]", value)
+        return len(items) == len(checks) and all(check(item) for check, item in zip(checks, items, strict=True))
+
+    return check
+
+
+def _mapping(key: Check, item: Check) -> Check:
+    return lambda value: type(value) is dict and all(key(one) and item(other) for one, other in cast("dict[object, object]", value).items())
+
+
+def _message(cls: type) -> Check:
+    """Of that class or one derived from it, and its fields are what they say."""
+    fields: dict[str, Check] = {}
+
+    def check(value: object) -> bool:
+        if not isinstance(value, cls):
+            return False
+        if not fields:
+            # Not before it is needed: a class may have itself in a field.
+            hints = typing.get_type_hints(cls)
+            fields.update((field.name, check_of(hints[field.name])) for field in attrs.fields(cls))
+        return all(check(getattr(value, name)) for name, check in fields.items())
+
+    return check

@@ -1,0 +1,77 @@
+"""What services are told is checked against their annotations: a peer may say anything, and it goes on to what serves the whole node."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+import pytest
+
+from actors import Actor, SpawnOptions
+from actors.messages import message_type
+from actors.method import Address
+from actors.supervision import ExitReason
+from runtime.hosting.checking import check_arguments, check_of
+from runtime.hosting.services import NodeService
+from runtime.isolation.neighbourhood import IsolationService
+from runtime.isolation.resident import ControlService
+from runtime.references.service import ReferenceService
+from runtime.store.interface import Compare, Delete, Put
+from runtime.store.service import StoreService
+from runtime.watching.service import WatchingService
+
+SERVICES: list[type[Actor]] = [NodeService, WatchingService, ReferenceService, IsolationService, StoreService, ControlService]
+HERE = Address("a", "there", 3)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_annotations_of_a_service_can_be_checked(service: type[Actor]) -> None:
+    for definition in service.__methods__.values():
+        hints = typing.get_type_hints(definition.function)
+        hints.pop("return")
+        assert hints or definition.arity == (0, 0)
+        for hint in hints.values():
+            check_of(hint)
+            for part in (hint, *typing.get_args(hint)):
+                if isinstance(part, type) and message_type(part) is not None:
+                    assert attrs.has(part), part
+                    for field in typing.get_type_hints(part).values():
+                        check_of(field)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "right", "wrong"),
+    [
+        (str, ["", "x"], [b"x", None, 1]),
+        (int, [0, -1, 2**70], [True, 1.0, "1", None]),
+        (bool, [True], [1, None]),
+        (float, [1, 1.5, float("inf")], [True, "1", None]),
+        (bytes, [b""], ["", bytearray()]),
+        (float | Literal["kill"] | None, [None, 2.5, "kill"], ["kills", b"kill", [1]]),
+        (list[int], [[], [1], (1,)], [["x"], 5, {1}, None]),
+        (Sequence[tuple[str, int, int]], [[], [("a", 1, 2)], (["a", 1, 2],)], [[("a", 1)], [("a", 1, "2")], ["abc"], "abc"]),
+        (tuple[object, ...], [(), (1, "x"), [None]], [{}, "x", None]),
+        (Mapping[str, object], [{}, {"a": None}], [{1: 2}, [], None]),
+        (dict[str, Any], [{"a": 1}], [[("a", 1)]]),
+        (Any, [None, 1], []),
+        (Address, [HERE], ["there", None, ExitReason("normal")]),
+        (ExitReason, [ExitReason("normal", "x")], [ExitReason("normal", 5), ExitReason("normal", "x", None), "normal"]),  # type: ignore[arg-type]
+        (SpawnOptions, [SpawnOptions(name="x", timeout=1.5)], [HERE]),
+        (Sequence[Put | Delete], [[Put("a", b"x"), Delete("b")]], [[Compare("a", "version", 1)], [None]]),
+    ],
+)
+def test_a_value_is_what_its_annotation_says(annotation: Any, right: list[object], wrong: list[object]) -> None:
+    check = check_of(annotation)
+    assert [value for value in right if not check(value)] == []
+    assert [value for value in wrong if check(value)] == []
+
+
+def test_a_wrong_argument_is_named() -> None:
+    ask = WatchingService.__methods__["ask"].function
+    check_arguments(ask, ("a", 1, "there", 3, 1), {"before": False})
+    with pytest.raises(TypeError, match=r"ask\(\) was given a node of another type"):
+        check_arguments(ask, ("a", 1, 5, 3, 1, False), {})
+    with pytest.raises(TypeError, match=r"ask\(\) was given a before of another type"):
+        check_arguments(ask, ("a", 1, "there", 3, 1), {"before": None})

@@ -1,0 +1,720 @@
+"""Mutated frames from peers that have proven themselves: `python -m tests.wire.proven [FRAMES] [SEED]`, a million by default.
+
+A real node listens on a socket. Fuzzing peers dial it, shake hands with the cluster's secret, agree upon a session, and send what a peer of
+ours could send, spoiled: as bytes, as values, cut short, out of order; calls of its actors and of all its services, answers to calls that
+the node makes to them, items and credit of streams. When the link is lost they come again as the next incarnation. Meanwhile a third peer,
+a healthy node, calls an actor of the node.
+
+The promise: a frame costs its sender the link, and nobody anything. So the node does not end, logs no error but that a peer broke the
+protocol, imports nothing, grows by no more than a bound, keeps nothing of the peers once they have gone, and each call of the healthy peer
+is answered with what is right.
+
+What a proven peer may ask for is done: a spawn that is still one starts an actor, and a member may write to the store. `Harmless` keeps out
+the few requests whose purpose is to end a node, or to change what all nodes agree upon.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import resource
+import socket
+import sys
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import attrs
+import cbor2
+import trio
+from cbor2 import CBORTag
+
+from actors import Actor, method
+from actors.errors import HandshakeError, ProtocolError
+from actors.method import Address
+from actors.options import SpawnOptions
+from actors.supervision import ExitReason
+from runtime import Node, open_node
+from runtime.hosting.services import STORE_SERVICE
+from runtime.links.link import Link
+from runtime.links.settling import Verdict
+from runtime.links.transports import SocketNetwork
+from runtime.store.interface import Compare, Get, Put
+from runtime.wire.frames import Frame, FrameReader, Kind
+from runtime.wire.handshake import Dialer
+from runtime.wire.introduction import Introduction, Peer
+from tests.wire.corpus import SECRET, Colour, OutOfPaintError, Point, Talker, capture
+from tests.wire.fuzz import WHOLE_SESSIONS, BrokenPromiseError, Mutator, flat
+from tests.wire.shaper import TRAPS, Shaper, parse
+
+PEERS = 6
+"""Fuzzing peers at once."""
+
+BATCH = 4
+"""Runs of frames between two looks at whether the link stands."""
+
+BYTES = 0.2
+"""How many batches end with a run that is spoiled as bytes."""
+
+BATCHES = 40
+"""Batches on one connection, if it is not lost before."""
+
+GROWTH_BYTES = 96 * 1024 * 1024
+"""By how much the process may grow after it is warm. All fuzzing peers, and the healthy one, are in it."""
+
+SETTLE_SECONDS = 60.0
+"""How long what is kept of peers that have gone may be: their calls go on for ten seconds, and their sessions for five."""
+
+LOADED_BY_USE = ("numpy", "zoneinfo", "tzdata", "importlib", "encodings", "_strptime", "json")
+"""Packages that the interpreter, and numpy, load by themselves."""
+
+
+KINDS = {int(kind): kind.name for kind in Kind}
+
+ANY_INCARNATION = 0x7A7A7A7A
+"""Stands in the sound frames where a peer says its own incarnation."""
+
+PASSING = frozenset({Kind.ACK, Kind.PONG, Kind.BEGIN, Kind.PART, Kind.ABANDON})
+"""Frames that cost the link unless they are the right ones at the moment: most runs do without."""
+
+
+class Asker(Actor):
+    """Calls whatever it is given a handle of, and so has the node call its peers."""
+
+    @method(concurrent=True)
+    async def ask(self, other: Talker, how: int) -> object:
+        with trio.fail_after(20):
+            if how == 0:
+                return await other.echo(1, key="x")
+            if how == 1:
+                await other.echo.send(bytes(100))
+                return None
+            if how == 2:
+                reference = await other.echo.remote(2)
+                return await reference.fetch()
+            async with aclosing(other.count(5)) as items:
+                return [item async for item in items]
+
+
+class Sum(Actor):
+    """What the healthy peer calls."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    @method
+    async def add(self, amount: int) -> int:
+        self.value += amount
+        return self.value
+
+    @method(concurrent=True)
+    async def up_to(self, stop: int) -> AsyncIterator[int]:
+        for number in range(stop):
+            yield number
+
+
+@attrs.define
+class Report:
+    """What came of a run."""
+
+    frames: int = 0
+    """Spoiled frames that the node has read."""
+    sound: int = 0
+    """Frames that were sent between them as they are."""
+    links: int = 0
+    lost: int = 0
+    """Links that the node gave up."""
+    healthy: int = 0
+    """Answers to the healthy peer."""
+    calls_made: int = 0
+    """Calls that the node made to fuzzing peers."""
+    seconds: float = 0.0
+    slowest: float = 0.0
+    """Seconds of the processor for one receive."""
+    growth: int = 0
+    errors: Counter[str] = attrs.field(factory=Counter)
+    """Lines of the log that are errors, and may be."""
+    handled: Counter[str] = attrs.field(factory=Counter)
+    """Frames that reached the session, by kind."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.frames} spoiled frames (and {self.sound} sound ones) over {self.links} links in {self.seconds:.1f} s "
+            f"({self.frames / max(self.seconds, 1e-9):.0f}/s), {self.lost} links were given up; {self.healthy} healthy calls answered; "
+            f"{self.calls_made} calls were made to the peers; the slowest receive took {self.slowest * 1000:.1f} ms of the processor; "
+            f"{self.growth / 2**20:.1f} MiB more memory; errors in the log: {dict(self.errors)}; handled: {dict(self.handled)}"
+        )
+
+
+class Log(logging.Handler):
+    """Keeps what no peer may cause: errors, and tracebacks at whatever level."""
+
+    ALLOWED = ("%s broke the protocol: %s; the link is given up", "%s broke the protocol: %s; its connection is closed")
+    RAISED = "%s.%s raised in a one-way call\n%s"
+    """By a method of an actor, which nobody waits for."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.INFO)
+        self.report = report
+        self.wrong: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        text = record.getMessage()
+        if record.levelno < logging.ERROR and record.exc_info is None and "Traceback (most recent" not in text:
+            return
+        # A limited log says at times how much was left out.
+        kind = record.msg.partition(" (%d more lines")[0]
+        if kind in self.ALLOWED or (kind == self.RAISED and not text.startswith(("@", "sum."))):
+            self.report.errors[kind.partition("\n")[0]] += 1
+        else:
+            self.wrong.append(self.format(record))
+
+
+class Harmless:
+    """Tells frames whose very purpose is to end things, or to change what all agree upon: those are not sent while they are well-formed."""
+
+    WRITES = frozenset({"put", "delete", "transaction", "grant", "revoke"})
+    OWN = "fuzz"
+    """What the keys begin with that a fuzzing peer may write to."""
+
+    def allows(self, frame: Frame) -> bool:
+        """True if a frame, as the node will read it, may be sent."""
+        control = frame.control
+        if frame.kind not in (Kind.CALL, Kind.SEND) or b"@" not in control:
+            return True
+        try:
+            parts = parse(control)
+        except (ValueError, TypeError, cbor2.CBORError):
+            return True
+        if type(parts) is not list or len(parts) < 5 or type(parts[1]) is not str or type(parts[3]) is not str:
+            return True
+        service, name, arguments = parts[1], parts[3], parts[4]
+        if service == "@node" and name == "leave_cluster":
+            return False
+        if service.startswith("@store") and name in self.WRITES:
+            return self._only_own(name, arguments)
+        starts = (service, name) in (("@node", "spawn"), ("@isolation", "start"), ("@isolation", "stand"))
+        # It is what a spawn is for, to import what it names.
+        return not (starts and (any(path.encode() in control for path in TRAPS) or b"process" in control))
+
+    def _only_own(self, name: str, arguments: Any) -> bool:
+        if type(arguments) is not list or not arguments:
+            return True
+        if name in ("grant", "revoke"):
+            # A lease that nobody renews is over soon, unless it is for years; and leases of nodes have numbers that can be met.
+            return type(arguments[0]) not in (int, float)
+        keys = list(self._keys(arguments if name == "transaction" else arguments[:1]))
+        return all(key.startswith(self.OWN) for key in keys)
+
+    def _keys(self, value: Any) -> Iterator[str]:
+        if type(value) is str:
+            yield value
+        elif type(value) is list:
+            for item in value:
+                yield from self._keys(item)
+        elif type(value) is CBORTag and type(value.value) is list and len(value.value) > 1 and type(value.value[1]) is dict:
+            key = value.value[1].get("key")
+            if type(key) is str:
+                yield key
+
+
+def store_of(node: Node) -> str:
+    """The name of the service of the store that a node keeps."""
+    return next(name for name in node.station.host.cells if name.startswith(STORE_SERVICE))
+
+
+def requests(node: Node) -> list[Frame]:
+    """A sound call of each kind that the services of a node take, and some of its actors."""
+    codec = node.station.codec
+    me = ("fuzzer", ANY_INCARNATION)
+    address = Address("talker", *me, 3, "tests.wire.corpus:Talker")
+    handle = node.station.make_handle(address)
+    store = store_of(node)
+    reference = [node.name, node.incarnation, 5]
+    spawned = ("tests.wire.corpus:Talker", (), {}, SpawnOptions(name="fuzzed"))
+    watched = ("talker", 0)
+    calls: dict[tuple[str, str], list[tuple[object, ...]]] = {
+        ("@node", "spawn"): [spawned, (*spawned[:3], SpawnOptions(), "", "ticket")],
+        ("@node", "wait_started"): [watched],
+        ("@node", "take_back"): [("ticket",)],
+        ("@node", "stop_actor"): [("fuzzed", 0, ExitReason("stopped", "by its fuzzer")), ("nobody", 1, ExitReason("stopped", "x"), 0.1)],
+        ("@node", "watch_actor"): [watched, ("nobody", 0)],
+        ("@node", "status"): [()],
+        ("@watching", "ask"): [(*watched, *me, 1, False), ("nobody", 3, *me, 2, True)],
+        ("@watching", "take_back"): [([("talker", 0, 1)], *me)],
+        ("@watching", "tell"): [([("talker", 3, ExitReason("normal", "done"))], *me)],
+        ("@watching", "link_actor"): [(*watched, address)],
+        ("@watching", "unlink_actor"): [(*watched, address)],
+        ("@references", "update"): [(*me, [[*reference, 1]], []), (*me, [], [[*reference, 1]])],
+        ("@references", "unsettled"): [(*me, [1, 2, 3])],
+        ("@references", "where"): [([reference],)],
+        ("@references", "conclude"): [([reference],)],
+        ("@references", "fetch"): [(reference,), (reference, [*me])],
+        ("@references", "outcomes"): [([reference], False), ([reference], True)],
+        ("@references", "adopt"): [([*me, 1], [1, 2], [[*me, 1]], "fuzzer", "", [[*me]])],
+        ("@references", "moved"): [(reference, *me)],
+        ("@references", "call_value"): [(reference, "append", [1], {})],
+        ("@references", "call_and_keep"): [(reference, "append", [1], {})],
+        ("@references", "listing"): [(10,)],
+        ("@isolation", "wait"): [("ticket",)],
+        ("@isolation", "take"): [("ticket",)],
+        ("@isolation", "begun"): [("ticket", None)],
+        ("@isolation", "ended"): [("ticket", ExitReason("normal", ""))],
+        ("@isolation", "find"): [("talker", False)],
+        ("@isolation", "lookup"): [("talker",), ("nobody",)],
+        ("@isolation", "locate"): [("talker",)],
+        ("@isolation", "place"): [(node.name, node.incarnation), me],
+        ("@isolation", "saved_state"): [("talker",)],
+        ("@isolation", "put"): [([1, 2],)],
+        ("@isolation", "wait_ended"): [(address,)],
+        ("@isolation", "watch"): [("talker", 0, address)],
+        ("@isolation", "members"): [()],
+        (store, "get"): [("fuzz/a",)],
+        (store, "range"): [("fuzz/",)],
+        (store, "put"): [("fuzz/a", b"value", 0)],
+        (store, "delete"): [("fuzz/a",)],
+        (store, "transaction"): [([Compare("fuzz/a", "version", 1)], [Put("fuzz/b", b"1"), Get("fuzz/a")], [Get("fuzz/b")])],
+        (store, "keep_alive"): [(10**6,)],
+        (store, "time_to_live"): [(10**6,)],
+        (store, "poll"): [("fuzz/", 1)],
+        ("talker", "echo"): [(1, "two", Point(1)), (Colour.RED, OutOfPaintError("x"))],
+        ("talker", "fail"): [(0,), (1,), (2,)],
+        ("talker", "count"): [(50,), (3, bytes(2_000))],
+        ("talker", "wait"): [(1,)],
+        ("asker", "ask"): [(handle, how) for how in range(4)],
+    }
+    frames: list[Frame] = []
+    for (service, name), variants in calls.items():
+        for args in variants:
+            arguments = parse(codec.encode_arguments(args, {}, segments := []))
+            flags = 8 if name in ("count", "members") else 2 if len(frames) % 3 == 0 else 0
+            control = Shaper.written([len(frames) + 1, service, 0, name, arguments])
+            frames.append(Frame(Kind.CALL, flags, control, tuple(map(bytes, segments))))
+    return frames
+
+
+def aimed(frames: Sequence[Frame], node: Node) -> list[Frame]:
+    """Frames of the corpus for this node: its store's name, and whatever epoch its actors have."""
+    store = store_of(node)
+    found: list[Frame] = []
+    for frame in frames:
+        if frame.kind in (Kind.CALL, Kind.SEND):
+            parts = parse(frame.control)
+            parts[1:3] = [store if parts[1].startswith("@store") else parts[1], 0]
+            frame = frame._replace(control=Shaper.written(parts))
+        found.append(frame)
+    return found
+
+
+class Spoiler(Mutator):
+    """Of bytes, as any mutator, and of values. Calls get fresh numbers: the same one twice would cost the link whatever else is sent."""
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        super().__init__(random.Random(0), frames)
+        self.shaper = Shaper(self.draw)
+        self._lasting = [frame for frame in frames if frame.kind not in PASSING]
+        self._incarnation = b""
+        self._number = 0
+
+    def begin(self, incarnation: int, draw: random.Random) -> None:
+        """Go on as another incarnation: what is drawn depends on it alone."""
+        self.draw = self.shaper.draw = draw
+        self._incarnation = b"\x1a" + incarnation.to_bytes(4, "big")
+        self._number = 1000
+
+    def values(self) -> bytes:
+        """Some frames as they are, or nearly, and one of which some values are others. Many of these do not cost the link."""
+        draw = self.draw
+        frames = [self._fresh(draw.choice(self._lasting)) for _ in range(draw.choice((1, 1, 2, 3)))]
+        spoiled = frames[-1]
+        frames[-1] = spoiled._replace(
+            control=self.shaper.control(spoiled.control), flags=spoiled.flags if draw.random() < 0.8 else draw.randrange(32)
+        )
+        return b"".join(map(flat, frames))
+
+    def run_of(self) -> bytes:
+        """Frames of which one is spoiled as bytes, or cut short: nearly always the last that is read."""
+        if self.draw.random() < 0.1:
+            whole = flat(self._fresh(self.draw.choice(self._lasting)))
+            return whole[: self.draw.randrange(1, len(whole))]
+        return super().run_of()
+
+    def _fresh(self, frame: Frame) -> Frame:
+        frame = Frame(frame.kind, frame.flags, frame.control.replace(_ANY, self._incarnation), frame.segments)
+        if frame.kind != Kind.CALL or frame.control[1:2] != b"\x1a":
+            return frame
+        self._number += 1
+        # At times one that is in use, perhaps.
+        number = self._number if self.draw.random() < 0.98 else self.draw.randrange(1000, self._number + 1)
+        return frame._replace(control=frame.control[:2] + number.to_bytes(4, "big") + frame.control[6:])
+
+    def answer(self, number: int, flags: int) -> bytes:
+        """What comes back for a call of the node's: right or wrong, spoiled or not."""
+        draw = self.draw
+        value = self.shaper.value() if draw.random() < 0.5 else draw.choice((1, [1, {"key": "x"}], None))
+        described = {
+            "type": draw.choice(("builtins:ValueError", "tests.wire.corpus:OutOfPaintError", *TRAPS)),
+            "args": [value],
+            "fields": {"a": value},
+            "notes": ["x"],
+            "text": "x",
+            "traceback": "x",
+        }
+        kind, parts = draw.choice(
+            (
+                (Kind.REPLY, [number, value]),
+                (Kind.REPLY, [number, None]),
+                (Kind.ERROR, [number, "raised", described]),
+                (
+                    Kind.ERROR,
+                    [
+                        number,
+                        draw.choice(("MailboxFullError", "unknown", "__class__", value)),
+                        {"text": "x", "fields": {"attempts": value}},
+                    ],
+                ),
+                (Kind.ITEM, [number, value]),
+                (Kind.ITEM, [number, 1]),
+            )
+        )
+        try:
+            frame = Frame(kind, 0, Shaper.written(parts), ())
+        except (ValueError, TypeError, OverflowError, cbor2.CBORError):
+            return b""
+        return self.frame(frame) if draw.random() < 0.1 else flat(frame)
+
+
+_ANY = cbor2.dumps(ANY_INCARNATION)
+
+
+def read(data: bytes) -> tuple[list[Frame], bool]:
+    """The frames that a node reads of some bytes, and whether it then waits for the rest of another, or for nothing."""
+    reader = FrameReader()
+    frames: list[Frame] = []
+    try:
+        while data:
+            room = reader.receive_buffer()
+            if room is None:
+                frames += reader.feed(data)
+                break
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
+            frames += reader.filled(size)
+            data = data[size:]
+    except ProtocolError:
+        return frames, False
+    return frames, bool(reader._rest) or reader._head is not None
+
+
+class LostError(Exception):
+    """The node has closed the connection."""
+
+
+@attrs.define(eq=False)
+class FuzzingPeer:
+    """One incarnation of a peer, and its connections."""
+
+    node: Node
+    network: SocketNetwork
+    address: str
+    report: Report
+    number: int
+    """Of the incarnation: what it sends is drawn by it."""
+    draw: random.Random
+    spoiler: Spoiler
+    sent: list[bytes]
+    """What it has sent last, for who asks what broke a promise."""
+    harmless: Harmless = attrs.field(factory=Harmless)
+    answers: list[bytes] = attrs.field(factory=list)
+    received: int = 0
+    dials: int = 0
+    peer_link: int = 0
+    connection: Any = None
+    arrived: deque[Frame] = attrs.field(factory=deque)
+    reader: FrameReader = attrs.field(factory=FrameReader)
+
+    async def run(self, most: int) -> None:
+        """Send up to so many spoiled frames, over one connection or a few."""
+        role: Any = self.draw.choice(("client", "client", "node"))
+        addresses = ("tcp:127.0.0.1:1",) if role == "node" and self.draw.random() < 0.3 else ()
+        me = Introduction("understudy", Peer("fuzzer", self.number, role, addresses))
+        for _ in range(self.draw.choice((1, 1, 1, 2, 4))):
+            self.connection = await self.network.connect(self.address)
+            try:
+                await self._shake_hands(me)
+                await self._settle()
+                self.report.links += 1
+                most -= await self._spoil(most)
+            except (LostError, OSError, trio.ClosedResourceError, HandshakeError, ProtocolError):
+                # Protocol and handshake: it was this side that spoiled them.
+                self.report.lost += 1
+                return
+            finally:
+                self.connection.close()
+            if most <= 0:
+                return
+
+    async def _shake_hands(self, me: Introduction) -> None:
+        dialer = Dialer(me, SECRET, self.draw.randbytes(32))
+        self.reader = FrameReader()
+        spoiled = self.draw.randrange(60)
+        message: tuple[int, bytes] | None = dialer.start()
+        step = 0
+        while message is not None:
+            frame = Frame(message[0], 0, message[1], ())
+            data = flat(frame)
+            if step == spoiled:
+                data = self.spoiler.frame(frame)
+                self.report.frames += 1
+            await self._send(data, last=step == spoiled)
+            step += 1
+            answer = await self._next()
+            message = dialer.receive(answer.kind, answer.control)
+
+    async def _settle(self) -> None:
+        self.dials += 1
+        frame = Frame(Kind.RESUME, 0, cbor2.dumps([1, self.peer_link, self.dials, 0, self.received]), ())
+        data, spoiled = flat(frame), self.draw.random() < 0.05
+        if spoiled:
+            data = self.spoiler.frame(frame)
+            self.report.frames += 1
+        await self._send(data, last=spoiled)
+        answer = await self._next()
+        verdict, link, _ = cbor2.loads(answer.control)
+        if spoiled or answer.kind != Kind.RESUME or verdict != Verdict.ACCEPTED:
+            raise LostError
+        self.peer_link = link
+
+    async def _spoil(self, most: int) -> int:
+        """Send batch after batch; returns how many spoiled frames the node has read. Raises `LostError` when it closes the connection."""
+        done = 0
+        for _ in range(BATCHES):
+            if done >= most:
+                break
+            data, spoiled = self._batch()
+            frames, waits = read(data)
+            if not all(map(self.harmless.allows, frames)):
+                continue
+            # At least the one that costs the link is read.
+            self.report.frames += 1
+            self.report.sound += len(frames) - spoiled
+            done += spoiled
+            await self._send(data if waits else data + flat(Frame(Kind.PING, 0, b"", ())), last=waits)
+            while (await self._next()).kind != Kind.PONG:
+                pass
+            self.report.frames += spoiled - 1
+        return done
+
+    def _batch(self) -> tuple[bytes, int]:
+        pieces = [self.spoiler.values() for _ in range(self.draw.randint(1, BATCH))]
+        spoiled = len(pieces)
+        for answer in self.answers:
+            frames, waits = read(answer)
+            if frames and not waits:
+                pieces.append(answer)
+        self.answers.clear()
+        if self.draw.random() < 0.7:
+            pieces.append(flat(Frame(Kind.ACK, 0, self.received.to_bytes(8, "big"), ())))
+        if self.draw.random() < BYTES:
+            pieces.append(self.spoiler.run_of())
+            spoiled += 1
+        return b"".join(pieces), spoiled
+
+    async def _send(self, data: bytes, *, last: bool) -> None:
+        """`last`: nothing follows, so that the node does not wait for the rest of what is no whole frame."""
+        self.sent.append(data)
+        left = memoryview(data)
+        pieces = self.draw.random() < 0.2
+        while left:
+            piece = left[: self.draw.choice((1, 7, 8, 64, 1000, 70_000))] if pieces else left
+            count = self.connection.send_some((piece,))
+            left = left[count:]
+            if not count:
+                await self.connection.wait_writable()
+        if last:
+            self.connection._socket.shutdown(socket.SHUT_WR)
+
+    async def _next(self) -> Frame:
+        """The next frame that is no numbered one: those are counted, and calls answered with the next batch."""
+        while True:
+            while self.arrived:
+                frame = self.arrived.popleft()
+                if frame.kind >= Kind.PING:
+                    return frame
+                self.received += 1
+                if frame.kind == Kind.CALL:
+                    self.report.calls_made += 1
+                    number = int.from_bytes(frame.control[2:6], "big")
+                    self.answers += [self.spoiler.answer(number, frame.flags) for _ in range(self.draw.randint(1, 3))]
+            buffer = self.reader.receive_buffer()
+            if buffer is not None:
+                size = await self.connection.receive_into(buffer)
+                self.arrived.extend(self.reader.filled(size))
+            else:
+                data = await self.connection.receive()
+                size = len(data)
+                self.arrived.extend(self.reader.feed(data))
+            if not size:
+                raise LostError
+
+
+@attrs.define(eq=False)
+class Run:
+    """One run under way."""
+
+    count: int
+    seed: int
+    frames: list[Frame]
+    report: Report = attrs.field(factory=Report)
+    over: bool = False
+    latest: deque[tuple[int, list[bytes]]] = attrs.field(factory=lambda: deque(maxlen=3 * PEERS))
+    before: int = 0
+    _numbers: int = 0
+
+    async def main(self, log: Log) -> Report:
+        """Raises `BrokenPromiseError`."""
+        began = time.perf_counter()
+        try:
+            async with (
+                open_node("there", secret=SECRET) as node,
+                open_node("healthy", join=node.address, secret=SECRET) as healthy,
+            ):
+                await self._fuzz(node, healthy, log)
+        except Exception as error:
+            # The block drops causes, so the traceback goes into the text.
+            raise BrokenPromiseError(f"{self._where()}\n{''.join(traceback.format_exception(error))}") from error
+        if log.wrong:
+            raise BrokenPromiseError(f"{self._where()}\nthe log has:\n{log.wrong[0]}")
+        self.report.seconds = time.perf_counter() - began
+        return self.report
+
+    def _where(self) -> str:
+        lines = [f"  incarnation {number}: {b''.join(sent[-3:]).hex()[:600]}" for number, sent in self.latest]
+        return f"seed {self.seed}, after {self.report.frames} frames; the last of the latest incarnations:\n" + "\n".join(lines)
+
+    async def _fuzz(self, node: Node, healthy: Node, log: Log) -> None:
+        for name, cls in (("talker", Talker), ("asker", Asker), ("sum", Sum)):
+            await node.options(name=name).spawn(cls)
+        sums = await healthy.lookup("sum", Sum)
+        assert await sums.add(0) == 0
+        sound = requests(node) + aimed(self.frames, node)
+        known = set(sys.modules)
+        address = next(each for each in node.station.peers.introduction.peer.addresses if each.startswith("unix:"))
+        async with trio.open_nursery() as callers:
+            callers.start_soon(self._call, sums)
+            async with trio.open_nursery() as nursery:
+                for _ in range(PEERS):
+                    nursery.start_soon(self._peers, node, address, sound, log)
+                nursery.start_soon(self._clear, node, healthy)
+            self.over = True
+        assert not node.asked_to_leave.is_set()
+        assert not healthy.asked_to_leave.is_set()
+        imported = {name for name in set(sys.modules) - known if name.partition(".")[0] not in LOADED_BY_USE}
+        assert not imported, f"imported meanwhile: {sorted(imported)}"
+        await self._settle(node)
+        gc.collect()
+        self.report.growth = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self.before) * 1024
+
+    async def _peers(self, node: Node, address: str, sound: list[Frame], log: Log) -> None:
+        network, spoiler = SocketNetwork(), Spoiler(sound)
+        while (left := self.count - self.report.frames) > 0 and not log.wrong:
+            self._numbers += 1
+            draw = random.Random(f"{self.seed} {self._numbers}")
+            sent: list[bytes] = []
+            self.latest.append((self._numbers, sent))
+            spoiler.begin(self._numbers, draw)
+            await FuzzingPeer(node, network, address, self.report, self._numbers, draw, spoiler, sent).run(left)
+
+    async def _call(self, sums: Sum) -> None:
+        expected = 0
+        while not self.over:
+            with trio.fail_after(60):
+                amount = self.report.healthy % 7
+                expected += amount
+                assert await sums.add(amount) == expected
+                if amount == 3:
+                    assert [number async for number in sums.up_to(20)] == list(range(20))
+            self.report.healthy += 1
+            await trio.lowlevel.checkpoint()
+
+    async def _clear(self, *nodes: Node) -> None:
+        """Stop what spawns of fuzzing peers have started, until all is done."""
+        while self.report.frames < self.count:
+            await trio.sleep(0.25)
+            if not self.before and self.report.frames > min(self.count // 10, 20_000):
+                self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for node in nodes:
+                for name, cell in list(node.station.host.cells.items()):
+                    if not cell.system and name not in ("talker", "asker", "sum"):
+                        await node.station.host.stop(name, cell.address.epoch, ExitReason("stopped", "nobody needs it"))
+
+    async def _settle(self, node: Node) -> None:
+        """Nothing is kept of peers that have gone."""
+        loads: dict[str, int] = {}
+        with trio.move_on_after(SETTLE_SECONDS):
+            while True:
+                await trio.sleep(0.5)
+                gc.collect()
+                links = [key for key in node.station.peers.links if key[0] != "healthy"]
+                loads = {**node.station.loads(), **node._watching.loads()}
+                loads |= {"references held": node.station.references.held, "links": len(links)}
+                if not any(loads.values()):
+                    return
+        raise BrokenPromiseError(f"{SETTLE_SECONDS:g} s after the last of the peers the node keeps {loads}: {links[:5]}")
+
+
+@contextmanager
+def watched(report: Report) -> Iterator[Log]:
+    """Look at the log, and at how long each receive is looked at, for as long as the block lasts."""
+    logger = logging.getLogger("understudy")
+    handler, level, propagate = Log(report), logger.level, logger.propagate
+    handle = Link._handle
+
+    def timed(self: Link, frames: list[Frame], size: int) -> bool:
+        if self.peer.name != "fuzzer":
+            return handle(self, frames, size)
+        for frame in frames:
+            report.handled[KINDS.get(frame.kind, "other")] += 1
+        began = time.thread_time()
+        try:
+            return handle(self, frames, size)
+        finally:
+            report.slowest = max(report.slowest, time.thread_time() - began)
+
+    def unraisable(error: Any) -> None:
+        handler.wrong.append(f"unraisable: {error.exc_value!r} in {error.object!r}")
+
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        with patch.object(Link, "_handle", timed), patch.object(sys, "unraisablehook", unraisable):
+            yield handler
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def fuzz(count: int, seed: int, frames: list[Frame] | None = None) -> Report:
+    """Have a node read `count` spoiled frames of `seed`. Raises `BrokenPromiseError` if that breaks something. `frames`: the corpus."""
+    run = Run(count, seed, [frame for frame in frames or capture() if frame.kind in WHOLE_SESSIONS and b"leave" not in frame.control])
+    with watched(run.report) as log:
+        return trio.run(run.main, log)
+
+
+def main(count: int = 1_000_000, seed: int = 0) -> int:
+    """Print what came of `count` frames. Returns 0 if all of it is as promised."""
+    report = fuzz(count, seed)
+    sys.stdout.write(f"seed {seed}, proven peers: {report}\n")
+    return int(report.growth > GROWTH_BYTES)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))
