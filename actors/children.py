@@ -185,7 +185,8 @@ class ChildStatus:
     """One child as its supervisor sees it.
 
     `state`: "running", "starting", "restarting", "stopping" or "stopped". `node` and `epoch` are None while it has no actor. `age`: seconds
-    since it was started last, as far as the supervisor knows. `last_exit`: how its last actor ended, if one has.
+    since it was started last, as far as the supervisor knows. `last_exit`: how its last actor ended, or why its last start failed,
+    whichever was later; None if neither has happened.
     """
 
     id: str

@@ -25,11 +25,17 @@ def demo(as_json: bool, logs: bool, store: str | None) -> None:
 
     The result is held against one computed in a single process; if they differ, the exit status is 1.
     """
+    show = _Display(quiet=as_json, logs=logs)
+    logger = logging.getLogger("understudy")
+    level = logger.level
     if not logs:
         # Nodes die here on purpose: the time line tells of it better than their warnings do.
-        logging.getLogger("understudy").setLevel(logging.CRITICAL)
-    show = _Display(quiet=as_json, logs=logs)
-    outcome = trio.run(Story(show.happening, show.progress, store).play, show.line)
+        logger.setLevel(logging.CRITICAL)
+    try:
+        outcome = trio.run(Story(show.happening, show.progress, store).play, show.line)
+    finally:
+        # Tests, and programs that run the command in their own process, log on as before.
+        logger.setLevel(level)
     if as_json:
         click.echo(json.dumps(attrs.asdict(outcome), indent=2))
     else:

@@ -5,6 +5,7 @@ It knows nothing of links or stores: names are claimed and released through `Nam
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
 from collections import OrderedDict
@@ -143,8 +144,10 @@ class Host:
             return StaleEpochError(f"{name} on {self.node.name} has epoch {cell.address.epoch} now, not {epoch}; look it up again")
         definition = cell.methods.get(method)
         if definition is None:
+            near = difflib.get_close_matches(method, cell.methods, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
             offered = ", ".join(sorted(cell.methods)) or "none"
-            return MethodNotFoundError(f"{cell.address.class_path or name} has no @method {method!r}; it offers: {offered}")
+            return MethodNotFoundError(f"{cell.address.class_path or name} has no @method {method!r}; it offers: {offered}{hint}")
         if definition.stream is not stream:
             text = "is a stream, and was called for one value" if definition.stream else "returns one value, and was called as a stream"
             return NotExecutedError(f"{name}.{method} {text}; use a handle that knows the class as node {self.node.name} has it")

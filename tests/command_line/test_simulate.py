@@ -38,7 +38,11 @@ def test_json_has_the_trace_hash_the_faults_and_each_verdict() -> None:
 
 def test_a_check_that_fails_is_marked_and_sets_the_exit_status() -> None:
     with with_bug("no deduplication"):
-        code, printed = invoke("--seed", "0")
+        # The first seed that finds it was 15 when this was written; others may come before it, or after.
+        for seed in range(15, 100):
+            code, printed = invoke("--seed", str(seed))
+            if code:
+                break
     assert code == 1
     assert "WRONG  at most once" in printed
 
