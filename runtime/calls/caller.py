@@ -37,6 +37,7 @@ from runtime.faults import Faults
 from runtime.hosting.cell import Job
 from runtime.hosting.chains import Chain
 from runtime.hosting.host import Host
+from runtime.hosting.turns import Turns
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
@@ -78,10 +79,14 @@ class Caller:
         """Makes the calls whose results stay elsewhere."""
         self._local: LocalCalls | None = None
         self._running: Mapping[trio.lowlevel.Task, Job] = {}
+        self._starts: Mapping[trio.lowlevel.Task, object] = {}
+        self._turns: Turns | None = None
 
     def attach(self, host: Host, local: LocalCalls, kept: RemoteResults) -> None:
         """Say where actors of this node itself live."""
         self._running = host.workers.running
+        self._starts = host.turns.starts
+        self._turns = host.turns
         self._local = local
         self.kept = kept
 
@@ -152,7 +157,7 @@ class Caller:
             return await LongCall(self, bound, args, kwargs, expires, self.numbers()).run(None, None)
         task = trio.lowlevel.current_task()
         attempt = FIRST
-        if self._running:
+        if self._running or self._starts:
             self.refuse_self_call(task, bound)
             chain = self.chain(task)
             if chain is not None:
@@ -330,6 +335,8 @@ class Caller:
         job = self._running.get(task)
         if (
             job is not None
+            # What another actor's start calls from within that method is told with the whole chain.
+            and task not in self._starts
             and job.cell.address.name == bound.address.name
             and not (bound.definition.concurrent or job.definition.concurrent or job.definition.reentrant)
         ):
@@ -343,25 +350,12 @@ class Caller:
 
     @property
     def has_methods_running(self) -> bool:
-        """False if no method runs on this node, so that none can make a call."""
-        return bool(self._running)
+        """False if no method and no start runs on this node, so that none can make a call."""
+        return bool(self._running or self._starts)
 
     def chain(self, task: trio.lowlevel.Task) -> Chain | None:
-        """Who waits for a call that is made in `task`: the method that runs in it, or has opened the nursery that it is in, and those who
-        wait for that. None if nobody does; what is made in a task of an actor's own nursery is awaited by no method.
-        """
-        running = self._running
-        inside: trio.lowlevel.Task | None = task
-        while inside is not None:
-            job = running.get(inside)
-            if job is not None:
-                return job.chain_of_calls(self._mark)
-            nursery = inside.parent_nursery
-            inside = nursery.parent_task if nursery is not None else None
-        return None
-
-    def _mark(self) -> int:
-        return int.from_bytes(self.environment.token(6), "big") | 1
+        """Who waits for a call that is made in `task`; see `Turns.chain`."""
+        return self._turns.chain(task) if self._turns is not None else None
 
     def ended(self, peer: tuple[str, int]) -> None:
         """That incarnation is no more: nothing needs to be confirmed to it."""

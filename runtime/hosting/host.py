@@ -39,6 +39,7 @@ from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
+from runtime.hosting.chains import Chain
 from runtime.hosting.elsewhere import EndedElsewhereError, StartFailedElsewhereError, why_not_started, with_note
 from runtime.hosting.extensions import Extensions
 from runtime.hosting.home import Home
@@ -46,6 +47,7 @@ from runtime.hosting.hosted import Hosted, NameClaims
 from runtime.hosting.once import Once
 from runtime.hosting.stopping import STOP_SECONDS, bring_to_an_end
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads
+from runtime.hosting.turns import Turns, start_mark
 from runtime.hosting.workers import Workers
 from runtime.user_errors import is_cancellation, is_interrupt, module_name, summary_of, text_of, traceback_of
 
@@ -99,6 +101,7 @@ class Host:
         self.workers = Workers(
             nursery, environment, self.crash, self.pause_names, lambda job, method: self.once.run(job, method), self.threads
         )
+        self.turns = Turns(self.workers.running, environment)
         self.once = Once(claims, self.workers, environment)
         self.now = environment.now
         self.in_thread = environment.in_thread
@@ -161,8 +164,11 @@ class Host:
         if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
             return None
-        if job.chain is not None and not job.definition.concurrent and cell.waits_for(job):
-            return self._let_in(job)
+        if job.chain is not None:
+            if not cell.started and start_mark(cell.address) in job.chain:
+                return self._called_in_start(job.chain, cell, job.definition.name)
+            if not job.definition.concurrent and cell.waits_for(job):
+                return self._let_in(job)
         refusal = cell.offer(job, self._environment.now)
         if refusal is None and not cell.busy and cell.started and not cell.paused:
             cell.busy = True
@@ -182,6 +188,22 @@ class Host:
             f"call cycle: {job.chain.text(name, job.definition.name)}. {name}.{running} waits for this call, and the call for it. "
             f"Mark {running} with @method(reentrant=True) to let calls of its own chain in while it waits, or {job.definition.name} as "
             "concurrent, or send one of the calls one way"
+        )
+
+    def _called_in_start(self, chain: Chain, cell: Cell, method: str = "") -> CallCycleError:
+        """Who waits for whom, where the start of an actor waits for a call of this method of it; or for its own end, without a method."""
+        name = cell.address.name
+        if method:
+            what = f"{chain.text(name, method)}. {name} takes no call before its on_start has returned, and that waits for this call"
+        else:
+            what = f"{chain.text(name, 'on_start')}. The start of {name} waits for a call that waits for the start"
+        return CallCycleError(
+            f"call cycle: {what}. Let on_start leave it to a task, self.nursery.start_soon(...), which goes on once {name} has started; or "
+            "send one of the calls one way",
+            actor=name,
+            method=method or None,
+            node=self.node.name,
+            epoch=cell.address.epoch,
         )
 
     async def start(
@@ -220,8 +242,10 @@ class Host:
     async def wait_started(self, name: str, epoch: int) -> bool:
         """Wait while this epoch of an actor is being started here; True if it has started, False if it is not here.
 
-        Raises the ActorStartError that its start has ended with, an ActorNotNeededError for example.
+        Raises the ActorStartError that its start has ended with, an ActorNotNeededError for example; CallCycleError if the start waits for
+        this.
         """
+        chain = self.turns.chain(trio.lowlevel.current_task())
         while True:
             failure = self._start_failures.get((name, epoch))
             if failure is not None:
@@ -230,6 +254,8 @@ class Host:
             if cell is not None and cell.started and cell.address.epoch == epoch:
                 await trio.lowlevel.checkpoint()
                 return True
+            if cell is not None and chain is not None and not cell.started and start_mark(cell.address) in chain:
+                raise self._called_in_start(chain, cell)
             under_way = self._starts.get(name)
             if not under_way:
                 await trio.lowlevel.checkpoint()
@@ -239,6 +265,10 @@ class Host:
 
     def is_within_start(self) -> bool:
         """True in the constructor or `on_start` of an actor: who waits there for another actor's start may be waited for by that."""
+        within = self.turns.within_start(trio.lowlevel.current_task())
+        if within is not None:
+            # A worker that was started from within a start has that in its context for ever, and runs the methods of others.
+            return within
         cell = STARTING.get(None)
         return cell is not None and not cell.started and cell.ended is None
 
@@ -314,19 +344,30 @@ class Host:
         return name in self.claiming and name not in self.cells and len(self.claiming[name]) < DEFAULT_MAILBOX_LIMIT
 
     async def begin(
-        self, cls: type[Actor], args: tuple[object, ...], kwargs: Mapping[str, object], options: SpawnOptions, address: Address
+        self,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+        address: Address,
+        before: Chain | None = None,
     ) -> None:
-        """Start an actor that has its address already. Raises what its constructor or `on_start` raises."""
+        """Start an actor that has its address already. `before`: who waits for that, where it is known elsewhere. Raises what its
+        constructor or `on_start` raises.
+        """
         instance = self._make_instance(cls, options)
         cell = Cell(address, instance, options.mailbox_limit)
         if any(definition.in_thread and definition.concurrent for definition in cell.methods.values()):
             cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
-        instance._context = Hosted(self, cell)
+        instance._context = context = Hosted(self, cell)
         self.cells[address.name] = cell
         within = STARTING.set(cell)
         try:
-            await self._construct(cls, instance, args, kwargs)
-            await self.threads.hook(instance.on_start)
+            with self.turns.start(address, before) as turn:
+                context.start_turn = turn
+                await self._construct(cls, instance, args, kwargs)
+                await self.threads.hook(instance.on_start)
+                context.start_turn = None
         except BaseException:
             self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.errors import SpawnError
@@ -11,6 +12,7 @@ from runtime.hosting.cell import Cell
 from runtime.hosting.home import Home
 from runtime.hosting.once import SavedStates
 from runtime.hosting.threads import on_loop
+from runtime.hosting.turns import StartTurn
 
 if TYPE_CHECKING:
     from runtime.hosting.host import Host
@@ -35,11 +37,13 @@ class NameClaims(SavedStates, Protocol):
 class Hosted:
     """What a hosted actor sees of its host; see `actors.actor.ActorContext`. One for each actor, so it holds nothing of its own."""
 
-    __slots__ = ("_cell", "_host")
+    __slots__ = ("_cell", "_host", "start_turn")
 
     def __init__(self, host: Host, cell: Cell) -> None:
         self._host = host
         self._cell = cell
+        self.start_turn: StartTurn | None = None
+        """There while it starts."""
 
     @property
     def node(self) -> NodeInterface:
@@ -95,4 +99,7 @@ class Hosted:
     def supervise(self, supervisor: Any) -> Any:
         """See `ActorContext.supervise`."""
         self._cell.supervises_since = self._host.now()
-        return self._host.make_supervision(supervisor, self._cell.address)
+        work = self._host.make_supervision(supervisor, self._cell.address)
+        if self.start_turn is not None:
+            work.begin_in_start = partial(self._host.turns.take_part, self.start_turn)
+        return work

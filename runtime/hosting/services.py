@@ -13,11 +13,12 @@ from typing import Protocol
 import trio
 
 from actors.actor import Actor
-from actors.errors import ActorClassError, DecodeError
+from actors.errors import ActorClassError, CallCycleError, DecodeError
 from actors.messages import message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason, Shutdown
+from runtime.hosting.elsewhere import RefusedElsewhereError
 from runtime.hosting.host import Host
 from runtime.hosting.stopping import STOP_SECONDS
 from runtime.system_calls import LONG_POLL, LONG_POLL_SECONDS
@@ -83,7 +84,11 @@ class NodeService(Actor):
     async def wait_started(self, name: str, epoch: int) -> bool | None:
         """See `Host.wait_started`; None if it is still being started after `LONG_POLL_SECONDS`: ask again."""
         with trio.move_on_after(LONG_POLL_SECONDS):
-            return await self._host.wait_started(name, epoch)
+            try:
+                return await self._host.wait_started(name, epoch)
+            except CallCycleError as error:
+                # For who asked, that is the end of this very call.
+                raise RefusedElsewhereError(error) from None
         return None
 
     @method(concurrent=True)

@@ -22,7 +22,9 @@ RESIDENT = "@resident"
 @message
 @attrs.frozen(kw_only=True)
 class Order:
-    """What a process is to run. `address` is the actor's, on its node; `members` are those of the cluster at this moment."""
+    """What a process is to run. `address` is the actor's, on its node; `members` are those of the cluster at this moment. `chain`: who
+    waits for the start; see `runtime.hosting.chains`.
+    """
 
     class_path: str
     args: tuple[object, ...]
@@ -30,6 +32,7 @@ class Order:
     options: SpawnOptions
     address: Address
     members: tuple[Member, ...]
+    chain: str = ""
 
 
 @message

@@ -100,7 +100,8 @@ class Processes:
         async def prepare(order: Order) -> Quarters:
             return await self._prepare(cls, order)
 
-        stand_in.furnish(cls, options, prepare)
+        turns = self._station.host.turns
+        stand_in.furnish(cls, options, prepare, lambda: turns.chain(trio.lowlevel.current_task()))
         return stand_in
 
     async def _prepare(self, cls: type[Actor], order: Order) -> Lodging:

@@ -26,6 +26,7 @@ from actors.supervision import ExitReason
 from actors.watching import Ended
 from runtime.calls.station import Station
 from runtime.environment import Environment, SystemEnvironment
+from runtime.hosting.chains import Chain
 from runtime.hosting.elsewhere import why_not_started
 from runtime.hosting.host import Host
 from runtime.hosting.hosted import NameClaims
@@ -40,7 +41,7 @@ from runtime.links.transports import SocketNetwork
 from runtime.processes.collector import settle_collector
 from runtime.processes.death import name_process
 from runtime.references.references import MemoryOptions
-from runtime.user_errors import guarded, is_cancellation, is_interrupt, text_of
+from runtime.user_errors import guarded, is_cancellation, is_interrupt, module_name, text_of
 from runtime.wire.classes import import_class
 from runtime.wire.introduction import Introduction, Peer
 
@@ -156,18 +157,21 @@ async def _host(
     watching.next_door.see(order.members)
     nursery.start_soon(watching.next_door.follow, handle)
     failure: StartFailure | None = None
+    module = order.class_path.partition(":")[0]
     try:
         if order.options.memory_limit is not None:
             resource.setrlimit(resource.RLIMIT_AS, (order.options.memory_limit, order.options.memory_limit))
         cls = _actor_class(order.class_path)
-        await host.begin(cls, order.args, order.kwargs, order.options, address)
+        # The main script has another name in this process.
+        module = module_name(cls)
+        await host.begin(cls, order.args, order.kwargs, order.options, address, Chain(order.chain))
     except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
         if is_cancellation(error) or is_interrupt(error):
             raise
         if issubclass(type(error), Ignore):
             failure = StartFailure(text_of(error), "", needless=True)
         else:
-            failure = StartFailure(*why_not_started(error, order.class_path.partition(":")[0]))
+            failure = StartFailure(*why_not_started(error, module))
     else:
         host.cells[RESIDENT] = host.cells[address.name]
         host.add_system(CONTROL_SERVICE, control)

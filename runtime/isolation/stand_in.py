@@ -22,6 +22,7 @@ from actors.options import NO_CALL_OPTIONS, SpawnOptions
 from actors.supervision import ExitReason
 from actors.watching import Ended
 from runtime.calls.failures import PassedOnError
+from runtime.hosting.chains import Chain
 from runtime.hosting.elsewhere import EndedElsewhereError, RefusedElsewhereError, StartFailedElsewhereError
 from runtime.isolation.orders import Order, StartFailure
 
@@ -118,6 +119,7 @@ class StandIn(Actor):
     _cls: type[Actor]
     _options: SpawnOptions
     _prepare: Prepare
+    _waiting: Callable[[], Chain | None]
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         self._args = args
@@ -125,13 +127,15 @@ class StandIn(Actor):
         self._quarters: Quarters | None = None
         self._begun = trio.Event()
         self._failure: Exception | None = None
+        self._chain = ""
         self._stopping = False
         self._stopped = False
         self._telling: tuple[int, trio.Event] | None = None
         """The watch whose notice is on its way, and what is set when it has been dealt with."""
 
-    def furnish(self, cls: type[Actor], options: SpawnOptions, prepare: Prepare) -> None:
-        """Say what this stands for, before it is constructed."""
+    def furnish(self, cls: type[Actor], options: SpawnOptions, prepare: Prepare, waiting: Callable[[], Chain | None]) -> None:
+        """Say what this stands for, before it is constructed. `waiting()`: who waits for a call made in the running task."""
+        self._waiting = waiting
         self._cls = cls
         self._options = options
         self._prepare = prepare
@@ -143,6 +147,8 @@ class StandIn(Actor):
 
     async def on_start(self) -> None:
         """Have the process started and the actor in it. Raises `StartFailedElsewhereError`, `Ignore`, or why there is no process."""
+        chain = self._waiting()
+        self._chain = chain.told if chain is not None else ""
         self.nursery.start_soon(self._live, name=f"process of {self.name}")
         await self._begun.wait()
         if self._failure is not None:
@@ -248,4 +254,12 @@ class StandIn(Actor):
         address = self.address
         path = address.class_path or import_path(self._cls)
         # Who the members are is added at the last moment.
-        return Order(class_path=path, args=self._args, kwargs=self._kwargs, options=self._options, address=address, members=())
+        return Order(
+            class_path=path,
+            args=self._args,
+            kwargs=self._kwargs,
+            options=self._options,
+            address=address,
+            members=(),
+            chain=self._chain,
+        )

@@ -29,5 +29,6 @@ def told(name: str, node: str | None, reason: ExitReason, restart: RestartType, 
 def _in_one_line(reason: ExitReason) -> str:
     """The reason, and where in the user's code it was raised, if that is known."""
     text = " ".join(str(reason).split("\n\n")[0].split())
-    frames = list(_FRAME.finditer(reason.traceback))
+    # What a start has failed of tells its place itself.
+    frames = list(_FRAME.finditer(reason.traceback)) if reason.kind != "start failed" else []
     return f"{text}, at {frames[-1]['file']}:{frames[-1]['line']} in {frames[-1]['function']}" if frames else text

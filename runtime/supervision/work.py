@@ -88,6 +88,8 @@ class SupervisionWork:
         self._ended: set[str] = set()
         """Children whose actors have ended: if they stay so, nobody is to wait for them."""
         self._work = trio.CancelScope()
+        self.begin_in_start: Callable[[], None] = lambda: None
+        """Says that the supervisor's start waits for the running task: a child that calls its supervisor meanwhile would wait for ever."""
 
     # What supervisors are asked
 
@@ -288,6 +290,8 @@ class SupervisionWork:
         self._more.set()
 
     async def _carry_out(self) -> None:
+        if not self._is_ready:
+            self.begin_in_start()
         try:
             with self._work:
                 async with trio.open_nursery() as tasks:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from actors import Actor, RemoteError, method
-from actors.errors import CallCycleError, CallError, CallTimeoutError, SelfCallError
+from actors import Actor, ChildSpec, RemoteError, Supervisor, method
+from actors.errors import ActorNotFoundError, ActorStartError, CallCycleError, CallError, CallTimeoutError, SelfCallError
 from actors.retry import RetryPolicy
 from runtime import open_node
 from tests.node.conftest import SECRET, Pair
@@ -186,6 +186,182 @@ async def test_cycles_with_actors_in_processes_of_their_own(pair: Pair, where: s
         assert "call cycle: one.ask -> two.ask -> one.hear" in original(caught.value)
         assert await one.ask_openly([two, one]) == ["a call"]
         assert await two.ask([one]) == ["a call", "done", "a call"]
+
+
+class Eager(Actor):
+    """Calls others in `on_start`, which call it."""
+
+    def __init__(self, other: Any = None, method: str = "", how: str = "call") -> None:
+        self.other = other
+        self.asked = method
+        self.how = how
+        self.heard: list[str] = []
+
+    async def on_start(self) -> None:
+        if self.how == "itself":
+            await self.handle.hear("itself")
+        elif self.how == "in a nursery":
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.ask)
+        elif self.how == "in the background":
+            self.nursery.start_soon(self.ask)
+        elif self.other is not None:
+            await self.ask()
+
+    async def ask(self) -> None:
+        await getattr(self.other, self.asked)(self.name)
+
+    @method
+    async def hear(self, what: str) -> list[str]:
+        self.heard.append(what)
+        return self.heard
+
+    @method(concurrent=True)
+    async def hear_beside(self, what: str) -> list[str]:
+        return self.heard
+
+    @method
+    async def items(self) -> AsyncIterator[int]:
+        yield 1
+
+
+class Asked(Actor):
+    """Calls back whoever calls it, or starts another."""
+
+    @method
+    async def call_back(self, name: str) -> None:
+        await (await self.node.lookup(name, Eager)).hear("back")
+
+    @method
+    async def call_back_beside(self, name: str) -> None:
+        await (await self.node.lookup(name, Eager)).hear_beside("back")
+
+    @method
+    async def call_back_with_a_policy(self, name: str) -> None:
+        await (await self.node.lookup(name, Eager)).hear.options(retry=PATIENCE)("back")
+
+    @method
+    async def read_back(self, name: str) -> None:
+        async for _ in (await self.node.lookup(name, Eager)).items():
+            pass
+
+    @method
+    async def find_or_start(self, name: str) -> None:
+        await self.node.options(name=name).get_or_spawn(Eager)
+
+    @method
+    async def send_back(self, name: str) -> None:
+        await (await self.node.lookup(name, Eager)).hear.send("sent")
+
+    @method
+    async def start(self, isolation: Any) -> None:
+        await self.node.options(name="eager", isolation=isolation).spawn(Eager, self.handle, "hear")
+
+    @method
+    async def start_beside(self) -> list[str]:
+        """Others call an actor while it starts; they are not part of its start, though it is started within this method."""
+        other = await self.node.spawn(Asked)
+        heard: list[str] = []
+
+        async def call() -> None:
+            while not heard:
+                try:
+                    heard.extend(await (await self.node.lookup("slow", Slow)).hear("beside"))
+                except ActorNotFoundError:
+                    await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await self.node.options(name="slow").spawn(Slow, other)
+        return heard
+
+    @method
+    async def hear(self, name: str) -> None:
+        raise AssertionError("it is waiting")
+
+    @method
+    async def wait(self, name: str) -> None:
+        await trio.sleep(0.3)
+
+
+class Slow(Eager):
+    """Takes some time to start."""
+
+    def __init__(self, other: Any) -> None:
+        super().__init__(other, "wait")
+
+
+BACK = {
+    "call_back": "eager.hear",
+    "call_back_beside": "eager.hear_beside",
+    "call_back_with_a_policy": "eager.hear",
+    "read_back": "eager.items",
+    "find_or_start": "eager.on_start",
+}
+
+
+@pytest.mark.parametrize("asked", list(BACK))
+@pytest.mark.parametrize("how", ["call", "in a nursery"])
+async def test_a_call_back_to_an_actor_that_is_starting_is_refused_at_once(pair: Pair, where: str, asked: str, how: str) -> None:
+    for place in ("here", "there"):
+        other = await pair.here.options(name="other", on=where).spawn(Asked)
+        with trio.fail_after(5), pytest.raises(ActorStartError, match="did not start") as caught:
+            await pair.here.options(name="eager", on=place).spawn(Eager, other, asked, how)
+        shown = f"{caught.value}\n{caught.value.remote_traceback}"
+        assert f"call cycle: eager.on_start -> other.{asked} -> {BACK[asked]}. " in shown, shown
+        await pair.here.stop(other)
+
+
+async def test_a_call_to_itself_in_a_start_is_refused_at_once(pair: Pair, where: str, isolation: Any) -> None:
+    with trio.fail_after(20), pytest.raises(ActorStartError, match=r"call cycle: eager\.on_start -> eager\.hear\. "):
+        await pair.here.options(name="eager", on=where, isolation=isolation).spawn(Eager, None, "", "itself")
+
+
+async def test_a_call_back_to_an_isolated_actor_that_is_starting_is_refused_at_once(pair: Pair, where: str) -> None:
+    other = await pair.here.options(name="other", on=where).spawn(Asked)
+    for asked, back in BACK.items():
+        with trio.fail_after(20), pytest.raises(ActorStartError) as caught:
+            await pair.here.options(name="eager", isolation="process").spawn(Eager, other, asked)
+        assert f"call cycle: eager.on_start -> other.{asked} -> {back}. " in f"{caught.value}\n{caught.value.remote_traceback}"
+
+
+async def test_what_an_actor_starts_cannot_call_it_before_that_is_done(pair: Pair, where: str, isolation: Any) -> None:
+    other = await pair.here.options(name="other", on=where).spawn(Asked)
+    with trio.fail_after(20), pytest.raises(RemoteError) as caught:
+        await other.start(isolation)
+    assert "call cycle: other.start -> eager.on_start -> other.hear. " in str(caught.value)
+
+
+async def test_a_start_that_does_not_wait_makes_no_cycle(pair: Pair, where: str) -> None:
+    other = await pair.here.options(name="other", on=where).spawn(Asked)
+    with trio.fail_after(5):
+        eager = await pair.here.options(name="eager").spawn(Eager, other, "send_back")
+        assert await eager.hear("then") == ["sent", "then"]
+        await pair.here.stop(eager)
+        eager = await pair.here.options(name="eager").spawn(Eager, other, "call_back", "in the background")
+        while "back" not in await eager.hear_beside("look"):  # noqa: ASYNC110  asked until it has come
+            await trio.sleep(0.01)
+        # A call that no part of the start waits for waits for the start.
+        assert await other.start_beside() == ["beside"]
+
+
+async def test_a_child_that_calls_its_supervisor_while_both_start_is_refused_at_once(pair: Pair, where: str) -> None:
+    child = ChildSpec.of("child", Child).changed(on=where)
+    with trio.fail_after(5), pytest.raises(ActorStartError) as caught:
+        await pair.here.options(name="top").spawn(Supervisor, [child])
+    assert "call cycle: top.on_start -> top/child.on_start -> top.children. " in str(caught.value)
+    # Once the supervisor has started, its children may call it as they start.
+    with trio.fail_after(5):
+        top = await pair.here.options(name="top").spawn(Supervisor)
+        await top.start_child(child)
+        assert [one.id for one in await top.children()] == ["child"]
+
+
+class Child(Actor):
+    """Looks at its supervisor as it starts."""
+
+    async def on_start(self) -> None:
+        await (await self.node.lookup("top", Supervisor)).children()
 
 
 async def test_a_node_may_have_a_timeout_for_all_calls_that_have_none() -> None:

@@ -259,14 +259,9 @@ async def test_an_actor_whose_own_task_crashes_while_it_starts_did_not_start(pai
         assert [actor["name"] for actor in node.status()["actors"]] == ["fragile"]  # type: ignore[attr-defined]
 
 
-async def test_arguments_that_do_not_fit_the_constructor_are_reported_as_a_failed_start(pair: Pair, where: str) -> None:
-    with trio.fail_after(5), pytest.raises(ActorStartError, match="positional argument"):
-        await pair.here.options(on=where).spawn(Register, "one", "two")  # type: ignore[call-arg]
-
-
 async def test_a_constructor_argument_that_cannot_be_sent_is_refused_at_the_caller(pair: Pair, where: str) -> None:
     with trio.fail_after(5):
-        with pytest.raises(EncodeError, match="args"):
+        with pytest.raises(EncodeError, match="argument label is a"):
             await pair.here.options(name="register", on=where).spawn(Register, object())  # type: ignore[arg-type]
         await spawn(pair.here, "register", where)
 
