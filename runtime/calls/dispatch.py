@@ -116,7 +116,7 @@ class Dispatch:
         try:
             parts = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
-            refused = NotExecutedError(f"the arguments cannot be read here: {error}")
+            refused = NotExecutedError(f"node {self._host.node.name} cannot read the arguments: {error}")
             self._post(link, "", self._replies.of_error(self._codec.peek_number(frame.control), link, refused))
             return
         call = request(parts, self._codec)

@@ -294,20 +294,32 @@ class _Rebuilding:
             args = (str(args[0]) if args else "", members)
         elif original is not None and issubclass(original, BaseExceptionGroup):
             original = None
-        if original is None or _looks_false(original):
+        if original is None:
+            return self._plainly(plain, None, self._why_unknown(path) if "fields" in plain else "")
+        if _looks_false(original):
             return self._plainly(plain, None)
         if original not in BUILTIN:
             self._classes[path] = original
         return cast("RemoteError", build(_both(original), args, _fields(plain), _notes(plain)))
 
-    def _plainly(self, plain: Plain, failure: BaseException | None) -> RemoteError:
-        """As a `RemoteError` alone: its class is not known here, or `failure` is what came of building it."""
+    def _why_unknown(self, path: str) -> str:
+        """Why a class is not found that is registered where it was raised; "" if it is. No `except` of that class catches the error."""
+        try:
+            self._find_class(path)
+        except (DecodeError, EncodeError) as error:
+            return str(error)
+        return ""
+
+    def _plainly(self, plain: Plain, failure: BaseException | None, unknown: str = "") -> RemoteError:
+        """As a `RemoteError` alone: its class is not known here, for the reason `unknown`, or `failure` is what came of building it."""
         path = str(plain.get("type", ""))
         name = path.rpartition(":")[2] or "an unknown error"
         text = str(plain["text"]) if "text" in plain else ", ".join(map(str, _args(plain)))
         error = RemoteError(text if path == import_path(RemoteError) else f"{name}: {text}" if text else name)
         for note in _notes(plain):
             annotate(error, note)
+        if unknown:
+            annotate(error, f"It is no {name} here: {unknown}")
         if failure is not None:
             annotate(error, f"It is no {name} here: building one raised {class_name(type(failure))}: {text_of(failure)}")
         return error

@@ -15,6 +15,7 @@ from actors.errors import MethodNotFoundError
 from actors.handle import Handle
 from runtime.command_line.amounts import Number
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.imports import import_modules, import_option
 
 
 def _value(text: str) -> object:
@@ -41,11 +42,21 @@ def _plain(value: object) -> object:
 @click.argument("method")
 @click.argument("arguments", nargs=-1)
 @click.option("--timeout", type=Number(min=0, min_open=True), default=10.0, show_default=True, help="Seconds to wait.")
+@import_option
 @cluster_options
 def call(
-    actor: str, method: str, arguments: tuple[str, ...], timeout: float, address: str, cluster: str, secret_file: Path | None, as_json: bool
+    actor: str,
+    method: str,
+    arguments: tuple[str, ...],
+    timeout: float,
+    modules: tuple[str, ...],
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
 ) -> None:
     """Call METHOD of ACTOR and print what it returns. Arguments are JSON where they can be read as that, text otherwise."""
+    import_modules(modules)
     result = trio.run(_call, actor, method, [_value(text) for text in arguments], timeout, address, cluster, secret_file)
     click.echo(json.dumps(_plain(result)) if as_json else result)
 

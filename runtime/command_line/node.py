@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import trio
 
 from runtime.command_line.amounts import bytes_of
 from runtime.command_line.connect import DEFAULT_ADDRESS, DEFAULT_CLUSTER, local_cluster_at, secret_for, secret_option
+from runtime.command_line.imports import import_modules, import_option
 from runtime.hosting.threads import NODE_THREADS
 from runtime.local_cluster import leaving_on_signals
 from runtime.membership.advertising import is_elsewhere
@@ -107,6 +106,7 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     show_default=True,
     help="Seconds for which the node stays a member while its event loop is blocked.",
 )
+@import_option
 @secret_option
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
@@ -125,15 +125,16 @@ def node(
     trace_references: bool,
     thread_limit: int,
     blocked_limit: float,
+    modules: tuple[str, ...],
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
     """Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a second signal stops it at once.
 
-    Actor classes are imported from the current directory and wherever Python finds modules.
+    Actor classes are imported from the current directory and wherever Python finds modules, when an actor of theirs is started. A @message
+    class must have been imported before one arrives: by the module of the actor's class, or with --import.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    import_modules(modules)
     if data_dir is not None and (join is not None or store is not None):
         raise click.UsageError(
             "--data-dir is for the node that founds a cluster and keeps its store; leave it out beside --join or --store"

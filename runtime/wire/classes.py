@@ -29,14 +29,13 @@ def find_class(path: str) -> type:
     found: object = sys.modules.get(module_name)
     if not issubclass(type(found), ModuleType):
         raise DecodeError(
-            f"{path} is not known here: nothing here has imported {module_name}, and what peers send imports nothing. "
-            f"{_advice(module_name)}"
+            f"{_unknown(path)}: it has not imported {module_name}, and what peers send imports nothing. {_advice(module_name)}"
         )
     namespace = _NAMESPACE_OF_MODULE.__get__(found)
     for name in qualified.split("."):
         found = namespace.get(name)
         if not issubclass(type(found), type):
-            raise DecodeError(f"{path} is not known here: {module_name} has no class of that name; run the same code on all nodes")
+            raise DecodeError(f"{_unknown(path)}: its {module_name} has no class of that name; run the same code on all nodes")
         namespace = _NAMESPACE_OF_CLASS.__get__(found)
     return cast("type", found)
 
@@ -70,9 +69,15 @@ def _split(path: str) -> tuple[str, str]:
     return module_name, qualified
 
 
+def _unknown(path: str) -> str:
+    # Not "here": this is read where the call was made, and may have happened where the actor is.
+    return f"{path} is not known to the process that was to read it"
+
+
 def _advice(module_name: str) -> str:
     if module_name == "__main__":
         return "Classes of the main script have no place that others can import; move them into a module"
     return (
-        f"Import {module_name} in the program that opens this node, or where the actor's class is defined; run the same code on all nodes"
+        f"Import {module_name} in the program that opens its node (`understudy node --import {module_name}`), or in the module of the "
+        "actor's class; run the same code on all nodes"
     )

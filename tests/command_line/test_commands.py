@@ -145,6 +145,106 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     assert worker.wait(timeout=10) == 0
 
 
+MENU = """
+import attrs
+from actors import message
+@message
+@attrs.frozen
+class Dish:
+    name: str
+@message
+class BurntError(Exception):
+    pass
+"""
+
+KITCHEN = """
+from actors import Actor, method
+class Cook(Actor):
+    @method
+    async def take(self, dish: object) -> str:
+        return repr(dish)
+    @method
+    async def give(self) -> object:
+        import menu
+        return menu.Dish("soup")
+    @method
+    async def burn(self) -> None:
+        import menu
+        raise ExceptionGroup("both", [menu.BurntError("soup"), ValueError("value")])
+"""
+
+WAITER = """
+import sys, trio
+import menu
+from kitchen import Cook
+from runtime import open_node
+async def main():
+    async with open_node("waiter", join=sys.argv[1]) as node:
+        cook = await node.options(name="cook", on=sys.argv[2]).spawn(Cook)
+        print(await cook.take(menu.Dish("soup")))
+trio.run(main)
+"""
+
+GUEST = """
+import sys, trio
+from kitchen import Cook
+from runtime import open_node
+async def main():
+    async with open_node("guest", join=sys.argv[1]) as node:
+        cook = await node.lookup("cook", Cook)
+        for ask in (cook.give, cook.burn):
+            try:
+                await ask()
+            except Exception as error:
+                print(type(error).__name__, error, *(note for one in getattr(error, "exceptions", ()) for note in one.__notes__))
+trio.run(main)
+"""
+
+
+def test_modules_of_messages_are_imported_by_option_and_what_is_missing_is_told(shell: Shell) -> None:
+    for name, text in {"menu": MENU, "kitchen": KITCHEN, "waiter": WAITER, "guest": GUEST}.items():
+        (shell.place / f"{name}.py").write_text(text)
+
+    def script(*words: str) -> subprocess.CompletedProcess[str]:
+        done = [sys.executable, *words]
+        return subprocess.run(done, cwd=shell.place, env=shell.environment, text=True, capture_output=True, timeout=50, check=False)
+
+    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    address = founder["address"]
+    told = "menu:Dish is not known to the process that was to read it: it has not imported menu, and what peers send imports nothing. "
+    done = script("waiter.py", address, "first")
+    assert done.returncode == 1
+    assert f"NotExecutedError: node first cannot read the arguments: {told}Import menu in the program that opens its node" in done.stderr
+    assert "`understudy node --import menu`" in done.stderr
+
+    shell.start_node("--name", "second", "--join", address, "--import", "menu", "--import", "json.decoder")
+    assert shell.run("stop", "--actor", "cook", "--address", address).returncode == 0
+    done = script("waiter.py", address, "second")
+    assert (done.returncode, done.stdout) == (0, "Dish(name='soup')\n"), done.stderr
+
+    # Nobody has imported it where the answer arrives.
+    done = script("guest.py", address)
+    assert f"OutcomeUnknownError cook.give answered, but its answer cannot be read here: {told}" in done.stdout
+    assert "ExceptionGroup both" in done.stdout
+    assert "It is no BurntError here: menu:BurntError is not known to the process" in done.stdout
+    check_mistake(shell.run("call", "cook", "give", "--address", address), told, "--import menu")
+    called = shell.run("call", "cook", "give", "--address", address, "--import", "menu")
+    assert (called.returncode, called.stdout) == (0, "Dish(name='soup')\n"), called.stderr
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(shell: Shell) -> None:
+    (shell.place / "ends.py").write_text("raise SystemExit('the end')")
+    for module, words in {
+        "no_such_module": ("ModuleNotFoundError", "no_such_module"),
+        "ends": ("SystemExit: the end",),
+        "app.py": ("app.py", "ModuleNotFoundError"),
+        "./app": ("not the name of a module",),
+        "": ("not the name of a module",),
+    }.items():
+        for command in (("node", "--listen", "127.0.0.1:0"), ("call", "cook", "give")):
+            check_mistake(shell.run(*command, "--import", module), *words)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_makes_a_node_drain_and_leave(shell: Shell, signum: signal.Signals) -> None:
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")

@@ -781,7 +781,7 @@ class Haunted(Actor):
 async def test_a_result_whose_class_cannot_be_found_ends_its_call_and_no_more(pair: Pair, where: str) -> None:
     haunted = await pair.here.options(on=where).spawn(Haunted)
     with trio.fail_after(5):
-        with pytest.raises(OutcomeUnknownError, match="Vanished is not known here"):
+        with pytest.raises(OutcomeUnknownError, match="Vanished is not known to the process that was to read it"):
             await haunted.ghost()
         assert await haunted.alive()
 

@@ -239,7 +239,7 @@ def test_an_enum_reference_finds_enums_only(path: str) -> None:
 
 def test_a_class_that_is_not_known_says_what_to_do() -> None:
     assert CODEC.find_class(f"{HERE}:Point") is Point
-    with pytest.raises(DecodeError, match=r"nothing here has imported no_such_module.*in the program that opens this node"):
+    with pytest.raises(DecodeError, match=r"it has not imported no_such_module.*in the program that opens its node"):
         CODEC.find_class("no_such_module:X")
     with pytest.raises(DecodeError, match="__main__ has no class of that name; run the same code"):
         CODEC.find_class("__main__:NoSuchClass")
