@@ -181,7 +181,7 @@ class LongCall:
                 )
             call = self._call
             assert call is not None
-            if limit == math.inf:
+            if limit == math.inf or self._cannot_be_lost():
                 await _finished(call)
                 return self._attempted, call.error
             with trio.move_on_at(self._schedule.attempt_deadline):
@@ -208,6 +208,13 @@ class LongCall:
             node=route.address.node,
             epoch=route.address.epoch,
         )
+
+    def _cannot_be_lost(self) -> bool:
+        """True of what the runtime asks of its own node: nothing on the way can lose it or its answer.
+
+        There is nothing to repeat, and looking for the answer again and again would cost more the more such calls wait for the node.
+        """
+        return self._attempted is not None and self._attempted.link is None and self._bound.address.name.startswith("@")
 
     def _taken_back(self, route: Route) -> bool:
         """True if the request waited for a connection in vain, and is not sent any more. A large one that has begun goes on."""

@@ -36,6 +36,7 @@ from actors.supervisor import Supervisor
 from runtime.environment import Environment
 from runtime.hosting.elsewhere import with_note
 from runtime.supervision.ends import told
+from runtime.supervision.margins import Margins
 from runtime.supervision.operations import Child, Operations, seconds_of
 from runtime.supervision.starts import NOT_ITS_FAULT, start_somewhere
 from runtime.supervision.table import ChildTable
@@ -43,9 +44,6 @@ from runtime.supervision.table import ChildTable
 DEATHS_KEPT = 50
 MOST_DEPTH = 20
 """Levels of a tree: a supervisor that starts itself, by whatever detour, comes to an end here."""
-
-STOP_MARGIN = 1.0
-"""Seconds for the answer, beyond those that a child is given to stop."""
 
 MOST_TOLD = 1_000
 """Children of whose ends those who wait for them are told."""
@@ -85,6 +83,7 @@ class SupervisionWork:
         self._requests = 0
         self._spawned = 0
         self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
+        self._margins = Margins()
         self._ended: set[str] = set()
         """Children whose actors have ended: if they stay so, nobody is to wait for them."""
         self._work = trio.CancelScope()
@@ -498,7 +497,7 @@ class SupervisionWork:
     async def _stop_at(self, child: Child, address: Address, reason: ExitReason) -> None:
         """Stop the actor of a child, within the time that it is given. Another end that it came to meanwhile is reported."""
         shutdown = child.spec.shutdown
-        with trio.move_on_after(seconds_of(shutdown) + STOP_MARGIN) as scope:
+        with self._margins.given(seconds_of(shutdown)) as scope:
             try:
                 ended = await self._operations.stop_address(address, reason, shutdown)
             except (CallError, UnderstudyError) as error:

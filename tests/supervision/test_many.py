@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import trio
 
-from actors import Actor, ChildSpec, DynamicSupervisor, ExitReason, SpawnOptions, method
+from actors import Actor, ChildSpec, DynamicSupervisor, ExitReason, SpawnOptions, Supervisor, method
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.errors import UnderstudyError
 from actors.restarts import RestartMachine
 from actors.supervision import Answer, Forgotten, Start, Stop
 from runtime import open_node
+from runtime.calls.repeating import LongCall
 from runtime.membership.promises import CHILDREN
 from runtime.supervision.table import ChildTable
 
@@ -41,6 +42,19 @@ class Fed(Actor):
     @method
     async def crash(self) -> None:
         raise SystemExit("as asked")
+
+
+class Slow(Actor):
+    """Takes its time to start and to stop."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def on_start(self) -> None:
+        await trio.sleep(self.seconds)
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        await trio.sleep(self.seconds)
 
 
 @pytest.mark.parametrize(("restart", "kept"), [("temporary", False), ("transient", True)])
@@ -131,29 +145,61 @@ def test_what_is_decided_and_looked_up_for_one_child_costs_the_same_among_10_000
     assert many < 20 * few * 1.05
 
 
-def test_children_cost_the_same_to_start_and_stop_however_many_there_are() -> None:
-    """On one node, which carries all the work: its store, its names, its supervisor, and its host."""
+def started_and_stopped(count: int, at_once: int) -> float:
+    """Seconds of the processor that it takes on one node, which carries all the work: its store, names, supervisor and host."""
 
-    def story(count: int) -> float:
-        async def main() -> float:
-            async with open_node("alone", secret=SECRET) as node:
-                pool = await node.options(name="pool").spawn(DynamicSupervisor, ChildSpec.of("fed", Fed).changed(restart="temporary"))
-                began = time.process_time()
-                for _ in range(count // 25):
-                    await together([pool.spawn] * 25)
-                assert (await pool.count()).active == count
-                names = [child.name for child in await pool.children()]
-                for start in range(0, count, 25):
-                    await together([partial(pool.stop_child, name) for name in names[start : start + 25]])
-                assert (await pool.count()).active == 0
-                return time.process_time() - began
+    async def main() -> float:
+        async with open_node("alone", secret=SECRET) as node:
+            template = ChildSpec.of("fed", Fed).changed(restart="temporary")
+            pool = await node.options(name="pool", mailbox_limit=2 * count).spawn(DynamicSupervisor, template)
+            began = time.process_time()
+            for _ in range(count // at_once):
+                await together([pool.spawn] * at_once)
+            assert (await pool.count()).active == count
+            names = [child.name for child in await pool.children()]
+            for start in range(0, count, at_once):
+                await together([partial(pool.stop_child, name) for name in names[start : start + at_once]])
+            assert (await pool.count()).active == 0
+            took = time.process_time() - began
+            # None was taken for one that does not stop: those would be reported as killed.
+            assert await pool.deaths() == []
+            return took
 
-        return trio.run(main)
+    return trio.run(main)
 
-    story(50)
-    few, many = story(250), story(1_000)
+
+@pytest.mark.parametrize("at_once", [25, 0], ids=["some at a time", "all at once"])
+def test_children_cost_the_same_to_start_and_stop_however_many_there_are(at_once: int) -> None:
+    started_and_stopped(50, 25)
+    few, many = (started_and_stopped(count, at_once or count) for count in (250, 1_000))
     # Not by the clock on the wall, and far from what twice as much for each would be for 10,000: linear is 4, quadratic 16.
     assert many < 8 * few
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_10_000_children_that_start_and_stop_at_once_cost_as_much_each_as_a_thousand() -> None:
+    few, many = (started_and_stopped(count, count) for count in (1_000, 10_000))
+    # Linear is 10; half as much more is what memory costs that no longer fits caches. Quadratic is 100.
+    assert many < 25 * few
+
+
+async def test_what_the_runtime_asks_of_its_own_node_is_asked_once_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[str] = []
+    before_the_next = LongCall._before_the_next
+
+    async def noted(self: LongCall, *failed: Any) -> None:
+        again.append(self._bound.definition.name)
+        await before_the_next(self, *failed)
+
+    monkeypatch.setattr(LongCall, "_before_the_next", noted)
+    async with open_node("alone", secret=SECRET) as node:
+        # Four times as long as the first attempt of such a call at another node would be waited for.
+        child = ChildSpec.of("slow", Slow, 1.0)
+        tree = await node.options(name="tree").spawn(Supervisor, [child])
+        await tree.stop_child("slow")
+    assert again == []
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:
