@@ -127,7 +127,18 @@ ROOMS = (
     "watching",
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("environment", "exception_groups", "faults", "limited_log", "lifetime", "liveness", "system_calls", "user_errors", "version"),
+    (
+        "checking",
+        "environment",
+        "exception_groups",
+        "faults",
+        "limited_log",
+        "lifetime",
+        "liveness",
+        "system_calls",
+        "user_errors",
+        "version",
+    ),
     ("wire",),
     ("links",),
     ROOMS,

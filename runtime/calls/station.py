@@ -34,6 +34,7 @@ from runtime.calls.recorded import RecordedCalls
 from runtime.calls.remote import RemoteResults
 from runtime.calls.replies import Replies
 from runtime.calls.routes import Directory, Routes
+from runtime.calls.system_handles import SystemHandle
 from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.applied import Client
@@ -135,7 +136,7 @@ class Station:
 
     def system_handle(self, service: type[Actor], name: str, node: str, incarnation: int, options: CallOptions = SYSTEM_CALLS) -> Any:
         """A handle of one of the runtime's own services on another node, or on this one."""
-        return Handle(self.caller, Address(name, node, incarnation), service.__methods__, options)
+        return SystemHandle(self.caller, Address(name, node, incarnation), service.__methods__, options)
 
     def close(self) -> None:
         """Everything that is asked from now on, or waits for something of this node, ends with `NotAMemberError`."""
@@ -173,7 +174,7 @@ class Station:
         return self.system_handle(ReferenceService, REFERENCE_SERVICE, node, incarnation)
 
     def _reference_service_once(self, node: str, incarnation: int) -> Any:
-        return Handle(self.caller, Address(REFERENCE_SERVICE, node, incarnation), ReferenceService.__methods__)
+        return SystemHandle(self.caller, Address(REFERENCE_SERVICE, node, incarnation), ReferenceService.__methods__)
 
     def _read_handle(self, address: object) -> Any:
         if not isinstance(address, Address):

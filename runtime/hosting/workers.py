@@ -20,9 +20,9 @@ import trio
 
 from actors.arguments import Needs
 from actors.errors import ArgumentLostError, BadArgumentsError, CallError, CallTimeoutError, DeadlineExceededError
+from runtime.checking import check_arguments
 from runtime.environment import Environment
 from runtime.hosting.cell import Cell, Job
-from runtime.hosting.checking import check_arguments
 from runtime.hosting.elsewhere import RefusedElsewhereError
 from runtime.hosting.threads import Threads
 from runtime.hosting.values import with_values

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from actors.errors import ActorNotFoundError, CallError
+from actors.errors import ActorNotFoundError, CallError, OutcomeUnknownError
 from runtime.environment import Environment
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.letters import Letter
@@ -162,6 +162,8 @@ class Correspondence:
             [[*identity, version] for identity, version in claims.items()],
             [[*identity, version] for identity, version in releases.items()],
         )
+        _check_number(answers[0], claims, peer)
+        _check_number(answers[1], releases, peer)
         # Only now: what was not answered is said again.
         letter.said(words)
         for (identity, version), answer in zip(claims.items(), answers[0], strict=True):
@@ -183,6 +185,7 @@ class Correspondence:
         if not given_up:
             return
         answers = await self._service(*peer).conclude([[list(identity), failure] for identity, failure in given_up.items()])
+        _check_number(answers, given_up, peer)
         for (identity, failure), answer in zip(given_up.items(), answers, strict=True):
             letter.conclusions.pop(identity, None)
             self.table.concluded(identity, failure, _identity(answer) if isinstance(answer, list) else answer)
@@ -193,6 +196,7 @@ class Correspondence:
         if not asks:
             return
         answers = await self._service(*peer).where([list(identity) for identity in asks])
+        _check_number(answers, asks, peer)
         for identity, number in asks.items():
             if letter.asks.get(identity, (-1, 0.0))[0] == number:
                 del letter.asks[identity]
@@ -225,6 +229,12 @@ class Correspondence:
     def _hurry(self) -> None:
         if self._awake is not None:
             self._awake.set()
+
+
+def _check_number(answers: Sized, asked: Sized, peer: Identity) -> None:
+    """Raises CallError where a peer has not answered each of what it was asked, once."""
+    if len(answers) != len(asked):
+        raise OutcomeUnknownError(f"node {peer[0]} gave {len(answers)} answers to {len(asked)} words about references", node=peer[0])
 
 
 def _identity(answer: Any) -> Identity | None:

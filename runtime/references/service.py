@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import trio
 
 from actors.actor import Actor
 from actors.errors import CallError, ProtocolError
 from actors.method import method
+from runtime.checking import Row
 from runtime.environment import Process
 from runtime.references.claims import Identity, ReferenceId
 from runtime.references.owned import OwnValues, Reader
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
     from runtime.references.table import ReferenceTable
 
 REFERENCE_SERVICE = "@references"
+
+Owner = Annotated[list[Any], Row.of(str, int)]
+"""A node and its incarnation, as they travel."""
+
+Word = Annotated[list[Any], Row.of(str, int, int)]
+"""A reference."""
+
+Claim = Annotated[list[Any], Row.of(str, int, int, int)]
+"""A claim or a release: a reference and a version."""
+
+Register = Annotated[list[Any], Row.of(str, int, int)]
+"""A holder and the version of what it said last."""
+
+Told = Annotated[list[Any], Row.of(list[Owner | None], list[Owner | None])]
+"""Answers to claims, and to releases."""
 
 ANNOUNCE_SECONDS = 2.0
 """How long all holders of a value together have to hear of its new owner."""
@@ -48,7 +64,7 @@ class ReferenceService(Actor):
         self._service = service
 
     @method(concurrent=True, idempotent=True)
-    async def update(self, holder: str, incarnation: int, claims: list[Any], releases: list[Any]) -> list[Any]:
+    async def update(self, holder: str, incarnation: int, claims: list[Claim], releases: list[Claim]) -> Told:
         """Claims and releases of a holder; for each, who owns the value, None if that is not known here."""
         who = (holder, incarnation)
         return [
@@ -62,31 +78,31 @@ class ReferenceService(Actor):
         return self._table.unsettled((sponsor, incarnation), numbers)
 
     @method(concurrent=True, idempotent=True)
-    async def where(self, identities: list[Any]) -> list[Any]:
+    async def where(self, identities: list[Word]) -> list[Owner | Failure | None]:
         """For each value that this node has handed on: who owns it, the error of the call that made it, or None if it is not held here."""
         answers = [self._table.where(_reference(identity)) for identity in identities]
         return [answer if isinstance(answer, Failure) else _plain(answer) for answer in answers]
 
     @method(concurrent=True, idempotent=True)
-    async def conclude(self, given_up: list[Any]) -> list[Any]:
+    async def conclude(self, given_up: list[Annotated[list[Any], Row.of(Word, Failure)]]) -> list[Owner | Failure | bool | None]:
         """Pairs of values and the failures of the calls that were to make them; see `ReferenceTable.conclude`."""
         answers = [self._table.conclude(_reference(identity), _failure(failure)) for identity, failure in given_up]
         return [list(answer) if isinstance(answer, tuple) else answer for answer in answers]
 
     @method(concurrent=True, idempotent=True)
-    async def fetch(self, identity: list[Any], reader: list[Any] | None = None) -> object:
+    async def fetch(self, identity: Word, reader: list[Any] | None = None) -> object:
         """A value of this node, once it is there; see `OwnValues.served`. `reader`: node, incarnation, host, process, its start."""
         return await self._values.served(_reference(identity), _reader(reader) if reader is not None else None)
 
     @method(concurrent=True, idempotent=True)
-    async def outcomes(self, identities: list[Any], wait: bool) -> list[int]:
+    async def outcomes(self, identities: list[Word], wait: bool) -> list[int]:
         """The places of those in `identities` that have outcomes. With `wait`, once there is one, or after a long while."""
         return await self._values.outcomes([_reference(identity) for identity in identities], wait=wait)
 
     @method(concurrent=True, idempotent=True)
     async def adopt(
-        self, identity: list[Any], outcome: object, registers: list[Any], maker: str, site: str, givers: list[Any] | None = None
-    ) -> list[Any]:
+        self, identity: Word, outcome: object, registers: list[Register], maker: str, site: str, givers: list[Owner] | None = None
+    ) -> Owner:
         """Own a value whose owner leaves, and tell its holders; see `OwnValues.adopt`. Returns the owner: another node, if this one has
         given the value on already. `givers`: the owner that asks, and before it those that may not know yet who has got the value.
         """
@@ -98,21 +114,21 @@ class ReferenceService(Actor):
                 await self._announce(reference, registers, earlier)
                 return list(self._table.identity)
         # Who is new among its holders has to be known there.
-        answer: list[Any] = await self._service(*owner).adopt(identity, outcome, registers, maker, site, givers)
+        answer: Owner = await self._service(*owner).adopt(identity, outcome, registers, maker, site, givers)
         return answer
 
     @method(concurrent=True, idempotent=True)
-    async def moved(self, identity: list[Any], owner: str, incarnation: int) -> bool:
+    async def moved(self, identity: Word, owner: str, incarnation: int) -> bool:
         """A value has another owner now; whether it is held here."""
         return self._table.moved(_reference(identity), (owner, incarnation))
 
     @method(concurrent=True)
-    async def call_value(self, identity: list[Any], name: str, args: list[object], kwargs: dict[str, object]) -> object:
+    async def call_value(self, identity: Word, name: str, args: list[object], kwargs: dict[str, object]) -> object:
         """Run a method of a value; see `OwnValues.call`."""
         return await self._values.call(_reference(identity), name, tuple(args), kwargs)
 
     @method(concurrent=True)
-    async def call_and_keep(self, identity: list[Any], name: str, args: list[object], kwargs: dict[str, object]) -> object:
+    async def call_and_keep(self, identity: Word, name: str, args: list[object], kwargs: dict[str, object]) -> object:
         """Likewise, called for a reference to the result; see `OwnValues.call_and_keep`."""
         return await self._values.call_and_keep(_reference(identity), name, tuple(args), kwargs)
 

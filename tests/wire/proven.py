@@ -1,4 +1,5 @@
-"""Mutated frames from peers that have proven themselves: `python -m tests.wire.proven [FRAMES] [SEED]`, a million by default.
+"""Mutated frames from peers that have proven themselves: `python -m tests.wire.proven [FRAMES [SEED [PROCESSES]]]`, a million by
+default.
 
 A real node listens on a socket. Fuzzing peers dial it, shake hands with the cluster's secret, agree upon a session, and send what a peer of
 ours could send, spoiled: as bytes, as values, cut short, out of order; calls of its actors and of all its services, answers to calls that
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import resource
 import socket
@@ -25,7 +27,9 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import aclosing, contextmanager
+from multiprocessing import get_context
 from typing import Any
 from unittest.mock import patch
 
@@ -48,6 +52,7 @@ from runtime.store.interface import Compare, Get, Put
 from runtime.wire.frames import Frame, FrameReader, Kind
 from runtime.wire.handshake import Dialer
 from runtime.wire.introduction import Introduction, Peer
+from runtime.wire.values import MESSAGE
 from tests.wire.corpus import SECRET, Colour, OutOfPaintError, Point, Talker, capture
 from tests.wire.fuzz import WHOLE_SESSIONS, BrokenPromiseError, Mutator, flat
 from tests.wire.shaper import TRAPS, Shaper, parse
@@ -61,6 +66,9 @@ BATCH = 4
 BYTES = 0.2
 """How many batches end with a run that is spoiled as bytes."""
 
+ASKING = 0.2
+"""How many runs have a sound call that has the node call its caller."""
+
 BATCHES = 40
 """Batches on one connection, if it is not lost before."""
 
@@ -69,6 +77,12 @@ GROWTH_BYTES = 96 * 1024 * 1024
 
 SETTLE_SECONDS = 60.0
 """How long what is kept of peers that have gone may be: their calls go on for ten seconds, and their sessions for five."""
+
+SLOW_SECONDS = 2.0
+"""What one receive, of many frames perhaps, may take of the thread's time on a processor."""
+
+LEAST_FRAMES = 20_000
+"""Worth a process of its own."""
 
 LOADED_BY_USE = ("numpy", "zoneinfo", "tzdata", "importlib", "encodings", "_strptime", "json")
 """Packages that the interpreter, and numpy, load by themselves."""
@@ -81,6 +95,32 @@ ANY_INCARNATION = 0x7A7A7A7A
 
 PASSING = frozenset({Kind.ACK, Kind.PONG, Kind.BEGIN, Kind.PART, Kind.ABANDON})
 """Frames that cost the link unless they are the right ones at the moment: most runs do without."""
+
+
+ANSWERS: tuple[object, ...] = (
+    1,
+    None,
+    True,
+    "x",
+    [1, {"key": "x"}],
+    [],
+    [1],
+    [[], []],
+    [[["fuzzer", 1]], []],
+    [[], [["fuzzer", 1]]],
+    [[["fuzzer", "1"]], [None]],
+    [["fuzzer", 1]],
+    [None],
+    ["fuzzer", 1],
+    CBORTag(MESSAGE, ["actors.supervision:ExitReason", {"kind": "normal", "text": "x"}]),
+    CBORTag(MESSAGE, ["actors.supervision:ExitReason", {"kind": "normal", "text": 5, "traceback": []}]),
+    [
+        CBORTag(
+            MESSAGE, ["runtime.references.values:Failure", {"code": "raised", "plain": {}, "actor": 1, "method": 2, "node": 3, "epoch": 4}]
+        )
+    ],
+)
+"""What services answer, and nearly what they do."""
 
 
 class Asker(Actor):
@@ -319,6 +359,7 @@ class Spoiler(Mutator):
         super().__init__(random.Random(0), frames)
         self.shaper = Shaper(self.draw)
         self._lasting = [frame for frame in frames if frame.kind not in PASSING]
+        self._asking = [frame for frame in frames if b"asker" in frame.control]
         self._incarnation = b""
         self._number = 0
 
@@ -332,6 +373,8 @@ class Spoiler(Mutator):
         """Some frames as they are, or nearly, and one of which some values are others. Many of these do not cost the link."""
         draw = self.draw
         frames = [self._fresh(draw.choice(self._lasting)) for _ in range(draw.choice((1, 1, 2, 3)))]
+        if draw.random() < ASKING:
+            frames.insert(0, self._fresh(draw.choice(self._asking)))
         spoiled = frames[-1]
         frames[-1] = spoiled._replace(
             control=self.shaper.control(spoiled.control), flags=spoiled.flags if draw.random() < 0.8 else draw.randrange(32)
@@ -357,7 +400,9 @@ class Spoiler(Mutator):
     def answer(self, number: int, flags: int) -> bytes:
         """What comes back for a call of the node's: right or wrong, spoiled or not."""
         draw = self.draw
-        value = self.shaper.value() if draw.random() < 0.5 else draw.choice((1, [1, {"key": "x"}], None))
+        value = self.shaper.value() if draw.random() < 0.4 else draw.choice(ANSWERS)
+        if draw.random() < 0.2:
+            value = self.shaper.other(value)
         described = {
             "type": draw.choice(("builtins:ValueError", "tests.wire.corpus:OutOfPaintError", *TRAPS)),
             "args": [value],
@@ -709,11 +754,25 @@ def fuzz(count: int, seed: int, frames: list[Frame] | None = None) -> Report:
         return trio.run(run.main, log)
 
 
-def main(count: int = 1_000_000, seed: int = 0) -> int:
-    """Print what came of `count` frames. Returns 0 if all of it is as promised."""
-    report = fuzz(count, seed)
-    sys.stdout.write(f"seed {seed}, proven peers: {report}\n")
-    return int(report.growth > GROWTH_BYTES)
+def _part(count: int, seed: int) -> Report | str:
+    try:
+        return fuzz(count, seed)
+    except BrokenPromiseError as error:
+        return f"{error}"
+
+
+def main(count: int = 1_000_000, seed: int = 0, processes: int = 0) -> int:
+    """Print what came of `count` frames, which `processes` nodes share, by default one for each core. Each has a seed of its own: the next
+    ones after `seed`. Returns 0 if all of it is as promised.
+    """
+    parts = processes or max(1, min(os.cpu_count() or 1, count // LEAST_FRAMES))
+    wrong = False
+    with ProcessPoolExecutor(parts, mp_context=get_context("spawn")) as pool:
+        for number, report in enumerate(pool.map(_part, [count // parts] * parts, range(seed, seed + parts))):
+            again = f"proven peers, {count // parts} {seed + number} 1"
+            sys.stdout.write(f"{again}: {report}\n")
+            wrong = wrong or isinstance(report, str) or report.growth > GROWTH_BYTES or report.slowest > SLOW_SECONDS
+    return int(wrong)
 
 
 if __name__ == "__main__":

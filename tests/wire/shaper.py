@@ -156,6 +156,13 @@ class Shaper:
         """Any."""
         return self.draw.choice(PLAIN if self.draw.random() < 0.85 else TAGGED)
 
+    def other(self, tree: object) -> object:
+        """A copy of a tree with one change, or the tree itself where it cannot be copied."""
+        try:
+            return self._changed(parse(cbor2.dumps(tree)))
+        except (ValueError, TypeError, OverflowError, cbor2.CBORError):
+            return tree
+
     def _changed(self, tree: Any) -> Any:
         """The tree with one change, somewhere in it."""
         draw = self.draw

@@ -10,7 +10,7 @@ import pytest
 
 from tests.wire.corpus import capture
 from tests.wire.fuzz import BrokenPromiseError
-from tests.wire.proven import GROWTH_BYTES, fuzz
+from tests.wire.proven import GROWTH_BYTES, SLOW_SECONDS, fuzz
 from tests.wire.shaper import Shaper, parse
 
 
@@ -23,7 +23,7 @@ def test_a_frame_of_a_proven_peer_costs_it_the_link_and_nobody_anything(frames: 
     assert report.healthy > 0
     assert report.calls_made > 0
     assert report.growth < GROWTH_BYTES, report
-    assert report.slowest < 2.0, report
+    assert report.slowest < SLOW_SECONDS, report
 
 
 def forgets_nobody(self: object, peer: object) -> None:

@@ -1,7 +1,7 @@
-"""The arguments of the runtime's own services, checked against their annotations before a method runs.
+"""The arguments and answers of the runtime's own services, checked against their annotations where they have come from a peer.
 
-What a service is told goes on to what serves the whole node: tables, tasks, other nodes. A name that is a number raises there, where nobody
-expects it, and perhaps much later. Methods of users need none of this: what they raise ends a call.
+What a service is told, and what it answers, goes on to what serves the whole node: tables, tasks, other nodes. A name that is a number
+raises there, where nobody expects it, and perhaps much later. Methods of users need none of this: what they raise ends a call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Union, cast
+from typing import Annotated, Any, Literal, Union, cast
 
 import attrs
 
@@ -37,10 +37,32 @@ def check_arguments(function: Callable[..., Any], args: tuple[object, ...], kwar
             raise TypeError(f"{function.__name__}() was given a {name} of another type, or with another in it: {type(value).__name__}")
 
 
+def fits_answer(function: Callable[..., Any], answer: object) -> bool:
+    """Whether a method may have returned this."""
+    return _answer_check(function)(answer)
+
+
+@attrs.frozen
+class Row:
+    """Says, in an `Annotated` list, what stands at which place of it: a tuple that travels as a list."""
+
+    parts: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, *parts: Any) -> Row:
+        """One of these."""
+        return cls(parts)
+
+
+@functools.cache
+def _answer_check(function: Callable[..., Any]) -> Check:
+    return check_of(typing.get_type_hints(function, include_extras=True)["return"])
+
+
 @functools.cache
 def _checks(function: Callable[..., Any]) -> dict[str, Check]:
     """By the names of the parameters, in their order, but for the first, which is the service."""
-    hints = typing.get_type_hints(function)
+    hints = typing.get_type_hints(function, include_extras=True)
     return {name: check_of(hints[name]) for name in list(inspect.signature(function).parameters)[1:]}
 
 
@@ -50,6 +72,9 @@ def check_of(annotation: Any) -> Check:
     if annotation is Any or annotation is object:
         return _anything
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        rows = [one for one in parts[1:] if isinstance(one, Row)]
+        return _row([check_of(part) for part in rows[0].parts]) if rows else check_of(parts[0])
     if origin is Union or origin is types.UnionType:
         return _any_of([check_of(part) for part in parts])
     if origin is Literal:
@@ -106,7 +131,7 @@ def _message(cls: type) -> Check:
             return False
         if not fields:
             # Not before it is needed: a class may have itself in a field.
-            hints = typing.get_type_hints(cls)
+            hints = typing.get_type_hints(cls, include_extras=True)
             fields.update((field.name, check_of(hints[field.name])) for field in attrs.fields(cls))
         return all(check(getattr(value, name)) for name, check in fields.items())
 

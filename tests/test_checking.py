@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import attrs
 import pytest
@@ -13,7 +13,7 @@ from actors import Actor, SpawnOptions
 from actors.messages import message_type
 from actors.method import Address
 from actors.supervision import ExitReason
-from runtime.hosting.checking import check_arguments, check_of
+from runtime.checking import Row, check_arguments, check_of, fits_answer
 from runtime.hosting.services import NodeService
 from runtime.isolation.neighbourhood import IsolationService
 from runtime.isolation.resident import ControlService
@@ -29,9 +29,11 @@ HERE = Address("a", "there", 3)
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_annotations_of_a_service_can_be_checked(service: type[Actor]) -> None:
     for definition in service.__methods__.values():
-        hints = typing.get_type_hints(definition.function)
-        hints.pop("return")
+        hints = typing.get_type_hints(definition.function, include_extras=True)
+        returned = hints.pop("return")
         assert hints or definition.arity == (0, 0)
+        if not definition.stream:
+            check_of(returned)
         for hint in hints.values():
             check_of(hint)
             for part in (hint, *typing.get_args(hint)):
@@ -59,6 +61,8 @@ def test_the_annotations_of_a_service_can_be_checked(service: type[Actor]) -> No
         (Address, [HERE], ["there", None, ExitReason("normal")]),
         (ExitReason, [ExitReason("normal", "x")], [ExitReason("normal", 5), ExitReason("normal", "x", None), "normal"]),  # type: ignore[arg-type]
         (SpawnOptions, [SpawnOptions(name="x", timeout=1.5)], [HERE]),
+        (Annotated[list[Any], Row.of(str, int)], [["a", 1], ("a", 1)], [[], ["a"], ["a", "1"], ["a", 1, 2], "ab", None]),
+        (list[Annotated[list[Any], Row.of(str)] | None], [[], [None, ["a"]]], [["a"], [[1]], None]),
         (Sequence[Put | Delete], [[Put("a", b"x"), Delete("b")]], [[Compare("a", "version", 1)], [None]]),
     ],
 )
@@ -75,3 +79,12 @@ def test_a_wrong_argument_is_named() -> None:
         check_arguments(ask, ("a", 1, 5, 3, 1, False), {})
     with pytest.raises(TypeError, match=r"ask\(\) was given a before of another type"):
         check_arguments(ask, ("a", 1, "there", 3, 1), {"before": None})
+
+
+def test_an_answer_is_what_a_method_returns() -> None:
+    methods = WatchingService.__methods__
+    assert fits_answer(methods["ask"].function, None)
+    assert fits_answer(methods["ask"].function, ExitReason("normal"))
+    assert not fits_answer(methods["ask"].function, 5)
+    assert fits_answer(methods["tell"].function, None)
+    assert not fits_answer(methods["tell"].function, ())
