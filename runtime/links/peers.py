@@ -21,6 +21,7 @@ from runtime.limited_log import LimitedLog
 from runtime.links.link import Link, Receiver
 from runtime.links.settling import Answer, Offer, Verdict
 from runtime.links.transports import Connection, Network, why_not_dialled
+from runtime.links.turns import Turns
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
 from runtime.wire.handshake import Acceptor, Dialer
 from runtime.wire.introduction import Introduction, Peer
@@ -117,6 +118,7 @@ class Peers:
         self._log = LimitedLog(logger, environment.now)
         self._latest_link = 0
         self._dialling: dict[Link, trio.CancelScope] = {}
+        self._turns = Turns(environment.now, environment.random)
         self._kept: set[Link] = set()
         self._closing = False
 
@@ -330,12 +332,15 @@ class Peers:
         try:
             with scope:
                 self._dialling[link] = scope
-                connection = await self._connected(address)
-                link.unanswered = 0
-                dialer = Dialer(self.introduction, self._secret, self._environment.token(32), (link.peer.name, link.peer.incarnation))
-                settled = await self._shake_hands(connection, dialer)
-                if self._is_same(link, settled.peer) and not link.connected:
-                    opened = await self._offer(link, connection, settled.reader)
+                await self._turns.wait()
+                with self._turns.begin() as turn:
+                    connection = await self._connected(address)
+                    self._turns.connected(turn)
+                    link.unanswered = 0
+                    dialer = Dialer(self.introduction, self._secret, self._environment.token(32), link.peer.identity)
+                    settled = await self._shake_hands(connection, dialer)
+                    if self._is_same(link, settled.peer) and not link.connected:
+                        opened = await self._offer(link, connection, settled.reader)
             if connection is not None and opened is not None:
                 self._dial_is_over(link, scope)
                 await self._run(link, connection, *opened)

@@ -24,6 +24,13 @@ RECEIVE_SIZE = 64 * 1024
 SOCKET_BUFFER = 1024 * 1024
 USER_TIMEOUT_MILLISECONDS = 5_000
 GATHER_LIMIT = 512
+MOST_ACCEPTED = 64
+"""Connections that are accepted in one pass of the scheduler."""
+
+UNIX_AGAIN_SECONDS = 0.005
+UNIX_MOST_SECONDS = 0.1
+"""How long until a Unix socket is connected again whose listener had no room, at first and at most."""
+
 SPIN_CHOICES = ("auto", "on", "off")
 
 
@@ -205,16 +212,10 @@ class SocketNetwork:
         """See `Network.connect`."""
         kind, where = split_address(address)
         if kind == "unix":
-            raw = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                await raw.connect(_unix_path(where))
-            except BaseException:
-                raw.close()
-                raise
-            return SocketConnection(_taken(raw, socket.AF_UNIX), self._spinner)
+            return SocketConnection(await _connected_unix(_unix_path(where)), self._spinner)
         host, port = split_host_port(where)
         stream = await trio.open_tcp_stream(host, port)
-        return SocketConnection(_taken(stream.socket, stream.socket.family), self._spinner)
+        return SocketConnection(_taken(stream.socket), self._spinner)
 
     async def listen(
         self,
@@ -225,20 +226,24 @@ class SocketNetwork:
     ) -> None:
         """See `Network.listen`. Raises `ListenError` if the address cannot be bound."""
         listener, bound = await _bind(address)
-        family = listener.family
         with listener:
             async with trio.open_nursery() as nursery:
                 task_status.started(bound)
                 while True:
+                    await trio.lowlevel.wait_readable(listener)
                     try:
-                        accepted, _ = await listener.accept()
+                        # All that have come, and not one in each pass of the scheduler: where hundreds dial at once, the last of them would
+                        # be accepted after hundreds of passes, each of them longer for all the others.
+                        for _ in range(MOST_ACCEPTED):
+                            accepted, _address = listener.accept()
+                            nursery.start_soon(handler, SocketConnection(_tuned(accepted), self._spinner))
+                    except BlockingIOError:
+                        continue
                     except OSError as error:
                         if error.errno not in _ACCEPT_AGAIN:
                             raise
                         # Out of descriptors, or the peer has gone already: neither ends a listener, but the former needs a breath.
                         await trio.sleep(0.1)
-                        continue
-                    nursery.start_soon(handler, SocketConnection(_taken(accepted, family), self._spinner))
 
     async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
         """See `Network.own_host`."""
@@ -302,8 +307,9 @@ def is_loopback(address: str) -> bool:
     return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
-async def _bind(address: str) -> tuple[trio.socket.SocketType, str]:
+async def _bind(address: str) -> tuple[socket.socket, str]:
     kind, where = split_address(address)
+    # Names are looked up by trio, in a thread; what accepts is the plain socket, of which each connection is taken without a checkpoint.
     try:
         if kind == "unix":
             listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -324,17 +330,49 @@ async def _bind(address: str) -> tuple[trio.socket.SocketType, str]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ListenError(f"cannot listen on {where}: {reason}; choose another address, or port 0 for any free one") from error
-    return listener, bound
+    return _plain(listener), bound
 
 
 def _unix_path(where: str) -> str:
     return "\0" + where[1:] if where.startswith("@") else where
 
 
-def _taken(wrapped: trio.socket.SocketType, family: int) -> socket.socket:
+async def _connected_unix(path: str) -> socket.socket:
+    """A socket that is connected to `path`. Raises OSError."""
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    delay = UNIX_AGAIN_SECONDS
+    try:
+        connecting.setblocking(False)
+        await trio.lowlevel.checkpoint()
+        while True:  # noqa: ASYNC913  there was one, and each further turn sleeps
+            try:
+                connecting.connect(path)
+                return _tuned(connecting)
+            except BlockingIOError:
+                # The listener's queue is full. Nothing is under way then, unlike with TCP, and trio's `connect` would wait until the
+                # socket is writable, which it is at once, and return one that is not connected.
+                await trio.sleep(delay)
+                delay = min(2 * delay, UNIX_MOST_SECONDS)
+    except BaseException:
+        connecting.close()
+        raise
+
+
+def _plain(wrapped: trio.socket.SocketType) -> socket.socket:
+    """The plain socket behind a trio one, which does not have it any more."""
+    plain = socket.socket(wrapped.family, socket.SOCK_STREAM, fileno=wrapped.detach())
+    plain.setblocking(False)
+    return plain
+
+
+def _taken(wrapped: trio.socket.SocketType) -> socket.socket:
     """The plain socket behind a trio one: sending without a checkpoint needs it."""
-    raw = socket.socket(family, socket.SOCK_STREAM, fileno=wrapped.detach())
-    if family != socket.AF_UNIX:
+    return _tuned(_plain(wrapped))
+
+
+def _tuned(raw: socket.socket) -> socket.socket:
+    """A connected socket, with the options that connections have."""
+    if raw.family != socket.AF_UNIX:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)
         if user_timeout is not None:

@@ -322,7 +322,11 @@ class Enrolment:
         try:
             while True:
                 held = self._tell(names)
-                await trio.sleep(RENEW_EVERY if held and renewed else ASK_AGAIN)
+                # From when the last one was asked for, as the lease is counted: an answer that was long in coming, from a store or a loop
+                # with much to do, must not put off the next question as well.
+                now = self._environment.now()
+                due = self.clock.asked + RENEW_EVERY if held and renewed else now + ASK_AGAIN
+                await trio.sleep_until(max(due, now))
                 renewed = await self._renewed(self._tell(names))
         except LeaseLostError:
             silent = self._environment.now() - self.clock.asked

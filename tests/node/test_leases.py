@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import attrs
 import pytest
@@ -14,11 +16,14 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from actors import Actor, method
-from actors.errors import CallError, LeaseLostError, StoreUnavailableError
+from actors.errors import CallError, JoinError, LeaseLostError, StoreUnavailableError
 from runtime import Node, open_node
+from runtime.environment import Environment, SystemEnvironment
 from runtime.membership.lease import LeaseClock
-from runtime.membership.members import ASK_AGAIN, LEASE_SECONDS, RENEW_EVERY
+from runtime.membership.members import ASK_AGAIN, LEASE_SECONDS, RENEW_EVERY, Enrolment, NodeRecord
+from runtime.membership.stand_by import StandBy
 from runtime.store.embedded import EmbeddedStore
+from runtime.store.interface import Store
 from tests.memory_network import MemoryNetwork
 from tests.scheduling import SeededEnvironment, under_seeds
 
@@ -279,3 +284,65 @@ async def test_a_lease_that_was_renewed_beside_the_blocked_loop_is_not_doubted_b
         with trio.move_on_after(0.05):
             await keeper.work()
         assert node._station.host.cells["keeper"].paused
+
+
+class SlowStore:
+    """Renews every lease, long after it was asked."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.asked: list[float] = []
+
+    async def keep_alive(self, lease: int) -> float:
+        self.asked.append(trio.current_time())
+        await trio.sleep(self.seconds)
+        return LEASE_SECONDS
+
+
+class Doubts:
+    """The node's named actors, as the lease tells them."""
+
+    def __init__(self) -> None:
+        self.doubts = 0
+
+    def doubt(self) -> None:
+        self.doubts += 1
+
+    def hold_until(self, doubtful_at: float) -> None:
+        assert doubtful_at > trio.current_time()
+
+    def lose(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5 * RENEW_EVERY, 0.99 * RENEW_EVERY])
+async def test_a_lease_is_not_in_doubt_while_each_answer_comes_before_the_next_is_due(seconds: float, autojump_clock: MockClock) -> None:
+    environment = SystemEnvironment()
+    record = NodeRecord(name="slow", addresses=(), host="", pid=1, started="", lease=1, joined=0.0)
+    store, names = SlowStore(seconds), Doubts()
+    enrolment = Enrolment(cast("Store", store), environment, record)
+    with trio.move_on_after(20 * RENEW_EVERY):
+        await enrolment.keep(names)
+    assert not names.doubts
+    gaps = [later - earlier for earlier, later in itertools.pairwise(store.asked)]
+    assert gaps
+    assert max(gaps) <= RENEW_EVERY + 1e-6
+
+
+async def test_a_loop_that_cannot_reach_the_store_in_place_of_another_tries_again(autojump_clock: MockClock) -> None:
+    environment, store = SystemEnvironment(), SlowStore(0.0)
+    errors = [JoinError("it answered, and could not say where the store is"), StoreUnavailableError("away"), OSError("refused")]
+
+    @asynccontextmanager
+    async def reach(_environment: Environment) -> AsyncIterator[Store]:
+        await trio.lowlevel.checkpoint()
+        if errors:
+            raise errors.pop(0)
+        yield cast("Store", store)
+
+    # Nobody beats: the loop that is watched stands still from the beginning.
+    stand_by = StandBy("blocked", environment, LeaseClock(LEASE_SECONDS, trio.current_time()), LEASE_SECONDS, RENEW_EVERY, 30.0)
+    with trio.move_on_after(15.0):
+        await stand_by.run(environment, lambda: None, 1, reach)
+    assert not errors
+    assert store.asked
