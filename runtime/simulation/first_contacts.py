@@ -45,7 +45,14 @@ SPREADS = (0.0, 0.0005, 0.005, 0.05)
 CUTS = (0.0, 0.0, 0.001, 0.02)
 """Seconds between two connections that break or fall silent, on average; one of these in each round, 0 for none."""
 
+CLOGS = (0.0, 0.0, 0.002, 0.05)
+"""Seconds between two paths that are clogged, on average; one of these in each round with cuts, 0 for none."""
+
+CLOGGED = (0.5, 3.0, 8.0)
+"""Seconds that bytes on a clogged path take at most: also longer than a dial is waited for, so that offers arrive that were given up."""
+
 MOST_CUTS = 200
+MOST_CLOGS = 40
 ROUND_SECONDS = 120.0
 """Until then all must have been answered. A connection that has fallen silent costs some seconds, and several may in turn."""
 
@@ -173,12 +180,15 @@ class _Rounds:
                 greeter = Greeter()
                 opened.station.host.add_system(GREETER, greeter)
                 places.append(_Place(opened.station, opened.network, greeter))
-            spread, often = draw.choice(SPREADS), draw.choice(CUTS) if self.cuts else 0.0
-            trace.tell("", "first contacts", f"round {number}: within {spread:g} s, {f'a cut every {often:g} s' if often else 'no cuts'}")
+            spread, often, clogs = draw.choice(SPREADS), draw.choice(CUTS) if self.cuts else 0.0, draw.choice(CLOGS) if self.cuts else 0.0
+            text = f"{f'a cut every {often:g} s' if often else 'no cuts'}, {f'a path clogged every {clogs:g} s' if clogs else 'no clogs'}"
+            trace.tell("", "first contacts", f"round {number}: within {spread:g} s, {text}")
             with trio.move_on_after(ROUND_SECONDS) as patience:
                 async with trio.open_nursery() as calls:
                     if often:
                         calls.start_soon(self._cut, network, draw, often, trace)
+                    if clogs:
+                        calls.start_soon(self._clog, network, draw, clogs, trace)
                     for place in places:
                         calls.start_soon(self._greet_all, place, places, draw.random() * spread, number, trace)
             if patience.cancelled_caught:
@@ -186,7 +196,7 @@ class _Rounds:
             for connection in network.connections:
                 # No cuts any more: what would still have broken later on does not.
                 connection.sends.cut_after = connection.receives.cut_after = math.inf
-            await trio.sleep(SETTLED_SECONDS)
+            await trio.sleep(SETTLED_SECONDS + (max(CLOGGED) if clogs else 0.0))
             self._look(number, places)
             nursery.cancel_scope.cancel()
 
@@ -233,6 +243,17 @@ class _Rounds:
                 pipe = draw.choice((connection.sends, connection.receives))
                 pipe.cut_after = pipe.sent + draw.choice((0, 10, 300, 3000)) * draw.random()
                 trace.tell("", "cut", f"connection {pipe.number} between {hosts}")
+
+    async def _clog(self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace) -> None:
+        """Let bytes between some nodes, in one direction, take seconds for a moment: so that what was said just before has been quick."""
+        for _ in range(MOST_CLOGS):
+            await trio.sleep(draw.expovariate(1 / often))
+            one, other = draw.sample(range(1, self.nodes + 1), 2)
+            path, seconds = network.path(f"node-{one}", f"node-{other}"), draw.choice(CLOGGED)
+            trace.tell("", "clog", f"node-{one} to node-{other}: up to {seconds:g} s")
+            path.clog += seconds
+            await trio.sleep(draw.random() * often)
+            path.clog -= seconds
 
     def _look(self, number: int, places: list[_Place]) -> None:
         """One link at each end of each pair, both of one session, and one connection that carries it."""

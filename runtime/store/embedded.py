@@ -18,7 +18,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from actors.errors import StoreError
+from actors.errors import StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import Environment
 from runtime.exception_groups import raise_alone
 from runtime.store.disk import Disk, open_file
@@ -36,6 +36,9 @@ RENEWAL_SECONDS = 2.0
 
 LATE_SECONDS = 0.5
 """A loop that runs later than this has not run meanwhile: the process was stopped, the loop blocked, the machine asleep."""
+
+CALL_SECONDS = 10.0
+"""How long a call waits for the disk before the store counts as away, also for the node that serves it: a disk may hang for ever."""
 
 LOOK_SECONDS = 0.25
 """How often the loop is looked at during `RENEWAL_SECONDS`."""
@@ -193,7 +196,9 @@ class EmbeddedStore(Store):
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
         """See `Store.poll`. A poll that waits keeps pace: what is compacted meanwhile does not concern it."""
-        await self._open()
+        await trio.lowlevel.checkpoint()
+        await self._not_silent()
+        self._refuse_if_closed()
         machine, since = self._machine, from_revision
         while (batch := machine.changes(prefix, since)) is None:
             waiting = _Waiting(prefix)
@@ -209,12 +214,17 @@ class EmbeddedStore(Store):
             else:
                 # The store went back, and the revisions that it skipped for this poll will be others.
                 machine, since = self._machine, from_revision
-        await self._lasting(wrote=False)
+        if self._journal is not None and (commit := self._journal.latest()) is not None:
+            # It may take as long as it takes: nothing may have happened at all.
+            await commit.done(wrote=False)
         return batch
 
     async def _open(self) -> None:
         await trio.lowlevel.checkpoint()
-        await self._not_silent()
+        with trio.move_on_after(CALL_SECONDS) as patience:
+            await self._not_silent()
+        if patience.cancelled_caught:
+            raise StoreUnavailableError(f"the store has not answered within {CALL_SECONDS:g} s")
         self._refuse_if_closed()
 
     async def _not_silent(self) -> None:
@@ -236,10 +246,15 @@ class EmbeddedStore(Store):
         return result
 
     async def _lasting(self, *, wrote: bool) -> None:
-        """Wait until all that this call has done, or seen, is on disk."""
+        """Wait until all that this call has done, or seen, is on disk; not for ever, as other nodes do not wait for it for ever either."""
         commit = self._journal.latest() if self._journal is not None else None
-        if commit is not None:
+        if commit is None:
+            return
+        with trio.move_on_after(CALL_SECONDS) as patience:
             await commit.done(wrote=wrote)
+        if patience.cancelled_caught:
+            what = f"the store's disk has not taken what it was given within {CALL_SECONDS:g} s; is it full, or gone?"
+            raise StoreOutcomeUnknownError(f"a write may last or not: {what}") if wrote else StoreUnavailableError(what)
 
     def _go_back(self, kept: Snapshot) -> None:
         """Nothing that was not written has happened. Who waits for a change of it waits on."""

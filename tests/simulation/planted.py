@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +23,7 @@ from runtime.calls.lines import Lines
 from runtime.calls.local import LocalCalls
 from runtime.calls.records import CallRecords, Record
 from runtime.calls.replies import Replies
+from runtime.calls.routes import Routes
 from runtime.hosting.cell import Cell, Job
 from runtime.hosting.workers import Workers
 from runtime.lifetime import Lifetime
@@ -44,39 +46,62 @@ from runtime.simulation.blocked_loops import blocked_loops
 from runtime.simulation.unread_answers import unread_answers
 from runtime.store.interface import Put
 from runtime.store.service import RemoteStore
+from tests.simulation.long_silence import silence
 
 Plant = Callable[[], AbstractContextManager[object]]
 PLANTS: dict[str, Plant] = {}
 
-SEEDS = 500
+Run = Callable[[int], Report]
 
-STARTS = {
-    "no epoch check": 17,
-    "cancelled call never freed": 18,
-    "restart counted twice": 9,
-    "held back is taken for never run": 111,
-    "renewal without self fencing": 30,
-    "claims of cancelled starts are kept": 124,
-    "sender does not wait for its receiver to be settled": 131,
-    "owner that knows nothing is believed at once": 49,
-    "release counts for later versions too": 68,
-    "a death is a failure of each call": 9,
-    "calls that wait are made as each finds the actor": 9,
-}
-"""Seeds to begin with where those before are known to find nothing: it is found by one of the first 500 all the same."""
+SEEDS = 100
+"""A bug is found by one of so many seeds, from 0 on. Each of those that are not `SELDOM` found is found by one seed in ten at least, as
+measured: that a hundred in a row do not, whatever changes the order of what happens in them, has a probability below 0.00003.
+"""
 
+MANY_SEEDS = 600
+"""The same for what is found seldom."""
 
-RUNS: dict[str, Callable[[int], Report]] = {
-    "late offer ends the link": first_contacts,
-    "late offer is accepted": first_contacts,
+SELDOM = frozenset(
+    {
+        "no epoch check",
+        "claims of cancelled starts are kept",
+        "held back is taken for never run",
+        "lost wake up on watch resume",
+        "owner forgets claims that come twice",
+        "owner that knows nothing is believed at once",
+        "release counts for later versions too",
+        "sender does not wait for its receiver to be settled",
+        "ended link takes its successor with it",
+        "outcomes are told without a look at the lease",
+    }
+)
+"""Found by fewer, down to one seed in a hundred: they need several rare things at once."""
+
+fair: Run = partial(simulate_once, faults=())
+small_rounds: Run = partial(first_contacts, nodes=4, rounds=6)
+
+RUNS: dict[str, Run] = {
+    "late offer ends the link": small_rounds,
+    "late offer is accepted": small_rounds,
     "answers to a peer that does not read are kept": unread_answers,
     "what ran and was dropped is called unexecuted": unread_answers,
     "blocked node is kept for ever": blocked_loops,
     "blocked loop is not stood in for": blocked_loops,
     "lease is not looked at on waking": blocked_loops,
     "outcomes are told without a look at the lease": blocked_loops,
+    "silent store is waited for": silence,
+    "a death is a failure of each call": fair,
+    "calls that wait are made as each finds the actor": fair,
+    "restart counted twice": fair,
+    "first attempt is the outcome for others": partial(simulate_once, faults=("crash", "cut")),
+    "cancelled call never freed": partial(simulate_once, faults=("pause", "clog")),
+    "resend buffer dropped on resume": partial(simulate_once, faults=("cut", "half-open")),
+    "renewal without self fencing": partial(simulate_once, faults=("partition", "one-way", "pause")),
+    "no epoch check": partial(simulate_once, faults=("pause", "block")),
+    "sender does not wait for its receiver to be settled": partial(simulate_once, faults=("clog",)),
+    "held back is taken for never run": partial(simulate_once, faults=("partition", "pause", "block")),
 }
-"""What finds a bug, where that is not the built-in workload."""
+"""What finds a bug, where that is not the built-in workload under all faults: fewer kinds of them meet more often."""
 
 
 def plant(make: Callable[[], AbstractContextManager[object]]) -> Plant:
@@ -375,6 +400,12 @@ def calls_that_wait_are_made_as_each_finds_the_actor() -> AbstractContextManager
 
 
 @plant
+def calls_on_their_way_to_the_last_life_are_overtaken() -> AbstractContextManager[object]:
+    """What is called once the next life of an actor is known does not wait for the refusals of what was called before."""
+    return planted(Routes, "waits_at", lambda self, name, place: False)
+
+
+@plant
 def errors_of_the_store_come_out_of_lookups() -> AbstractContextManager[object]:
     """What the store says of itself is what a caller is told."""
 
@@ -423,11 +454,11 @@ def with_bug(name: str) -> Iterator[None]:
         yield
 
 
-def first_found(name: str) -> tuple[str, int | None, list[str]]:
+def first_found(name: str, seeds: int) -> tuple[int | None, list[str]]:
     """The first seed that finds the bug, and the checks that fail."""
     with with_bug(name):
-        for seed in range(STARTS.get(name, 0), SEEDS):
+        for seed in range(seeds):
             report = RUNS.get(name, simulate_once)(seed)
             if not report.holds:
-                return name, seed, [verdict.name for verdict in report.verdicts if not verdict.holds]
-    return name, None, []
+                return seed, [verdict.name for verdict in report.verdicts if not verdict.holds]
+    return None, []

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from actors.errors import LeaseLostError, StoreCompactedError, StoreError
+from actors.errors import LeaseLostError, StoreCompactedError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import SystemEnvironment
-from runtime.store.embedded import EmbeddedStore
+from runtime.store.changes import Changes
+from runtime.store.embedded import CALL_SECONDS, EmbeddedStore
 from runtime.store.history import History
 from runtime.store.interface import Compare, Event, Get, Put
-from runtime.store.memory import StoreMachine
+from runtime.store.memory import Snapshot, StoreMachine
 
 Call = Callable[[EmbeddedStore], Awaitable[object]]
 
@@ -244,3 +246,46 @@ async def test_all_polls_that_wait_for_a_change_are_answered_with_it(store: Embe
         await trio.testing.wait_all_tasks_blocked()
         await store.put("b", b"new")
     assert answers == [[b"new"]] * 5
+
+
+class HangingDisk:
+    """A medium whose disk takes nothing any more, and says nothing of it, until it is let go on."""
+
+    def __init__(self) -> None:
+        self.goes_on = trio.Event()
+
+    async def load(self) -> Snapshot:
+        return Snapshot(1, 0, 1, {}, (), ())
+
+    async def write(self, changes: Changes) -> None:
+        await self.goes_on.wait()
+
+    async def rewrite(self, snapshot: Snapshot) -> None:
+        await self.goes_on.wait()
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_disk_that_hangs_is_not_waited_for_for_ever_and_what_it_takes_in_the_end_has_happened(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, tmp_path: Path
+) -> None:
+    medium = HangingDisk()
+
+    async def opened(directory: Path) -> HangingDisk:
+        return medium
+
+    store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path, opened)
+    await nursery.start(store.run)
+    began = trio.current_time()
+    with pytest.raises(StoreOutcomeUnknownError, match="has not taken what it was given within 10 s"):
+        await store.put("a", b"1")
+    # Somebody might see what does not last.
+    with pytest.raises(StoreUnavailableError, match="has not taken what it was given within 10 s"):
+        await store.get("a")
+    assert trio.current_time() - began == pytest.approx(2 * CALL_SECONDS)
+    medium.goes_on.set()
+    found = await store.get("a")
+    assert found is not None
+    assert found.value == b"1"
+    store.close()
