@@ -12,10 +12,15 @@ SEEDS = 500
 AT_ONCE = 50
 """Seeds of one test: small enough for several workers to have their share of them."""
 
+QUICK = 150
+"""Seeds that `make test` has time for. `.ci/run` tries all of them with `make simulate`, and so does `make long`."""
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+@pytest.mark.parametrize(
+    "first", [pytest.param(first, marks=[pytest.mark.long] if first >= QUICK else []) for first in range(0, SEEDS, AT_ONCE)]
+)
 def test_all_promises_hold_under_500_seeds(first: int) -> None:
     command = [sys.executable, "-m", "runtime.command_line", "simulate", "--seed", str(first), "--seeds", str(AT_ONCE), "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
