@@ -23,7 +23,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test long versions torch lint format bench deaths soak pauses chaos fuzz simulate docs clean
+.PHONY: help demo test long versions torch lint format bench deaths soak pauses chaos fuzz simulate house docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
@@ -88,6 +88,9 @@ fuzz: $(installed)/tests ## a million mutated frames against the decoder, and a 
 
 simulate: $(installed)/project ## whole clusters under the faults of SEEDS seeds (5000), from FIRST (0) on
 	$(VENV)/bin/understudy simulate --seed $(or $(FIRST),0) --seeds $(or $(SEEDS),5000)
+
+house: $(installed)/tests ## print the size and form of the code: files, circles, comments, assertions
+	$(python) -m tests.house
 
 docs: $(installed)/docs ## build docs/_build/html
 	$(python) -m sphinx -W --keep-going -b html docs docs/_build/html

@@ -1,20 +1,27 @@
-"""What users write and catch: actors, methods, messages, options, supervisors and errors. Pure; `runtime` hosts it."""
+"""What users write and catch: actors, methods, messages, options, supervisors and errors. Pure;
+`runtime` hosts it.
+"""
 
 from actors import errors
-from actors.actor import Actor, Ignore
-from actors.children import ChildCounts, ChildSpec, ChildStatus, DeathReport, SupervisorStatus
+from actors.actor import Actor, Ended, Ignore, Watch
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
 from actors.groups import Answer, Group
 from actors.handle import Handle
 from actors.messages import message
-from actors.method import method
+from actors.method import Stream, method
 from actors.options import CallOptions, SpawnOptions
 from actors.reference import Reference, wait_all, wait_any
 from actors.retry import RetryPolicy
-from actors.stream import Stream
 from actors.supervision import ExitReason, RestartBackoff
-from actors.supervisor import DynamicSupervisor, Supervisor
-from actors.watching import Ended, Watch
+from actors.supervisor import (
+    ChildCounts,
+    ChildSpec,
+    ChildStatus,
+    DeathReport,
+    DynamicSupervisor,
+    Supervisor,
+    SupervisorStatus,
+)
 
 __all__ = [
     "Actor",

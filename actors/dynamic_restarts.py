@@ -1,8 +1,11 @@
-"""The decisions of a supervisor whose children come and go: each for itself, side by side, thousands of them.
+"""The decisions of a supervisor whose children come and go: each for itself, side by side,
+thousands of them.
 
-What OTP calls simple_one_for_one, and Elixir a DynamicSupervisor. Beside `actors.restarts`, whose inputs and effects these are: any number
-of starts and stops may be outstanding here, so a child that is slow to start or to stop holds up nobody; a child that ends for good, or is
-stopped by request, is forgotten, for nobody would start it again. Each input costs the same, however many children there are.
+What OTP calls simple_one_for_one, and Elixir a DynamicSupervisor. Beside `actors.restarts`, whose
+inputs and effects these are: any number of starts and stops may be outstanding here, so a child
+that is slow to start or to stop holds up no other child; a child that ends for good, or is stopped
+by request, is forgotten, for it would never be started again. Each input costs the same, however
+many children there are.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ from typing import Literal
 
 import attrs
 
-from actors.intensity import RestartDelay, RestartIntensity
+from actors.restarts import RestartDelay, RestartIntensity
 from actors.retry import check_whole_number
 from actors.supervision import (
-    Answer,
+    AllStarted,
     ChildRule,
     ChildState,
     ChildView,
@@ -25,17 +28,17 @@ from actors.supervision import (
     ExitReason,
     Forgotten,
     Phase,
-    Ready,
     Reply,
     RestartBackoff,
-    Start,
-    Stop,
+    StartChild,
+    StopChild,
+    SupervisorAnswer,
     TryAgain,
 )
 
 
 @attrs.define(eq=False)
-class _Child:
+class _DynamicChild:
     rule: ChildRule
     state: Literal["starting", "running", "restarting", "stopping"] = "starting"
     adding: object = None
@@ -51,7 +54,8 @@ class _Child:
 
 
 class DynamicRestartMachine:
-    """One supervisor of children that are added while it runs. See `actors.restarts.RestartMachine` for the inputs and what they return.
+    """One supervisor of children that are added while it runs. See `actors.restarts.RestartMachine`
+    for the inputs and what they return.
 
     `max_children`: more are refused, with "too many children"; None for no limit.
     """
@@ -72,7 +76,7 @@ class DynamicRestartMachine:
         self._draw = draw
         self._phase: Phase = "new"
         self._now = -math.inf
-        self._children: dict[str, _Child] = {}
+        self._children: dict[str, _DynamicChild] = {}
         self._reason: ExitReason | None = None
         self._effects: list[Effect] = []
 
@@ -83,7 +87,10 @@ class DynamicRestartMachine:
 
     def children(self) -> list[ChildView]:
         """All children, the oldest first."""
-        return [ChildView(child.rule, _seen(child), child.restarts, child.last_exit) for child in self._children.values()]
+        return [
+            ChildView(child.rule, _seen(child), child.restarts, child.last_exit)
+            for child in self._children.values()
+        ]
 
     def rests(self, id: str) -> bool:
         """False: a child that has no actor, and is to get none, is forgotten."""
@@ -99,7 +106,7 @@ class DynamicRestartMachine:
             raise RuntimeError("a supervisor is started once; make a new machine for its next life")
         self._tick(now)
         self._phase = "running"
-        self._effects.append(Ready())
+        self._effects.append(AllStarted())
         return self._taken()
 
     def stop(self, now: float, reason: ExitReason | None = None) -> list[Effect]:
@@ -108,8 +115,10 @@ class DynamicRestartMachine:
         self._shut_down(reason or ExitReason("stopped"))
         return self._taken()
 
-    def started(self, id: str, now: float) -> list[Effect]:
-        """The child has been started. Ignored for one that is being stopped: its end will be told."""
+    def on_started(self, id: str, now: float) -> list[Effect]:
+        """The child has been started. Ignored for one that is being stopped: its end will
+        be told.
+        """
         self._tick(now)
         child = self._children.get(id)
         if child is not None and child.state == "starting":
@@ -120,26 +129,27 @@ class DynamicRestartMachine:
             self._answer_adding(child, "started")
         return self._taken()
 
-    def ignored(self, id: str) -> list[Effect]:
+    def on_ignored(self, id: str) -> list[Effect]:
         """The child did not want to run: it is forgotten."""
         child = self._children.get(id)
         if child is not None and child.state == "starting":
             self._answer_adding(child, "ignored")
             self._forget(child)
         elif child is not None:
-            return self.stopped(id)
+            return self.on_stopped(id)
         return self._taken()
 
-    def start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child could not be started: the first time its request is answered so; after that it is a failure like another.
+    def on_start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child could not be started: the first time its request is answered so; after that it
+        is a failure like another.
 
-        One that an earlier incarnation was given (`add` with None for the request) is kept, and tried again, while it cannot be placed.
-        Ignored for one that is not being started.
+        One that an earlier incarnation was given (`add` with None for the request) is kept, and
+        tried again, while it cannot be placed. Ignored for one that is not being started.
         """
         self._tick(now)
         child = self._children.get(id)
         if child is None or child.state != "starting":
-            return self.stopped(id)
+            return self.on_stopped(id)
         child.last_exit = reason
         if not child.begun and (child.adding is not None or reason.is_failure):
             self._answer_adding(child, "start failed", reason)
@@ -149,66 +159,90 @@ class DynamicRestartMachine:
             self._restart(child, now)
         return self._taken()
 
-    def exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child ended by itself, or instead of being stopped. Ignored for what is not a child."""
+    def on_exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child ended by itself, or instead of being stopped. Ignored for what is not a
+        child.
+        """
         self._tick(now)
         child = self._children.get(id)
         if child is None or child.state == "restarting":
             return self._taken()
         if child.state == "starting":
-            return self.start_failed(id, reason, now)
+            return self.on_start_failed(id, reason, now)
         child.last_exit = reason
         if child.state == "stopping":
-            return self.stopped(id)
-        if child.rule.restart == "permanent" or (child.rule.restart == "transient" and not reason.is_normal):
-            child.delay.ran(now - child.running_since, self._backoff)
+            return self.on_stopped(id)
+        if child.rule.restart == "permanent" or (
+            child.rule.restart == "transient" and not reason.is_normal
+        ):
+            child.delay.on_ran(now - child.running_since, self._backoff)
             self._restart(child, now)
         else:
             self._forget(child)
         return self._taken()
 
-    def lost(self, ids: Iterable[str], reason: ExitReason, now: float) -> list[Effect]:
-        """These children have ended in one moment, with the node that they were on. Here each is restarted for itself all the same."""
+    def on_lost(self, ids: Iterable[str], reason: ExitReason, now: float) -> list[Effect]:
+        """These children have ended in one moment, with the node that they were on. Here each is
+        restarted for itself all the same.
+        """
         effects: list[Effect] = []
         for id in ids:
             child = self._children.get(id)
             if child is not None and child.state == "running":
-                effects += self.exited(id, reason, now)
+                effects += self.on_exited(id, reason, now)
         return effects
 
-    def stopped(self, id: str) -> list[Effect]:
+    def on_stopped(self, id: str) -> list[Effect]:
         """The child that was to be stopped has ended. Ignored for others."""
         child = self._children.get(id)
         if child is not None and child.state == "stopping":
             self._forget(child)
-            self._effects.extend(Answer(request, "stopped") for request in child.terminating)
+            self._effects.extend(
+                SupervisorAnswer(request, "stopped") for request in child.terminating
+            )
             self._end_if_empty()
         return self._taken()
 
     def try_again(self, id: str, now: float) -> list[Effect]:
-        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer waits."""
+        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer
+        waits.
+        """
         self._tick(now)
         child = self._children.get(id)
-        if child is not None and child.state == "restarting" and child.due is not None and now >= child.due:
+        if (
+            child is not None
+            and child.state == "restarting"
+            and child.due is not None
+            and now >= child.due
+        ):
             self._begin(child)
         return self._taken()
 
     def add(self, rule: ChildRule, request: object) -> list[Effect]:
-        """Start a child; answers "started", "ignored", "start failed", "already started", "already present" or "too many children".
+        """Start a child; answers "started", "ignored", "start failed", "already started", "already
+        present" or "too many children".
 
         Raises ValueError for a significant child, RuntimeError before `start`.
         """
         if rule.significant:
-            raise ValueError(f"child {rule.id!r}: significant has no meaning in a dynamic supervisor, which does not end with its children")
+            raise ValueError(
+                f"child {rule.id!r}: significant has no meaning in a dynamic supervisor, which "
+                "does not end with its children"
+            )
         if not self._refuses(request):
             known = self._children.get(rule.id)
             if known is not None:
-                self._effects.append(Answer(request, "already present" if known.state == "restarting" else "already started"))
+                self._effects.append(
+                    SupervisorAnswer(
+                        request,
+                        "already present" if known.state == "restarting" else "already started",
+                    )
+                )
             elif self._max_children is not None and len(self._children) >= self._max_children:
-                self._effects.append(Answer(request, "too many children"))
+                self._effects.append(SupervisorAnswer(request, "too many children"))
             else:
-                child = self._children[rule.id] = _Child(rule, adding=request)
-                self._effects.append(Start(child.rule.id))
+                child = self._children[rule.id] = _DynamicChild(rule, adding=request)
+                self._effects.append(StartChild(child.rule.id))
         return self._taken()
 
     def terminate(self, id: str, request: object) -> list[Effect]:
@@ -216,26 +250,30 @@ class DynamicRestartMachine:
         if not self._refuses(request):
             child = self._children.get(id)
             if child is None:
-                self._effects.append(Answer(request, "not found"))
+                self._effects.append(SupervisorAnswer(request, "not found"))
             elif child.state == "restarting":
                 self._forget(child)
-                self._effects.append(Answer(request, "stopped"))
+                self._effects.append(SupervisorAnswer(request, "stopped"))
             else:
                 child.terminating.append(request)
                 self._stop(child)
         return self._taken()
 
     def restart(self, id: str, request: object) -> list[Effect]:
-        """There is no child without an actor to be restarted: answers "running", "restarting" or "not found"."""
+        """There is no child without an actor to be restarted: answers "running", "restarting" or
+        "not found".
+        """
         if not self._refuses(request):
-            self._effects.append(Answer(request, self._standing(id)))
+            self._effects.append(SupervisorAnswer(request, self._state_of(id)))
         return self._taken()
 
     def delete(self, id: str, request: object) -> list[Effect]:
-        """There is no child without an actor to be forgotten: answers "running", "restarting" or "not found"."""
+        """There is no child without an actor to be forgotten: answers "running", "restarting" or
+        "not found".
+        """
         return self.restart(id, request)
 
-    def _standing(self, id: str) -> Reply:
+    def _state_of(self, id: str) -> Reply:
         child = self._children.get(id)
         if child is None:
             return "not found"
@@ -246,16 +284,22 @@ class DynamicRestartMachine:
             raise RuntimeError("the supervisor has not been started")
         if self._phase == "running":
             return False
-        self._effects.append(Answer(request, "supervisor stopped"))
+        self._effects.append(SupervisorAnswer(request, "supervisor stopped"))
         return True
 
-    def _restart(self, child: _Child, now: float) -> None:
-        """Count a restart, if the child itself has failed; give up if that makes too many, else begin it, at once or after its wait."""
+    def _restart(self, child: _DynamicChild, now: float) -> None:
+        """Count a restart, if the child itself has failed; give up if that makes too many, else
+        begin it, at once or after its wait.
+        """
         reason = child.last_exit
         assert reason is not None
         child.state = "restarting"
         if reason.is_failure and not self.intensity.allows(now):
-            self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, reason), reason.traceback))
+            self._shut_down(
+                ExitReason(
+                    "shutdown", self.intensity.exceeded(child.rule.id, reason), reason.traceback
+                )
+            )
             return
         delay = child.delay.next(reason, self._backoff, self._draw)
         if delay > 0:
@@ -264,22 +308,27 @@ class DynamicRestartMachine:
         else:
             self._begin(child)
 
-    def _begin(self, child: _Child) -> None:
+    def _begin(self, child: _DynamicChild) -> None:
         child.state = "starting"
         child.due = None
-        self._effects.append(Start(child.rule.id))
+        self._effects.append(StartChild(child.rule.id))
 
-    def _stop(self, child: _Child) -> None:
+    def _stop(self, child: _DynamicChild) -> None:
         if child.state != "stopping":
             child.state = "stopping"
-            self._answer_adding(child, "supervisor stopped" if self._phase == "stopping" else "start failed", ExitReason("stopped"))
-            self._effects.append(Stop(child.rule.id, child.rule.shutdown))
+            self._answer_adding(
+                child,
+                "supervisor stopped" if self._phase == "stopping" else "start failed",
+                ExitReason("stopped"),
+            )
+            self._effects.append(StopChild(child.rule.id, child.rule.shutdown))
 
     def _shut_down(self, reason: ExitReason) -> None:
         if self._phase in ("stopping", "ended"):
             return
         self._phase = "stopping"
         self._reason = reason
+        # A copy, for those that have no actor are forgotten at once.
         for child in tuple(self._children.values()):
             if child.state == "restarting":
                 self._forget(child)
@@ -293,12 +342,16 @@ class DynamicRestartMachine:
             self._phase = "ended"
             self._effects.append(Exit(self._reason))
 
-    def _answer_adding(self, child: _Child, reply: Reply, reason: ExitReason | None = None) -> None:
+    def _answer_adding(
+        self, child: _DynamicChild, reply: Reply, reason: ExitReason | None = None
+    ) -> None:
         request, child.adding = child.adding, None
         if request is not None:
-            self._effects.append(Answer(request, reply, reason if reply == "start failed" else None))
+            self._effects.append(
+                SupervisorAnswer(request, reply, reason if reply == "start failed" else None)
+            )
 
-    def _forget(self, child: _Child) -> None:
+    def _forget(self, child: _DynamicChild) -> None:
         del self._children[child.rule.id]
         self._effects.append(Forgotten(child.rule.id))
 
@@ -307,10 +360,28 @@ class DynamicRestartMachine:
             raise ValueError(f"time must not go back: {now!r} after {self._now!r}")
         self._now = now
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two inputs. Looks at all children: for tests and
+        simulations.
+        """
+        assert self._phase in ("running", "stopping") or not self._children
+        assert self._phase != "stopping" or self._children, "without children it has ended"
+        assert (self._reason is None) == (self._phase in ("new", "running"))
+        assert self._max_children is None or len(self._children) <= self._max_children
+        for name, child in self._children.items():
+            assert name == child.rule.id
+            assert self._phase == "running" or child.state == "stopping"
+            assert (child.due is not None) == (child.state == "restarting"), "a wait has an end"
+            assert child.adding is None or (child.state == "starting" and not child.begun)
+            assert not child.terminating or child.state == "stopping"
+            assert child.begun or not child.restarts
+        self.intensity.check_invariants()
+
     def _taken(self) -> list[Effect]:
+        assert not (self._phase == "ended" and self._children)
         effects, self._effects = self._effects, []
         return effects
 
 
-def _seen(child: _Child) -> ChildState:
+def _seen(child: _DynamicChild) -> ChildState:
     return "restarting" if child.state == "starting" and child.begun else child.state

@@ -1,10 +1,12 @@
 """Every outcome that a caller can catch, and every refusal that a user can act upon.
 
-A call ends in exactly one of three ways besides its value: `NotExecutedError` (it certainly never ran, so repeating it is safe),
-`OutcomeUnknownError` (it may have run) or `RemoteError` (it ran, and the method raised). They are told apart by type, never by text;
-the names follow gRPC's distinction between transparent retries and committed calls, and Jepsen's "info" events.
+A call ends in exactly one of three ways besides its value: `NotExecutedError` (it certainly never
+ran, so repeating it is safe), `OutcomeUnknownError` (it may have run) or `RemoteError` (it ran, and
+the method raised). Distinguish them by type, never by text; the names follow gRPC's distinction
+between transparent retries and committed calls, and Jepsen's "info" events.
 
-Messages say what happened, to whom, and what to do next; the same facts are attributes, so that programs need not parse them.
+Messages say what happened, to whom, and what to do next; the same facts are attributes, so that
+programs need not parse them.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ class UnderstudyError(Exception):
 
 
 class CallError(UnderstudyError):
-    """A call that did not return a value. Catch one of the three subclasses; this base is for code that treats them alike.
+    """A call that did not return a value. Catch one of the three subclasses; this base is for code
+    that treats them alike.
 
-    Attributes: `actor` (name), `method`, `node` (name), `epoch` of the actor as the caller knew it, `attempts` made so far, `outcome`.
-    Each is None (`attempts`: 0) where it is not known.
+    Attributes: `actor` (name), `method`, `node` (name), `epoch` of the actor as the caller knew it,
+    `attempts` made so far, `outcome`. Each is None (`attempts`: 0) where it is not known.
     """
 
     outcome: ClassVar[Outcome] = "unknown"
@@ -65,17 +68,21 @@ class MethodNotFoundError(NotExecutedError):
 
 
 class BadArgumentsError(NotExecutedError, TypeError):
-    """The arguments do not fit the method, or the constructor of an actor that was to be started. The message names the parameter."""
+    """The arguments do not fit the method, or the constructor of an actor that was to be started.
+    The message names the parameter.
+    """
 
 
 class ArgumentLostError(NotExecutedError):
-    """A reference that was given as an argument has no value to fetch. The error that says why is the `__cause__`, where it is known
-    here.
+    """A reference that was given as an argument has no value to fetch. The error that says why is
+    the `__cause__`, where it is known here.
     """
 
 
 class StaleEpochError(NotExecutedError):
-    """The call was addressed to an epoch of the actor that is no longer (or not yet) valid on that node."""
+    """The call was addressed to an epoch of the actor that is no longer (or not yet) valid on that
+    node.
+    """
 
 
 class EmptyGroupError(NotExecutedError):
@@ -95,18 +102,36 @@ class NodeDrainingError(NotExecutedError):
 
 
 class NotAMemberError(NotExecutedError):
-    """The calling node has lost its place in the cluster, or its `open_node` block has ended: nothing it asks for is done any more."""
+    """The calling node has lost its place in the cluster, or its `open_node` block has ended:
+    nothing it asks for is done any more.
+    """
+
+
+class WrongDoorError(NotExecutedError, RuntimeError):
+    """A blocking call from inside a running event loop, which it would have blocked, or an
+    asyncio one from outside of any. The message names the module whose `connect` to use there.
+    """
+
+
+class ForkedProcessError(NotExecutedError, RuntimeError):
+    """The connection was opened before `os.fork()`, and belongs to the parent process: open another
+    one in this process.
+    """
 
 
 class DirectoryUnavailableError(NotExecutedError):
-    """The cluster's store, which knows where actors and nodes are, cannot be asked now: nothing was done.
+    """The cluster's store, which knows where actors and nodes are, cannot be asked now: nothing was
+    done.
 
-    It says nothing about what there is: "not to be asked" is not "no such name". The error of the store is the `__cause__`.
+    It says nothing about what there is: "not to be asked" is not "no such name". The error of the
+    store is the `__cause__`.
     """
 
 
 class ClassMismatchError(NotExecutedError, TypeError):
-    """The actor that has the name now is of another class than the handle, or the lookup, is for."""
+    """The actor that has the name now is of another class than the handle, or the lookup,
+    is for.
+    """
 
 
 class MailboxFullError(NotExecutedError):
@@ -114,7 +139,9 @@ class MailboxFullError(NotExecutedError):
 
 
 class AnswersUnreadError(NotExecutedError):
-    """The caller's node leaves so many answers unread that the actor's node takes no more calls from it for now."""
+    """The caller's node leaves so many answers unread that the actor's node takes no more calls
+    from it for now.
+    """
 
 
 class DeadlineExceededError(NotExecutedError, TimeoutError):
@@ -122,7 +149,9 @@ class DeadlineExceededError(NotExecutedError, TimeoutError):
 
 
 class CallCycleError(NotExecutedError):
-    """The call came back to an actor whose running method waits for it: both would have waited for ever. The message has the chain."""
+    """The call came back to an actor whose running method waits for it: both would have waited for
+    ever. The message has the chain.
+    """
 
 
 class SelfCallError(CallCycleError):
@@ -148,8 +177,8 @@ class NodeDiedError(OutcomeUnknownError):
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The session with the node was given up after the call was handed to it and before its answer came. The node may live: its death is
-    a `NodeDiedError`.
+    """The session with the node was given up after the call was handed to it and before its answer
+    came. The node may live: its death is a `NodeDiedError`.
     """
 
 
@@ -158,25 +187,32 @@ class ReplyEncodeError(OutcomeUnknownError):
 
 
 class AnswerDroppedError(OutcomeUnknownError):
-    """The method ran, and its answer was dropped: the caller's node leaves too many answers unread."""
+    """The method ran, and its answer was dropped: the caller's node leaves too many answers
+    unread.
+    """
 
 
 class AlreadyAppliedError(OutcomeUnknownError):
-    """An earlier attempt at the call has certainly taken effect: the actor saved the state that it led to. Its answer is lost.
+    """An earlier attempt at the call has certainly taken effect: the actor saved the state that it
+    led to. Its answer is lost.
 
-    The call was not run again. Only what it would have answered is unknown: `Actor.save(state, answer=...)` keeps that as well.
+    The call was not run again. Only what it would have answered is unknown: `Actor.save(state,
+    answer=...)` keeps that as well.
     """
 
 
 class RemoteError(CallError):
     """The method ran and raised.
 
-    Where the remote exception's type is a builtin or a class registered with `@message`, the error that the caller catches is an
-    instance of that type as well, with its arguments, fields and notes: `except ValueError` and `except RemoteError` both work. A group
-    arrives as a group, so that `except*` finds what is in it. `str()` says what the exception said; the traceback is in a note.
+    Where the remote exception's type is a builtin or a class registered with `@message`, the error
+    that the caller catches is an instance of that type as well, with its arguments, fields and
+    notes: `except ValueError` and `except RemoteError` both work. A group arrives as a group, so
+    that `except*` finds what is in it. `str()` says what the exception said; the traceback is in a
+    note.
 
-    Attributes besides those of `CallError`: `remote_type` (import path of the exception's class) and `remote_traceback` (text). Where the
-    exception has attributes of these names itself, `error.node` for example, they are the exception's own.
+    Attributes besides those of `CallError`: `remote_type` (import path of the exception's class)
+    and `remote_traceback` (text). Where the exception has attributes of these names itself,
+    `error.node` for example, they are the exception's own.
     """
 
     outcome: ClassVar[Outcome] = "raised"
@@ -185,7 +221,9 @@ class RemoteError(CallError):
 
 
 class EncodeError(UnderstudyError, TypeError):
-    """A value that cannot cross the wire. `path` leads to it from the parameter that it was given for, for example `order.items['x']`."""
+    """A value that cannot cross the wire. `path` leads to it from the parameter that it was given
+    for, for example `order.items['x']`.
+    """
 
     def __init__(self, text: str, *, path: str = "") -> None:
         super().__init__(text)
@@ -193,15 +231,21 @@ class EncodeError(UnderstudyError, TypeError):
 
 
 class DecodeError(UnderstudyError, ValueError):
-    """Bytes from a proven peer that do not decode to a value here, for example a message type that cannot be imported."""
+    """Bytes from a proven peer that do not decode to a value here, for example a message type that
+    cannot be imported.
+    """
 
 
 class ProtocolError(UnderstudyError):
-    """A peer sent bytes that break the protocol. The connection they came on is closed; nothing else is touched."""
+    """A peer sent bytes that break the protocol. The connection they came on is closed; nothing
+    else is touched.
+    """
 
 
 class HandshakeError(UnderstudyError):
-    """Two nodes did not come to terms; the connection is closed. `code` is the machine-readable reason."""
+    """Two nodes did not come to terms; the connection is closed. `code` is the machine-readable
+    reason.
+    """
 
     code: ClassVar[str] = "handshake"
 
@@ -231,7 +275,9 @@ class WrongPeerError(HandshakeError):
 
 
 class WrongStoreError(HandshakeError):
-    """A node of the cluster's name answered, or dialled, whose coordination store is another: one of the two was lost, and begun anew."""
+    """A node of the cluster's name answered, or dialled, whose coordination store is another: one
+    of the two was lost, and begun anew.
+    """
 
     code: ClassVar[str] = "wrong-store"
 
@@ -243,7 +289,9 @@ class HandshakeTimeoutError(HandshakeError, TimeoutError):
 
 
 class JoinError(UnderstudyError):
-    """This node could not join the cluster. The message names the address tried and the next step."""
+    """This node could not join the cluster. The message names the address tried and the
+    next step.
+    """
 
 
 class NodeNameTakenError(JoinError):
@@ -274,27 +322,41 @@ class ActorClassError(SpawnError):
 class ActorStartError(SpawnError):
     """The actor's constructor or `on_start` raised; `remote_traceback` holds where."""
 
-    def __init__(self, text: str, *, actor: str | None = None, node: str | None = None, remote_traceback: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        actor: str | None = None,
+        node: str | None = None,
+        remote_traceback: str = "",
+    ) -> None:
         super().__init__(text, actor=actor, node=node)
         self.remote_traceback = remote_traceback
 
 
 class ActorNotPlacedError(ActorStartError):
-    """A supervisor could not be started because there is no node for one of its children, or the store is away. That says nothing about
-    either of them: whoever restarts it waits a little and tries again, and counts no restart.
+    """A supervisor could not be started because there is no node for one of its children, or the
+    store is away. That says nothing about either of them: its own supervisor waits a little and
+    tries again, and counts no restart.
     """
 
 
 class ActorNotNeededError(ActorStartError):
-    """The actor's `on_start` raised `actors.Ignore`: it does not want to run, and that is no failure."""
+    """The actor's `on_start` raised `actors.Ignore`: it does not want to run, and that is no
+    failure.
+    """
 
 
 class SupervisorGaveUpError(UnderstudyError):
-    """A supervisor ended with "shutdown": its children failed more often than its intensity allows, or its significant ones have ended."""
+    """A supervisor ended with "shutdown": its children failed more often than its intensity allows,
+    or its significant ones have ended.
+    """
 
 
 class ChildError(UnderstudyError):
-    """What was asked of a supervisor about one of its children cannot be done. The message names the child by its path in the tree."""
+    """What was asked of a supervisor about one of its children cannot be done. The message names
+    the child by its path in the tree.
+    """
 
 
 class ChildNotFoundError(ChildError, LookupError):
@@ -302,7 +364,9 @@ class ChildNotFoundError(ChildError, LookupError):
 
 
 class ChildExistsError(ChildError, ValueError):
-    """The supervisor has a child of this id already: running, being restarted, or stopped with its spec kept."""
+    """The supervisor has a child of this id already: running, being restarted, or stopped with its
+    spec kept.
+    """
 
 
 class ChildRunningError(ChildError):
@@ -346,7 +410,9 @@ class StoreError(UnderstudyError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be reached now. Says nothing about what it holds: "away" is not "no such name"."""
+    """The store cannot be reached now. Says nothing about what it holds: "away" is not "no such
+    name".
+    """
 
 
 class StoreOutcomeUnknownError(StoreError):
@@ -354,11 +420,15 @@ class StoreOutcomeUnknownError(StoreError):
 
 
 class StoreCompactedError(StoreError):
-    """The watch asked for a revision that the store no longer keeps: read afresh and watch from there."""
+    """The watch asked for a revision that the store no longer keeps: read afresh and watch from
+    there.
+    """
 
 
 class StoreDataError(StoreError):
-    """The files of a store on disk cannot be used, or not be written. The message names the file and the next step."""
+    """The files of a store on disk cannot be used, or not be written. The message names the file
+    and the next step.
+    """
 
 
 class StoreMismatchError(StoreError):

@@ -1,7 +1,8 @@
 """Groups: actors under one name, called together or one of them for all.
 
-Membership is eventually the same on all nodes: what a node sees is a snapshot, which may hold an actor that has just ended and miss one
-that has just joined. There is no order between members, and no agreement about them.
+Membership is eventually the same on all nodes: what a node sees is a snapshot, which may hold an
+actor that has just ended and miss one that has just joined. There is no order between members, and
+no agreement about them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ A_co = TypeVar("A_co", covariant=True)
 def check_group_name(name: object) -> None:
     """Refuse what cannot be a group's name. Raises TypeError or ValueError."""
     if not isinstance(name, str):
-        raise TypeError(f"a group's name is a str, not {name!r}")
+        raise TypeError(f"a group's name must be a str, not {name!r}")
     if not name or name != name.strip() or any(ord(c) < 32 for c in name) or len(name) > 255:
-        raise ValueError(f"{name!r} is not a usable name of a group: 1 to 255 characters, none of control, no spaces at the ends")
+        raise ValueError(
+            f"{name!r} is not a usable name of a group: 1 to 255 characters, no control "
+            "characters, no spaces at the ends"
+        )
 
 
 @attrs.frozen
 class Answer(Generic[R]):
-    """What one member of a group answered: `error` is None, or `value` is and says nothing. `member` is its handle."""
+    """What one member of a group answered: `error` is None, or `value` is and says nothing.
+    `member` is its handle.
+    """
 
     member: Any
     value: R | None
@@ -38,10 +44,13 @@ class Answer(Generic[R]):
 
 
 class Group(Protocol[A_co]):
-    """A group as one node sees it; get one from `node.group("name", ActorClass)`. The node follows the group while such an object lives.
+    """A group as one node sees it; get one from `node.group("name", ActorClass)`. The node follows
+    the group while such an object lives.
 
-    A new one may not know the members on other nodes yet: `ready()` waits for that, and `broadcast`, `call_all` and `watch` do so
-    themselves.
+    A new one may not know the members on other nodes yet: `ready()` waits for that, and
+    `broadcast`, `call_all` and `watch` do so themselves.
+
+    An interface because `actors` never imports `runtime`, which has `ProcessGroup`.
     """
 
     @property
@@ -58,11 +67,14 @@ class Group(Protocol[A_co]):
         ...
 
     def members(self) -> tuple[A_co, ...]:
-        """Handles of the members, those on this node first. One that joined twice is there twice. Never waits."""
+        """Handles of the members, those on this node first. One that joined twice is there twice.
+        Never waits.
+        """
         ...
 
     def choose(self) -> A_co:
-        """One of the members, at random: of those on this node if there are any, else of those on nodes that can be reached at the moment.
+        """One of the members, at random: of those on this node if there are any, else of those on
+        nodes that can be reached at the moment.
 
         Raises `EmptyGroupError`.
         """
@@ -71,20 +83,27 @@ class Group(Protocol[A_co]):
     async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Call a method of all members one way: `await group.broadcast(Reader.on_news, text)`.
 
-        Returns how many it was handed to; what becomes of it stays unknown. Members on nodes that have ended, or cannot be reached at
-        the moment, are left out. Waits for room where a connection has none. Raises `EncodeError`, and `DirectoryUnavailableError` where
-        the members are not known yet and the store does not tell.
+        Returns how many it was handed to; what becomes of it stays unknown. Members on nodes that
+        have ended, or cannot be reached at the moment, are left out. Waits for room where a
+        connection has none. Raises `EncodeError`, and `DirectoryUnavailableError` where the members
+        are not known yet and the store does not tell.
         """
         ...
 
-    async def call_all(self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs) -> list[Answer[R]]:
-        """Call a method of all members, side by side, and wait for all answers; one for each of `members()`, in that order.
-        A member on a node that cannot be reached at the moment is not called: its answer is a `NodeUnreachableError`.
+    async def call_all(
+        self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """Call a method of all members, side by side, and wait for all answers; one for each of
+        `members()`, in that order. A member on a node that cannot be reached at the moment is not
+        called: its answer is a `NodeUnreachableError`.
 
-        Bound the time with `group.options(timeout=...)` or a cancel scope; that of a scope loses the answers.
+        Bound the time with `group.options(timeout=...)` or a cancel scope; that of a scope loses
+        the answers.
         """
         ...
 
     def watch(self) -> AsyncIterator[tuple[A_co, ...]]:
-        """The members, again after every change: `async for members in group.watch()`. What changes while nobody asks is one change."""
+        """The members, again after every change: `async for members in group.watch()`. All changes
+        between two requests for an item are one change.
+        """
         ...

@@ -1,8 +1,9 @@
 """Handles: what a caller holds instead of an actor.
 
-A handle is an address and call options. It survives restarts and moves of its actor, can be sent inside messages, and two handles of
-one actor are equal. To a type checker a handle of a `Counter` is a `Counter`; at run time it offers that class's `@method`s and the
-few names below, and nothing of the actor's state.
+A handle is an address and call options. It survives restarts and moves of its actor, can be sent
+inside messages, and two handles of one actor are equal. To a type checker a handle of a `Counter`
+is a `Counter`; at run time it offers that class's `@method`s and the few names below, and nothing
+of the actor's state.
 """
 
 from __future__ import annotations
@@ -46,18 +47,28 @@ class Handle:
         return self._address
 
     def options(self, **changes: Unpack[CallChanges]) -> Handle:
-        """A handle of the same actor whose calls have these options where the method and the call do not say otherwise."""
-        return Handle(self._caller, self._address, self._methods, CallOptions(**changes).over(self._options))
+        """A handle of the same actor whose calls have these options where the method and the call
+        do not say otherwise.
+        """
+        return Handle(
+            self._caller, self._address, self._methods, CallOptions(**changes).over(self._options)
+        )
 
     def __getattr__(self, attribute: str) -> BoundMethod[..., object] | BoundStream[..., object]:
         if attribute.startswith("_"):
             raise AttributeError(attribute)
         definition = self._definition(attribute)
         kind = BoundStream[..., object] if definition.stream else BoundMethod[..., object]
-        bound = kind(self._caller, self._address, definition, definition.options.over(self._options))
+        bound = kind(
+            self._caller, self._address, definition, definition.options.over(self._options)
+        )
         # The next access finds it without coming here.
         self.__dict__[attribute] = bound
         return bound
+
+    def __dir__(self) -> list[str]:
+        # For completion: what `__getattr__` would find is in no `__dict__` yet.
+        return sorted({*super().__dir__(), *(self._methods or ())})
 
     def _definition(self, name: str) -> MethodDefinition:
         if self._methods is None:
@@ -65,8 +76,14 @@ class Handle:
         definition = self._methods.get(name)
         if definition is None:
             near = difflib.get_close_matches(name, self._methods, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; it offers {', '.join(sorted(self._methods)) or 'no methods'}"
-            raise AttributeError(f"{self._address.class_path} has no @method {name!r} that a handle could call{hint}")
+            hint = (
+                f"; did you mean {near[0]!r}?"
+                if near
+                else f"; it offers {', '.join(sorted(self._methods)) or 'no methods'}"
+            )
+            raise AttributeError(
+                f"{self._address.class_path} has no @method {name!r} that a handle could call{hint}"
+            )
         return definition
 
     def __eq__(self, other: object) -> bool:
@@ -77,8 +94,18 @@ class Handle:
 
     def __repr__(self) -> str:
         address = self._address
-        return f"<handle of {address.name} ({address.class_path or 'class not said'}), last seen on {address.node}>"
+        return (
+            f"<handle of {address.name} ({address.class_path or 'class not said'}), last seen "
+            f"on {address.node}>"
+        )
+
+
+def moved(handle: Handle, caller: Caller) -> Handle:
+    """The handle of the same actor whose calls another node, or door, carries out."""
+    return Handle(caller, handle._address, handle._methods, handle._options)
 
 
 def _unknown(*args: object, **kwargs: object) -> object:
-    raise TypeError("this handle was looked up without its class; the method runs only where the actor lives")
+    raise TypeError(
+        "this handle was looked up without its class; the method runs only where the actor lives"
+    )

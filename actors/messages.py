@@ -1,9 +1,10 @@
 """Types registered to cross the wire besides plain data.
 
-`@message` marks an attrs class, a dataclass or an exception class as data that peers may send each other. The mark lives on the
-class itself: there is no registry to fill, and a class is found again by its import path (`module:qualified.name`) on the
-receiving side, which accepts it only if it carries the mark there too. Fields travel by name, so that a type may gain fields with
-defaults between two versions of a program; unknown fields are ignored.
+`@message` marks an attrs class, a dataclass or an exception class as data that peers may send each
+other. The mark lives on the class itself: there is no registry to fill, and a class is found again
+by its import path (`module:qualified.name`) on the receiving side, which accepts it only if it
+carries the mark there too. Fields travel by name, so that a type may gain fields with defaults
+between two versions of a program; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ C = TypeVar("C", bound=type)
 _MARK = "__understudy_message__"
 
 MAIN_ALIAS = "__understudy_main__"
-"""The name under which the main script runs in processes that it started, so that its `__name__ == "__main__"` part does not."""
+"""The name under which the main script runs in processes that it started, so that its `__name__ ==
+"__main__"` part does not.
+"""
 
 
 @attrs.frozen
 class MessageType:
-    """What the wire needs to know of a registered class: its import path and the fields that its constructor takes.
+    """What the wire needs to know of a registered class: its import path and the fields that its
+    constructor takes.
 
-    `fields` pairs each attribute's name with the constructor argument's (attrs strips leading underscores). Exceptions have no
-    fields: their `args` travel.
+    `fields` pairs each attribute's name with the constructor argument's (attrs strips leading
+    underscores). Exceptions have no fields: their `args` travel.
     """
 
     path: str
@@ -44,26 +48,30 @@ def message() -> Callable[[C], C]: ...
 def message(cls: C | None = None, /) -> C | Callable[[C], C]:
     """Mark an attrs class, a dataclass or an exception class as one that may be sent.
 
-    Put it outermost, above `@attrs.define` or `@dataclass`. Raises TypeError for any other class, and for classes defined inside a
-    function, which no other process could import.
+    Put it outermost, above `@attrs.define` or `@dataclass`. Raises TypeError for any other class,
+    and for classes defined inside a function, which no other process could import.
     """
     return _mark if cls is None else _mark(cls)
 
 
 def message_type(cls: type) -> MessageType | None:
-    """The mark of `cls` itself, or None. A subclass of a registered class is not registered by that."""
+    """The mark of `cls` itself, or None. A subclass of a registered class is not registered by
+    that.
+    """
     found = cls.__dict__.get(_MARK)
     return found if isinstance(found, MessageType) else None
 
 
 def import_path(cls: type) -> str:
-    """`module:qualified.name`, by which another process finds `cls`; the same in every process, also for classes of the main script."""
+    """`module:qualified.name`, by which another process finds `cls`; the same in every process,
+    also for classes of the main script.
+    """
     return f"{'__main__' if cls.__module__ == MAIN_ALIAS else cls.__module__}:{cls.__qualname__}"
 
 
 def path_by_file(path: str) -> str | None:
-    """Another path of a class of the running script itself: by the name of the script's file. None for other classes, and without a
-    file.
+    """Another path of a class of the running script itself: by the name of the script's file. None
+    for other classes, and without a file.
     """
     module, _, name = path.partition(":")
     file = getattr(sys.modules.get("__main__"), "__file__", None)
@@ -77,18 +85,26 @@ def _mark(cls: C) -> C:
     subject: type = cls
     path = import_path(cls)
     if "<locals>" in path:
-        raise TypeError(f"@message: {path} is defined inside a function; move it to the top of its module, so that others can import it")
+        raise TypeError(
+            f"@message: {path} is defined inside a function; move it to the top of its module, so "
+            "that others can import it"
+        )
     if issubclass(subject, BaseException):
         if not issubclass(subject, Exception):
             raise TypeError(f"@message: {path} must derive from Exception to be sent as an error")
         described = MessageType(path, (), is_exception=True)
     elif attrs.has(subject):
-        described = MessageType(path, tuple((a.name, a.alias or a.name) for a in attrs.fields(subject) if a.init))
+        described = MessageType(
+            path, tuple((a.name, a.alias or a.name) for a in attrs.fields(subject) if a.init)
+        )
     elif dataclasses.is_dataclass(subject):
-        described = MessageType(path, tuple((f.name, f.name) for f in dataclasses.fields(subject) if f.init))
+        described = MessageType(
+            path, tuple((f.name, f.name) for f in dataclasses.fields(subject) if f.init)
+        )
     else:
         raise TypeError(
-            f"@message: {path} is neither an attrs class, a dataclass nor an exception; decorate it with @attrs.frozen below @message"
+            f"@message: {path} is neither an attrs class, a dataclass nor an exception; decorate "
+            "it with @attrs.frozen below @message"
         )
     setattr(cls, _MARK, described)
     return cls

@@ -1,11 +1,14 @@
-"""What may be called from outside: the `@method` decorator and the typed call that it makes possible.
+"""What may be called from outside: the `@method` decorator and the typed call that it makes
+possible.
 
-Only decorated methods can be called on a handle. On a handle, `handle.add` is a `BoundMethod`: calling it makes a remote call,
-`.options(...)` gives a changed copy, `.send(...)` a one-way call, `.remote(...)` a call whose result stays where it was made. Where the
-method is an async generator, it is a `BoundStream`, and calling it gives a `Stream`. Inside the actor, `self.add(1)` is an ordinary call
-that runs within the current turn.
+Only decorated methods can be called on a handle. On a handle, `handle.add` is a `BoundMethod`:
+calling it makes a remote call, `.options(...)` gives a changed copy, `.send(...)` a one-way call,
+`.remote(...)` a call whose result stays where it was made. Where the method is an async generator,
+it is a `BoundStream`, and calling it gives a `Stream`. Inside the actor, `self.add(1)` is an
+ordinary call that runs within the current turn.
 
-The typing (a descriptor over ParamSpec) was checked to accept right and refuse wrong arguments under mypy --strict and basedpyright.
+The typing (a descriptor over ParamSpec) was checked to accept right and refuse wrong arguments
+under mypy --strict and basedpyright.
 """
 
 from __future__ import annotations
@@ -13,40 +16,124 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import attrs
 
-from actors.arguments import ByValue, by_value, taken
 from actors.errors import BadArgumentsError
 from actors.messages import message
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
-from actors.reference import Reference
-from actors.stream import Stream, StreamChanges
+from actors.reference import ByValue, Reference, by_value, taken
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from actors.blocking import BlockingReference, BlockingStream
+
+# Streams: what a caller holds of an async-generator method while its items come.
+#
+# A generator method of an actor runs where the actor is; its items come to the caller one by one,
+# and the generator is held up when the caller is slow.
+
+T = TypeVar("T")
+
+
+class StreamChanges(TypedDict, total=False):
+    """The keywords that `options(...)` of a stream method takes: `timeout`, in seconds, covers the
+    whole stream.
+    """
+
+    timeout: float | None
+
+
+class Stream(AsyncIterator[T]):
+    """The items that a generator method of an actor yields: once, and in order.
+
+    Nothing is asked of the actor before the first item is. Then the generator runs, ahead of the
+    reader by 32 items or 4 MiB at most, and holds its actor's turn until it ends, unless its method
+    is concurrent.
+
+    Asking for an item raises what a call would raise: `NotExecutedError` where the generator
+    certainly never ran, `RemoteError` where it raised, `OutcomeUnknownError` where it broke off;
+    always after the items that had arrived before. The stream is over then. It is also over when
+    the reader is cancelled while it waits for an item, as an async generator would be.
+
+    The generator is closed, which runs its `finally` blocks, as soon as the reader stops: leaves
+    `async with`, calls `aclose`, or drops the stream. One task reads a stream at a time; a second
+    one gets `trio.BusyResourceError`.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def __anext__(self) -> T:
+        """Wait for the next item. Raises StopAsyncIteration when the generator has returned, and
+        whenever the stream is over.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Read no more: have the generator closed. Does not wait until it is. Closing a stream that
+        is over is no error.
+        """
+
+    async def __aenter__(self) -> Self:
+        """The stream itself, closed when the block is left."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
 
 P = ParamSpec("P")
+
+
 R = TypeVar("R")
-T = TypeVar("T")
+
 
 InThread = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 """Runs blocking code beside the event loop."""
 
+
 Fits = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
-"""Raises BadArgumentsError for arguments that fit the signature of a method and no more than that."""
+"""Raises BadArgumentsError for arguments that fit the signature of a method and no more
+than that.
+"""
 
 
 @attrs.frozen
 class MethodDefinition:
     """A callable method as the runtime sees it: the function and the flags it was marked with.
 
-    `idempotent`: running it twice does no harm, so the runtime may repeat a call whose outcome is unknown.
-    `concurrent`: runs beside other calls of the same actor instead of in turn.
-    `reentrant`: while it waits for a call that it has made, calls that come back to its actor by that very chain run beside it.
-    `in_thread`: a plain `def`; runs in a worker thread, so that it may block.
-    `stream`: an async generator; its items travel one by one.
-    `options`: how it is called where the call does not say otherwise.
-    `fits`: looks at the arguments besides, at the caller (with None for the actor) and before it runs.
+    `idempotent`: running it twice does no harm, so the runtime may repeat a call whose outcome is
+    unknown. `concurrent`: runs beside other calls of the same actor instead of in turn.
+    `reentrant`: while it waits for a call that it has made, calls that come back to its actor by
+    that very chain run beside it. `in_thread`: a plain `def`; runs in a worker thread, so that it
+    may block. `stream`: an async generator; its items travel one by one. `options`: how it is
+    called where the call does not say otherwise. `fits`: looks at the arguments besides, at the
+    caller (with None for the actor) and before it runs.
     """
 
     name: str
@@ -72,12 +159,24 @@ class MethodDefinition:
 
     @functools.cached_property
     def arity(self) -> tuple[int, int]:
-        """How few and how many arguments fit, where all are positional. No number does where there is more to look at."""
+        """How few and how many arguments fit, where all are positional. No number does where there
+        is more to look at.
+        """
         parameters = list(inspect.signature(self.function).parameters.values())[1:]
-        if self.fits is not None or any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
+        if self.fits is not None or any(
+            one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters
+        ):
             return sys.maxsize, 0
-        positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        most = sys.maxsize if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
+        positional = [
+            one
+            for one in parameters
+            if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+        ]
+        most = (
+            sys.maxsize
+            if any(one.kind is one.VAR_POSITIONAL for one in parameters)
+            else len(positional)
+        )
         return sum(one.default is one.empty for one in positional), most
 
     def check(self, actor: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -91,40 +190,62 @@ class MethodDefinition:
             self.fits(None, args, kwargs)
 
     def run(
-        self, instance: object, args: tuple[object, ...], kwargs: dict[str, object], in_thread: InThread
+        self,
+        instance: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        in_thread: InThread,
     ) -> Coroutine[Any, Any, object]:
-        """The coroutine of one run on `instance`; a plain `def` runs through `in_thread`. Raises TypeError if the arguments do not fit."""
+        """The coroutine of one run on `instance`; a plain `def` runs through `in_thread`. Raises
+        TypeError if the arguments do not fit.
+        """
         if self.fits is not None:
             self.fits(instance, args, kwargs)
         if self.in_thread:
             inspect.signature(self.function).bind(instance, *args, **kwargs)
-            # Not abandoned on cancellation: the actor must not take its next message while one still runs in a thread.
+            # Not abandoned on cancellation: the actor must not take its next message while one
+            # still runs in a thread.
             return in_thread(functools.partial(self.function, instance, *args, **kwargs))
         coroutine: Coroutine[Any, Any, object] = self.function(instance, *args, **kwargs)
         return coroutine
 
-    def items(self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]) -> AsyncGenerator[object, None]:
-        """The generator of one run of a stream on `instance`. Raises TypeError if the arguments do not fit."""
+    def items(
+        self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> AsyncGenerator[object, None]:
+        """The generator of one run of a stream on `instance`. Raises TypeError if the arguments do
+        not fit.
+        """
         generator: AsyncGenerator[object, None] = self.function(instance, *args, **kwargs)
         return generator
 
 
 class Caller(Protocol):
-    """What carries out calls for handles; the runtime's side of this module."""
+    """What carries out calls for handles; the runtime's side of this module.
 
-    def call(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, R]:
+    An interface because `actors` never imports `runtime`, which has `CallClient`.
+    """
+
+    def call(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, R]:
         """Make the call and wait for its outcome."""
         ...
 
-    def send(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, None]:
+    def send(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, None]:
         """Hand the call to the connection and do not wait for an outcome."""
         ...
 
-    def remote(self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> Coroutine[Any, Any, Reference[R]]:
+    def remote(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, Reference[R]]:
         """Make the call and keep its result with its owner."""
         ...
 
-    def stream(self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> Stream[T]:
+    def stream(
+        self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Stream[T]:
         """The items of a generator method; nothing happens before the first is asked for."""
         ...
 
@@ -134,8 +255,9 @@ class Caller(Protocol):
 class Address:
     """Where an actor is, as far as the holder knows.
 
-    `registered` actors are found again by `name` when they have moved; others end with their node's incarnation.
-    `epoch` 0 means any epoch. `class_path` is `module:Class`. Raises TypeError for fields of other types: peers send these.
+    `registered` actors are found again by `name` when they have moved; others end with their node's
+    incarnation. `epoch` 0 means any epoch. `class_path` is `module:Class`. Raises TypeError for
+    fields of other types: peers send these.
     """
 
     name: str = attrs.field(validator=attrs.validators.instance_of(str))
@@ -147,28 +269,33 @@ class Address:
 
 
 class Bound:
-    """What every method bound to one actor has, whatever calling it gives."""
+    """What every method bound to one actor has, whether a call gives a value or a stream. Its
+    attributes are for the runtime's side, see `Caller`.
+    """
 
-    __slots__ = ("_caller", "address", "definition", "moved", "options_", "route")
+    __slots__ = ("_address", "_caller", "_definition", "_moved", "_options", "_route")
 
-    def __init__(self, caller: Caller, address: Address, definition: MethodDefinition, options: CallOptions) -> None:
+    def __init__(
+        self, caller: Caller, address: Address, definition: MethodDefinition, options: CallOptions
+    ) -> None:
         self._caller = caller
-        self.address = address
-        self.definition = definition
-        self.options_ = options
-        self.route: object = None
-        """Where the caller found the actor last: its own cache, nobody else's business."""
-        self.moved = False
+        self._address = address
+        self._definition = definition
+        self._options = options
+        self._route: object = None
+        """Where the caller found the actor last: a cache for the caller only."""
+        self._moved = False
         """True once the actor was not where `address` says."""
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        # Most calls are right, and their number says so: binding them all would make a call a good deal slower.
-        least, most = self.definition.arity
+        # Most calls are right, and their number says so: binding them all would make a call a good
+        # deal slower.
+        least, most = self._definition.arity
         if kwargs or not least <= len(args) <= most:
-            self.definition.check(self.address.name, args, kwargs)
+            self._definition.check(self._address.name, args, kwargs)
 
     def __repr__(self) -> str:
-        return f"<method {self.address.name}.{self.definition.name} on {self.address.node}>"
+        return f"<method {self._address.name}.{self._definition.name} on {self._address.node}>"
 
 
 class BoundMethod(Bound, Generic[P, R]):
@@ -179,74 +306,107 @@ class BoundMethod(Bound, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Call and wait for the outcome: the value, or one of the three errors of `actors.errors`.
 
-        Raises BadArgumentsError at once, before anything is sent, for arguments that do not fit the method as the handle's class has it.
+        Raises BadArgumentsError at once, before anything is sent, for arguments that do not fit the
+        method as the handle's class has it.
         """
         # Inline, for the hot path; see `_check`.
-        least, most = self.definition.arity
+        least, most = self._definition.arity
         if kwargs or not least <= len(args) <= most:
-            self.definition.check(self.address.name, args, kwargs)
+            self._definition.check(self._address.name, args, kwargs)
         return self._caller.call(self, args, kwargs)
 
     def options(self, **changes: Unpack[CallChanges]) -> BoundMethod[P, R]:
-        """The same method with other call options, for example `options(timeout=2.0)`; see `CallOptions`."""
-        changed = BoundMethod[P, R](self._caller, self.address, self.definition, CallOptions(**changes).over(self.options_))
-        changed.route, changed.moved = self.route, self.moved
+        """The same method with other call options, for example `options(timeout=2.0)`; see
+        `CallOptions`.
+        """
+        changed = BoundMethod[P, R](
+            self._caller,
+            self._address,
+            self._definition,
+            CallOptions(**changes).over(self._options),
+        )
+        changed._route, changed._moved = self._route, self._moved
         return changed
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
-        """Call one way: returns when the connection has taken the message; what becomes of it stays unknown.
+        """Call one way: returns when the connection has taken the message; what becomes of it stays
+        unknown.
 
-        At most once, in order with other calls from this node. An exception in the method is logged where the actor runs.
+        At most once, in order with other calls from this node. An exception in the method is logged
+        where the actor runs.
         """
         self._check(args, kwargs)
         return self._caller.send(self, args, kwargs)
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Reference[R]]:
-        """Call and leave the result with its owner; returns a `Reference` to wait for, to fetch it by, or to hand on.
+        """Call and leave the result with its owner; returns a `Reference` to wait for, to fetch it
+        by, or to hand on.
 
-        It returns when the call was handed to the owner's connection, long before the value is there: what becomes of the call, errors
-        included, becomes known through the reference. No deadline of the caller's covers the call, but for its own `timeout`. Until the
-        reference is handed on, the call is made again like any that certainly did not run; then it stays with the owner that was told.
+        It returns when the call was handed to the owner's connection, long before the value is
+        there: what becomes of the call, errors included, becomes known through the reference. No
+        deadline of the caller's covers the call, but for its own `timeout`. Until the reference is
+        handed on, the call is made again like any that certainly did not run; then it stays with
+        the owner that was told.
         """
         self._check(args, kwargs)
         return self._caller.remote(self, args, kwargs)
 
 
 _NOT_REPEATED = (
-    "is a stream, and a stream is never repeated: by the time it breaks, its reader has acted upon its first items. "
+    "is a stream, and a stream is never repeated: by the time it breaks, its reader has acted "
+    "upon its first items. "
     "Let it take the place to go on from as an argument, and call it again from there"
 )
 
 
 class BoundStream(Bound, Generic[P, T]):
-    """A generator method of one actor, ready to be called from anywhere. Cheap; keep it or make it anew."""
+    """A generator method of one actor, ready to be called from anywhere. Cheap; keep it or make it
+    anew.
+    """
 
     __slots__ = ()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Stream[T]:
-        """The items: `async for item in handle.scan(1)`, or `async with handle.scan(1) as items`. Raises BadArgumentsError like a call."""
+        """The items: `async for item in handle.scan(1)`, or `async with handle.scan(1) as items`.
+        Raises BadArgumentsError like a call.
+        """
         self._check(args, kwargs)
         return self._caller.stream(self, args, kwargs)
 
     def options(self, **changes: Unpack[StreamChanges]) -> BoundStream[P, T]:
-        """The same method with other options, for example `options(timeout=60.0)`, which covers the whole stream."""
+        """The same method with other options, for example `options(timeout=60.0)`, which covers the
+        whole stream.
+        """
         if "retry" in changes:
-            raise TypeError(f"{self.definition.name} {_NOT_REPEATED}")
-        changed = BoundStream[P, T](self._caller, self.address, self.definition, CallOptions(**changes).over(self.options_))
-        changed.route, changed.moved = self.route, self.moved
+            raise TypeError(f"{self._definition.name} {_NOT_REPEATED}")
+        changed = BoundStream[P, T](
+            self._caller,
+            self._address,
+            self._definition,
+            CallOptions(**changes).over(self._options),
+        )
+        changed._route, changed._moved = self._route, self._moved
         return changed
 
     def send(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: nobody would read the items. Raises TypeError."""
-        raise TypeError(f"{self.definition.name} is a stream and cannot be sent one way: nobody would read it; use `async for`")
+        """Refuse a one-way call: the items would have no reader. Raises TypeError."""
+        raise TypeError(
+            f"{self._definition.name} is a stream and cannot be sent one way: it would have no "
+            "reader; use `async for`"
+        )
 
     def remote(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refused: a stream has no one result. Raises TypeError."""
-        raise TypeError(f"{self.definition.name} is a stream and has no one result that could stay with its owner; use `async for`")
+        """Refuse to keep a result: a stream has no one result. Raises TypeError."""
+        raise TypeError(
+            f"{self._definition.name} is a stream and has no one result that could stay with its "
+            "owner; use `async for`"
+        )
 
 
 class OwnMethod(Generic[P, R]):
-    """A method seen from inside its own actor: calling it runs it here and now, within the current turn."""
+    """A method seen from inside its own actor: calling it runs it here and now, within the current
+    turn.
+    """
 
     __slots__ = ("_definition", "_instance")
 
@@ -256,28 +416,46 @@ class OwnMethod(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Run the method as an ordinary function of this object."""
-        return cast("Coroutine[Any, Any, R]", self._definition.run(self._instance, args, kwargs, self._in_thread))
+        return cast(
+            "Coroutine[Any, Any, R]",
+            self._definition.run(self._instance, args, kwargs, self._in_thread),
+        )
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         return await cast("Any", self._instance)._hosted().in_thread(function)
 
     def __getattr__(self, attribute: str) -> object:
         # `self.add.send(1)` puts a message to oneself into the mailbox: the way of the handle.
-        handle = getattr(self._instance, "handle")  # noqa: B009  the instance is any actor, known only by duck typing here
+        # the instance is any actor, known only by duck typing here
+        handle = getattr(self._instance, "handle")  # noqa: B009
         return getattr(getattr(handle, self._definition.name), attribute)
 
 
 class Marked:
-    """What `@method` leaves in a class, whatever kind of method it is."""
+    """What `@method` leaves in a class, for a method of any kind."""
 
     def __init__(self, definition: MethodDefinition) -> None:
         self.definition = definition
         self.__doc__ = definition.function.__doc__
         self.__wrapped__ = definition.function
 
+    def _called_on_the_class(self) -> TypeError:
+        name = self.definition.function.__qualname__
+        return TypeError(
+            f"{name} was looked up on the class, which has no actor to call; call it on a handle, "
+            "from spawn, lookup or a message"
+        )
+
 
 class Method(Marked, Generic[P, R]):
-    """The descriptor of an ordinary method."""
+    """The descriptor of an ordinary method.
+
+    Looked up on an actor or on its handle it is a `BoundMethod`. Looked up on the class it is the
+    method itself, whose types are those of a blocking call: a blocking handle (`runtime.blocking`)
+    is to a type checker the class of its actor, so `counter.add(5)` is an `int` there. No other
+    type that is made of a class alone has the methods of the class with other results. The class
+    itself has no actor to call, and says so with a TypeError.
+    """
 
     @overload
     def __get__(self, instance: None, owner: type) -> Method[P, R]: ...
@@ -286,29 +464,70 @@ class Method(Marked, Generic[P, R]):
     def __get__(self, instance: object | None, owner: type) -> Method[P, R] | BoundMethod[P, R]:
         if instance is None:
             return self
-        # To the type checker an actor and its handle look alike; both kinds of method are called and awaited in the same way.
+        # To the type checker an actor and its handle look alike; both kinds of method are called
+        # and awaited in the same way.
         return cast("BoundMethod[P, R]", OwnMethod[P, R](instance, self.definition))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """At the blocking door: call, and block until the outcome is there: the value, or one of
+        the three errors.
+        """
+        raise self._called_on_the_class()
+
+    def options(self, **changes: Unpack[CallChanges]) -> Method[P, R]:
+        """At the blocking door: the same method with other call options; see `CallOptions`."""
+        raise self._called_on_the_class()
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """At the blocking door: call one way; see `BoundMethod.send`."""
+        raise self._called_on_the_class()
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
+        """At the blocking door: call and leave the result with its owner; see
+        `BoundMethod.remote`.
+        """
+        raise self._called_on_the_class()
+
+    def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """At the blocking door: call and do not block. The future gets the outcome; to cancel it
+        cancels the call where it runs.
+        """
+        raise self._called_on_the_class()
 
 
 class StreamMethod(Marked, Generic[P, T]):
-    """The descriptor of a generator method."""
+    """The descriptor of a generator method; on the class it has the types of the blocking door, as
+    `Method` has.
+    """
 
     @overload
     def __get__(self, instance: None, owner: type) -> StreamMethod[P, T]: ...
     @overload
     def __get__(self, instance: object, owner: type) -> BoundStream[P, T]: ...
-    def __get__(self, instance: object | None, owner: type) -> StreamMethod[P, T] | BoundStream[P, T]:
+    def __get__(
+        self, instance: object | None, owner: type
+    ) -> StreamMethod[P, T] | BoundStream[P, T]:
         if instance is None:
             return self
         # Inside its actor a stream is the ordinary async generator; see `Method`.
         return cast("BoundStream[P, T]", OwnMethod[P, object](instance, self.definition))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
+        """At the blocking door: the items, one by one: `for item in handle.scan(1)`."""
+        raise self._called_on_the_class()
+
+    def options(self, **changes: Unpack[StreamChanges]) -> StreamMethod[P, T]:
+        """At the blocking door: the same method with other options; see `BoundStream.options`."""
+        raise self._called_on_the_class()
 
 
 M = TypeVar("M", bound=Marked)
 
 
 def fitting(fits: Fits) -> Callable[[M], M]:
-    """For the runtime's own methods: look at their arguments before they are called; see `MethodDefinition`."""
+    """For the runtime's own methods: look at their arguments before they are called; see
+    `MethodDefinition`.
+    """
 
     def decorate(marked: M) -> M:
         marked.definition = attrs.evolve(marked.definition, fits=fits)
@@ -318,27 +537,46 @@ def fitting(fits: Fits) -> Callable[[M], M]:
 
 
 class MethodDecorator(Protocol):
-    """`@method(...)` with flags."""
+    """`@method(...)` with flags: only for type checkers, as a callable with overloads has no other
+    type.
+    """
 
-    # The overlap is meant: what the last overload takes includes generators, and the first that fits is chosen.
+    # The overlap is meant: what the last overload takes includes generators, and the first that
+    # fits is chosen.
     @overload
-    def __call__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]], /) -> StreamMethod[P, T]: ...  # type: ignore[overload-overlap]
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[Any, P], AsyncIterator[T]], /
+    ) -> StreamMethod[P, T]: ...
     @overload
-    def __call__(self, function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Method[P, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Any, P], Awaitable[R]], /
+    ) -> Method[P, R]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Any, P], R], /) -> Method[P, R]: ...
 
 
 @overload
 def method(function: Callable[Concatenate[Any, P], AsyncIterator[T]], /) -> StreamMethod[P, T]: ...  # type: ignore[overload-overlap]
+
+
 @overload
 def method(function: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Method[P, R]: ...
+
+
 @overload
 def method(function: Callable[Concatenate[Any, P], R], /) -> Method[P, R]: ...
+
+
 @overload
 def method(
-    *, idempotent: bool = False, concurrent: bool = False, reentrant: bool = False, **options: Unpack[CallChanges]
+    *,
+    idempotent: bool = False,
+    concurrent: bool = False,
+    reentrant: bool = False,
+    **options: Unpack[CallChanges],
 ) -> MethodDecorator: ...
+
+
 def method(
     function: Callable[..., Any] | None = None,
     /,
@@ -350,20 +588,26 @@ def method(
 ) -> Any:
     """Mark a method of an `Actor` as callable from outside.
 
-    `async def` runs on the node's event loop; plain `def` runs in a worker thread, so it may block. An `async def` that yields, annotated
-    as `AsyncIterator[...]` or `AsyncGenerator[...]`, is a stream. One call, or stream, at a time per actor, in order, unless
-    `concurrent=True`. With `reentrant=True` its turn is open to calls that it waits for itself: where it awaits another actor, and that one
-    calls back, the call back runs beside it instead of being refused with `CallCycleError` (call-chain reentrancy, as Orleans has it).
-    `idempotent=True` allows the runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are
-    defaults for every call of it. Raises TypeError for what cannot be a method, and for a stream that is to be repeated.
+    `async def` runs on the node's event loop; plain `def` runs in a worker thread, so it may block.
+    An `async def` that yields, annotated as `AsyncIterator[...]` or `AsyncGenerator[...]`, is a
+    stream. One call, or stream, at a time per actor, in order, unless `concurrent=True`. With
+    `reentrant=True` its turn is open to calls that it waits for itself: where it awaits another
+    actor, and that one calls back, the call back runs beside it instead of being refused with
+    `CallCycleError` (call-chain reentrancy, as Orleans has it). `idempotent=True` allows the
+    runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are defaults for
+    every call of it. Raises TypeError for what cannot be a method, and for a stream that is to be
+    repeated.
     """
 
     def decorate(function: Callable[..., Any]) -> Marked:
         if not inspect.isfunction(function):
-            raise TypeError(f"@method goes onto a function, not onto {function!r}; put it outermost")
+            raise TypeError(
+                f"@method goes onto a function, not onto {function!r}; put it outermost"
+            )
         if inspect.isgeneratorfunction(function):
             raise TypeError(
-                f"@method: {function.__qualname__} is a plain generator, which would hold up its node while it makes an item; "
+                f"@method: {function.__qualname__} is a plain generator, which would hold up its "
+                "node while it makes an item; "
                 "make it an `async def` to stream its items, or return a list"
             )
         stream = inspect.isasyncgenfunction(function)

@@ -1,9 +1,12 @@
-"""The supervisor's decisions: told of starts, exits and requests, it says what to start and stop next, and when to give up.
+"""The supervisor's decisions: told of starts, exits and requests, it says what to start and stop
+next, and when to give up.
 
-The semantics are those of Erlang/OTP's `supervisor`: its callbacks run one after another, and so does this machine. At most one `Start` or
-`Stop` is outstanding; what happens meanwhile waits in line, as it would in the process's mailbox; a restart that fails goes to the end of
-that line. No I/O, no clock: times are seconds on a monotonic clock, chance comes in as a function, and what is to be done comes back as
-effects, to be carried out in their order. Carrying them out, placing children and reporting their ends is left to the runtime.
+The semantics are those of Erlang/OTP's `supervisor`: its callbacks run one after another, and so
+does this machine. At most one `StartChild` or `StopChild` is outstanding; what happens meanwhile
+waits in line, as it would in the process's mailbox; a restart that fails goes to the end of that
+line. No I/O, no clock: times are seconds on a monotonic clock, chance comes in as a function, and
+what is to be done comes back as effects, to be carried out in their order. Carrying them out,
+placing children and reporting their ends is left to the runtime.
 """
 
 from __future__ import annotations
@@ -11,13 +14,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 import attrs
 
-from actors.intensity import RestartDelay, RestartIntensity
+from actors.retry import check_number, check_whole_number
 from actors.supervision import (
-    Answer,
+    PLACEMENT_BACKOFF,
+    AllStarted,
     AutomaticShutdown,
     ChildRule,
     ChildState,
@@ -28,23 +33,144 @@ from actors.supervision import (
     ExitReason,
     Forgotten,
     Phase,
-    Ready,
     Reply,
     RequestKind,
     RestartBackoff,
     RestartType,
-    Start,
-    Stop,
+    StartChild,
+    StopChild,
     Strategy,
+    SupervisorAnswer,
     TryAgain,
     check_word,
 )
 
-__all__ = ["AutomaticShutdown", "ChildRule", "ExitReason", "RestartBackoff", "RestartMachine", "RestartType", "Strategy"]
+# Restart intensity, OTP's words and defaults: how often children may be restarted before their
+# supervisor gives up. And how soon.
+
+
+class RestartIntensity:
+    """More than `intensity` restarts within `period` seconds are too many. The window is over the
+    times of the restarts.
+
+    Raises TypeError or ValueError for what makes no sense.
+    """
+
+    def __init__(self, intensity: int = 1, period: float = 5.0) -> None:
+        check_whole_number("intensity", intensity)
+        if period != math.inf:
+            check_number("period", period, above=True)
+        self.intensity = intensity
+        self.period = period
+        self._times: deque[float] = deque()
+
+    def allows(self, now: float) -> bool:
+        """Count a restart; False if it is one too many."""
+        # Counted whether it is allowed or not, and so never empty in the loop below.
+        self._times.append(now)
+        while self._times[0] + self.period < now:
+            self._times.popleft()
+        return len(self._times) <= self.intensity
+
+    def recent(self, now: float) -> int:
+        """Restarts that count at the moment. Looking changes nothing: a restart that happened
+        before may be counted after it.
+        """
+        return sum(time + self.period >= now for time in self._times)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two restarts. For tests and simulations."""
+        times = list(self._times)
+        assert times == sorted(times), "restarts are counted in the order of their times"
+        # One too many is counted too: with it the supervisor gives up.
+        assert not times or times[-1] - times[0] <= self.period
+
+    def exceeded(self, child: str, last: object) -> str:
+        """What to say when it was one too many: the last was of `child`, for the reason `last`."""
+        return (
+            f"more than {self.intensity} restarts within {self.period:g} s, the last of child "
+            f"{child!r}: {last}"
+        )
+
+
+@attrs.define
+class RestartDelay:
+    """How long the restarts of one child wait, by what has called for them in a row: its own
+    `failures`, and `losses`.
+
+    Losses are deaths of its nodes and starts for which there was no node: they say nothing about
+    the child (see `ExitReason.is_failure`).
+    """
+
+    failures: int = 0
+    losses: int = 0
+
+    def on_ran(self, seconds: float, backoff: RestartBackoff | None) -> None:
+        """It has run for so long: after long enough, what was before does not count any more."""
+        if backoff is not None and seconds >= backoff.calm:
+            self.failures = 0
+        if seconds >= PLACEMENT_BACKOFF.calm:
+            self.losses = 0
+
+    def next(
+        self, reason: ExitReason, backoff: RestartBackoff | None, draw: Callable[[], float]
+    ) -> float:
+        """Seconds before the restart that `reason` calls for. `backoff` is for failures; the
+        restart after a first loss is immediate.
+        """
+        if reason.is_failure:
+            self.failures += 1
+            return 0.0 if backoff is None else backoff.delay(self.failures, draw())
+        if reason.kind == "node left":
+            # Nodes leave on request: that cannot become a storm.
+            return 0.0
+        self.losses += 1
+        if self.losses == 1 and reason.kind == "node died":
+            return 0.0
+        return PLACEMENT_BACKOFF.delay(max(1, self.losses - 1), draw())
+
+
+# Adoption: what a supervisor that starts does with children that outlived its predecessor.
+#
+# Beyond OTP, whose supervisors never outlive their node, nor their children them. A child that
+# lives is not started a second time. Where children depend on each other, those that live are kept
+# only if all live on which they were started; the others are stopped first, and then started in
+# order with those that died.
+
+
+def adopted(
+    strategy: Strategy, order: Sequence[str], living: AbstractSet[str]
+) -> tuple[list[str], list[str]]:
+    """Which of the `living` children are kept, and which are stopped, in this order, before
+    anything is started. `order`: all ids.
+    """
+    lives = [id for id in order if id in living]
+    if strategy == "one-for-one":
+        kept = lives
+    elif strategy == "one-for-all":
+        kept = lives if len(lives) == len(order) else []
+    else:
+        kept = []
+        for id in order:
+            if id not in living:
+                break
+            kept.append(id)
+    return kept, [id for id in reversed(lives) if id not in kept]
+
+
+__all__ = [
+    "AutomaticShutdown",
+    "ChildRule",
+    "ExitReason",
+    "RestartBackoff",
+    "RestartMachine",
+    "RestartType",
+    "Strategy",
+]
 
 
 @attrs.define(eq=False)
-class _Child:
+class _ChildEntry:
     rule: ChildRule
     state: ChildState = "stopped"
     restarts: int = 0
@@ -52,18 +178,18 @@ class _Child:
     running_since: float = -math.inf
     due: float | None = None
     last_exit: ExitReason | None = None
-    pending: _Event | None = None
+    pending: _MachineEvent | None = None
 
 
 @attrs.frozen
-class _Event:
+class _MachineEvent:
     kind: Literal["exit", "restart failed", "due"]
     id: str
     now: float
 
 
 @attrs.frozen
-class _Request:
+class _ChildRequest:
     kind: RequestKind
     id: str
     token: object
@@ -72,14 +198,16 @@ class _Request:
 
 @attrs.define
 class _Work:
-    """What is being carried out: first the stops, from the last, then the starts, from the first, and then what `kind` says."""
+    """What is being carried out: first the stops, from the last, then the starts, from the first,
+    and then what `kind` says.
+    """
 
     kind: Literal["boot", "restart", "hold", "request", "shut down"]
     stops: list[str] = attrs.Factory(list)
     starts: deque[str] = attrs.Factory(deque)
     child: str = ""
     at: float = 0.0
-    request: _Request | None = None
+    request: _ChildRequest | None = None
     reply: Reply = "stopped"
     reason: ExitReason | None = None
 
@@ -87,14 +215,17 @@ class _Work:
 class RestartMachine:
     """One supervisor. Every input returns the effects that follow from it.
 
-    `strategy`: what is restarted with a failed child: itself alone, all, or it and those started after it. More than `intensity` restarts
-    within `period` seconds, each at the time of the exit or failed start that called for it, and it stops its children and ends with
-    "shutdown". `automatic_shutdown`: it does so too when a significant child ended by itself, any or the last of all.
-    `backoff`: waits before restarts, with `draw` (a function that gives a number in [0, 1)) for their jitter. What says nothing about a
-    child, because its node died or left or none fits, counts as no restart; `PLACEMENT_BACKOFF` bounds those.
+    `strategy`: what is restarted with a failed child: itself alone, all, or it and those started
+    after it. More than `intensity` restarts within `period` seconds, each at the time of the exit
+    or failed start that called for it, and it stops its children and ends with "shutdown".
+    `automatic_shutdown`: it does so too when a significant child ended by itself, any or the last
+    of all. `backoff`: waits before restarts, with `draw` (a function that gives a number in [0, 1))
+    for their jitter. What says nothing about a child, because its node died or left or none fits,
+    counts as no restart; `PLACEMENT_BACKOFF` bounds those.
 
-    A start that goes on when the supervisor is stopped is stopped first, being nobody's foundation yet; OTP would wait for it.
-    Raises TypeError or ValueError for what makes no sense, naming the child where it is one's.
+    A start that goes on when the supervisor is stopped is stopped first, for no other child depends
+    on it yet; OTP would wait for it. Raises TypeError or ValueError for what makes no sense, naming
+    the child where it is one's.
     """
 
     def __init__(
@@ -116,16 +247,19 @@ class RestartMachine:
         self._draw = draw
         self._phase: Phase = "new"
         self._now = -math.inf
-        self._children: dict[str, _Child] = {}
-        self._line: deque[_Event | _Request] = deque()
+        self._children: dict[str, _ChildEntry] = {}
+        self._line: deque[_MachineEvent | _ChildRequest] = deque()
         self._work: _Work | None = None
         self._outstanding: str | None = None
         self._effects: list[Effect] = []
         for rule in children:
             self._check(rule)
             if rule.id in self._children:
-                raise ValueError(f"child {rule.id!r}: this id is given to two children; ids are unique in a supervisor")
-            self._children[rule.id] = _Child(rule)
+                raise ValueError(
+                    f"child {rule.id!r}: this id is given to two children; ids are unique in a "
+                    "supervisor"
+                )
+            self._children[rule.id] = _ChildEntry(rule)
 
     @property
     def phase(self) -> Phase:
@@ -136,7 +270,12 @@ class RestartMachine:
         """All children in the order of their start."""
         coming = self._coming()
         return [
-            ChildView(c.rule, "restarting" if id in coming and c.state in ("starting", "stopped") else c.state, c.restarts, c.last_exit)
+            ChildView(
+                c.rule,
+                "restarting" if id in coming and c.state in ("starting", "stopped") else c.state,
+                c.restarts,
+                c.last_exit,
+            )
             for id, c in self._children.items()
         ]
 
@@ -146,17 +285,21 @@ class RestartMachine:
         return child is not None and child.state == "stopped" and not self.waits(id)
 
     def waits(self, id: str) -> bool:
-        """True if the child has no actor at the moment, and it is not decided that this stays so."""
+        """True if the child has no actor at the moment, and it is not decided that this
+        stays so.
+        """
         child = self._children.get(id)
         if child is None or child.state in ("starting", "running", "stopping"):
             return False
         if child.state != "stopped":
             return True
-        # One for one, nobody is restarted with another.
+        # One for one: no child is restarted with another.
         return self._strategy != "one-for-one" and id in self._coming()
 
     def _coming(self) -> set[str]:
-        """The children that are being restarted, with those that wait for it as members of their groups."""
+        """The children that are being restarted, with those that wait for it as members of their
+        groups.
+        """
         work = self._work
         coming: set[str] = set()
         if work is not None and work.kind == "restart":
@@ -178,14 +321,16 @@ class RestartMachine:
         return self._advance()
 
     def stop(self, now: float, reason: ExitReason | None = None) -> list[Effect]:
-        """Give up whatever is going on, stop all children in reverse order, and end with `reason` ("stopped"). Later calls do nothing."""
+        """Give up what is going on, stop all children in reverse order, and end with `reason`
+        ("stopped"). Later calls do nothing.
+        """
         self._tick(now)
         if self._phase not in ("stopping", "ended"):
             self._shut_down(reason or ExitReason("stopped"))
         return self._advance()
 
-    def started(self, id: str, now: float) -> list[Effect]:
-        """The child has been started. Raises ValueError if nobody asked for that."""
+    def on_started(self, id: str, now: float) -> list[Effect]:
+        """The child has been started. Raises ValueError if no start was asked for."""
         self._tick(now)
         child = self._starting(id)
         if child is not None:
@@ -195,32 +340,37 @@ class RestartMachine:
             child.restarts += self._work is not None and self._work.kind == "restart"
         return self._advance()
 
-    def ignored(self, id: str) -> list[Effect]:
-        """The child did not want to run: its spec stays, without an actor, unless it is temporary. Raises ValueError if nobody asked."""
+    def on_ignored(self, id: str) -> list[Effect]:
+        """The child did not want to run: its spec stays, without an actor, unless it is temporary.
+        Raises ValueError if no start was asked for.
+        """
         child = self._starting(id)
         if child is None:
-            return self.stopped(id)
+            return self.on_stopped(id)
         self._outstanding = None
         if self._work is not None:
             self._work.reply = "ignored"
         self._rest(child)
         return self._advance()
 
-    def start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child could not be started. Raises ValueError if nobody asked for that."""
+    def on_start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child could not be started. Raises ValueError if no start was asked for."""
         self._tick(now)
         child = self._starting(id)
         if child is None:
-            return self.stopped(id)
+            return self.on_stopped(id)
         work, self._work = self._work, None
         self._outstanding = None
         child.state = "stopped"
         child.last_exit = reason
         assert work is not None
         if work.kind == "boot":
-            # A supervisor whose child has no node has none itself, as it were: its own supervisor tries again.
+            # A supervisor whose child has no node has none itself, as it were: its own supervisor
+            # tries again.
             kind: ExitKind = "start failed" if reason.is_failure else "not placed"
-            self._shut_down(ExitReason(kind, f"child {id!r} did not start: {reason}", reason.traceback))
+            self._shut_down(
+                ExitReason(kind, f"child {id!r} did not start: {reason}", reason.traceback)
+            )
         elif work.kind == "restart":
             child.state = "restarting"
             self._wait_in_line(child, "restart failed", now)
@@ -228,40 +378,49 @@ class RestartMachine:
             assert work.request is not None
             if work.request.kind == "add":
                 self._forget(child)
-            self._effects.append(Answer(work.request.token, "start failed", reason))
+            self._effects.append(SupervisorAnswer(work.request.token, "start failed", reason))
         return self._advance()
 
-    def exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child ended by itself, or instead of being stopped. Ignored for what is not a child, or has no actor."""
+    def on_exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
+        """The child ended by itself, or instead of being stopped. Ignored for what is not a child,
+        or has no actor.
+        """
         self._tick(now)
         child = self._children.get(id)
         if child is None or child.state not in ("starting", "running", "stopping"):
             return self._advance()
         if child.state == "starting":
-            return self.start_failed(id, reason, now)
+            return self.on_start_failed(id, reason, now)
         child.last_exit = reason
         if child.state == "stopping":
-            return self.stopped(id)
+            return self.on_stopped(id)
         child.state = "exited"
         self._wait_in_line(child, "exit", now)
         return self._advance()
 
-    def lost(self, ids: Collection[str], reason: ExitReason, now: float) -> list[Effect]:
-        """These running children have ended in one moment, with the node that they were on: one event, known before anything follows.
+    def on_lost(self, ids: Collection[str], reason: ExitReason, now: float) -> list[Effect]:
+        """These running children have ended in one moment, with the node that they were on: one
+        event, known before anything follows.
 
-        So what is restarted together is restarted once, and none of them is stopped as if it lived. Ignored for those that do not run.
+        So what is restarted together is restarted once, and none of them is stopped as if it lived.
+        Ignored for those that do not run.
         """
         self._tick(now)
-        gone = [child for id, child in self._children.items() if id in ids and child.state == "running"]
+        gone = [
+            child for id, child in self._children.items() if id in ids and child.state == "running"
+        ]
         for child in gone:
             child.last_exit = reason
             child.state = "exited"
-            # In the order of their start: in rest-for-one the first takes those after it along, whose own events are void then.
+            # In the order of their start: in rest-for-one the first takes those after it along,
+            # whose own events are void then.
             self._wait_in_line(child, "exit", now)
         return self._advance()
 
-    def stopped(self, id: str) -> list[Effect]:
-        """The child that was to be stopped has ended. Ignored for others: their end has been told already."""
+    def on_stopped(self, id: str) -> list[Effect]:
+        """The child that was to be stopped has ended. Ignored for others: their end has been told
+        already.
+        """
         child = self._children.get(id)
         if child is not None and child.state == "stopping":
             self._outstanding = None
@@ -269,44 +428,58 @@ class RestartMachine:
         return self._advance()
 
     def try_again(self, id: str, now: float) -> list[Effect]:
-        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer waits."""
+        """The time that `TryAgain` named has come. Ignored if it has not, or if the child no longer
+        waits.
+        """
         self._tick(now)
         if self._phase == "running":
-            self._line.append(_Event("due", id, now))
+            self._line.append(_MachineEvent("due", id, now))
         return self._advance()
 
     def add(self, rule: ChildRule, request: object) -> list[Effect]:
-        """Start a new child, last in the order; answers "started", "ignored", "start failed", "already started" or "already present".
+        """Start a new child, last in the order; answers "started", "ignored", "start failed",
+        "already started" or "already present".
 
-        `request` comes back in the `Answer`. Every request is answered "supervisor stopped" if that is what happens.
-        Raises ValueError for a rule that does not fit this supervisor, RuntimeError before `start`.
+        `request` comes back in the `SupervisorAnswer`. Every request is answered "supervisor
+        stopped" if that is what happens. Raises ValueError for a rule that does not fit this
+        supervisor, RuntimeError before `start`.
         """
         self._check(rule)
-        return self._ask(_Request("add", rule.id, request, rule))
+        return self._ask(_ChildRequest("add", rule.id, request, rule))
 
     def terminate(self, id: str, request: object) -> list[Effect]:
-        """Stop a child and keep its spec, unless it is temporary; answers "stopped" or "not found"."""
-        return self._ask(_Request("terminate", id, request))
+        """Stop a child and keep its spec, unless it is temporary; answers "stopped" or "not
+        found".
+        """
+        return self._ask(_ChildRequest("terminate", id, request))
 
     def restart(self, id: str, request: object) -> list[Effect]:
-        """Start a child that has no actor; answers "started", "ignored", "start failed", "running", "restarting" or "not found"."""
-        return self._ask(_Request("restart", id, request))
+        """Start a child that has no actor; answers "started", "ignored", "start failed", "running",
+        "restarting" or "not found".
+        """
+        return self._ask(_ChildRequest("restart", id, request))
 
     def delete(self, id: str, request: object) -> list[Effect]:
-        """Forget a child that has no actor; answers "deleted", "running", "restarting" or "not found"."""
-        return self._ask(_Request("delete", id, request))
+        """Forget a child that has no actor; answers "deleted", "running", "restarting" or "not
+        found".
+        """
+        return self._ask(_ChildRequest("delete", id, request))
 
     def _check(self, rule: ChildRule) -> None:
         if rule.significant and self._automatic_shutdown == "never":
-            raise ValueError(f"child {rule.id!r}: significant has no meaning while automatic_shutdown is 'never'")
+            raise ValueError(
+                f"child {rule.id!r}: significant has no meaning while automatic_shutdown is 'never'"
+            )
 
     def _tick(self, now: float) -> None:
         if not now >= self._now:
             raise ValueError(f"time must not go back: {now!r} after {self._now!r}")
         self._now = now
 
-    def _starting(self, id: str) -> _Child | None:
-        """The child whose start is reported, or None if the supervisor is being stopped, so that the report is out of date."""
+    def _starting(self, id: str) -> _ChildEntry | None:
+        """The child whose start is reported, or None if the supervisor is being stopped, so that
+        the report is out of date.
+        """
         child = self._children.get(id)
         if child is not None and child.state == "starting":
             return child
@@ -314,11 +487,11 @@ class RestartMachine:
             return None
         raise ValueError(f"child {id!r} was not being started")
 
-    def _ask(self, request: _Request) -> list[Effect]:
+    def _ask(self, request: _ChildRequest) -> list[Effect]:
         if self._phase == "new":
             raise RuntimeError("the supervisor has not been started")
         if self._phase in ("stopping", "ended"):
-            self._effects.append(Answer(request.token, "supervisor stopped"))
+            self._effects.append(SupervisorAnswer(request.token, "supervisor stopped"))
         else:
             self._line.append(request)
         return self._advance()
@@ -329,29 +502,60 @@ class RestartMachine:
                 self._carry_on(self._work)
             elif not self._line:
                 break
-            elif isinstance(first := self._line.popleft(), _Request):
+            elif isinstance(first := self._line.popleft(), _ChildRequest):
                 self._serve(first)
             else:
                 self._consider(first)
+        # Whatever came in: one child is under way, or there is nothing to do. Only a shutdown ends
+        # the life of a supervisor.
+        assert self._outstanding is not None or not (self._work or self._line)
+        assert (self._phase == "stopping") == (
+            self._work is not None and self._work.kind == "shut down"
+        )
         effects, self._effects = self._effects, []
         return effects
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two inputs. Looks at all children: for tests and
+        simulations.
+        """
+        under_way = [
+            id for id, child in self._children.items() if child.state in ("starting", "stopping")
+        ]
+        assert under_way == ([] if self._outstanding is None else [self._outstanding])
+        queued = {id(event) for event in self._line if isinstance(event, _MachineEvent)}
+        idle = self._outstanding is None
+        for name, child in self._children.items():
+            assert name == child.rule.id
+            assert child.due is None or child.state == "restarting"
+            assert child.restarts >= 0
+            if self._phase in ("starting", "running"):
+                # Otherwise it would be forgotten: nothing else restarts it.
+                assert child.state != "exited" or id(child.pending) in queued
+                assert not idle or child.state != "restarting" or child.due is not None
+            if self._phase in ("new", "ended"):
+                assert child.state == "stopped"
+        assert self._phase not in ("new", "ended") or (self._work is None and not self._line)
+        self.intensity.check_invariants()
 
     def _carry_on(self, work: _Work) -> None:
         while work.stops:
             child = self._children.get(work.stops.pop())
             if child is None:
                 continue
+            # One at a time, and in reverse order: a later child may depend on an earlier one.
             if child.state == "running":
                 child.state = "stopping"
                 self._outstanding = child.rule.id
-                self._effects.append(Stop(child.rule.id, child.rule.shutdown))
+                self._effects.append(StopChild(child.rule.id, child.rule.shutdown))
                 return
             self._rest(child)
         if work.starts:
             child = self._children[work.starts.popleft()]
+            assert child.state == "stopped", "a child is never started twice"
             child.state = "starting"
             self._outstanding = child.rule.id
-            self._effects.append(Start(child.rule.id))
+            self._effects.append(StartChild(child.rule.id))
             return
         self._work = None
         self._finish(work)
@@ -359,49 +563,61 @@ class RestartMachine:
     def _finish(self, work: _Work) -> None:
         if work.kind == "boot":
             self._phase = "running"
-            self._effects.append(Ready())
+            self._effects.append(AllStarted())
         elif work.kind == "hold":
             self._children[work.child].due = work.at
             self._effects.append(TryAgain(work.child, work.at))
         elif work.request is not None:
-            self._effects.append(Answer(work.request.token, work.reply))
+            self._effects.append(SupervisorAnswer(work.request.token, work.reply))
         elif work.kind == "shut down":
             assert work.reason is not None
+            # Exits that came meanwhile: nothing follows from them any more.
+            self._line.clear()
             self._phase = "ended"
             self._effects.append(Exit(work.reason))
 
-    def _serve(self, request: _Request) -> None:
+    def _serve(self, request: _ChildRequest) -> None:
         child = self._children.get(request.id)
         reply: Reply
         if request.kind == "add" and child is None:
             assert request.rule is not None
-            self._children[request.id] = _Child(request.rule)
-            self._work = _Work("request", starts=deque([request.id]), request=request, reply="started")
+            self._children[request.id] = _ChildEntry(request.rule)
+            self._work = _Work(
+                "request", starts=deque([request.id]), request=request, reply="started"
+            )
             return
         if child is None:
             reply = "not found"
         elif request.kind == "add":
-            reply = "already present" if child.state in ("stopped", "restarting") else "already started"
+            reply = (
+                "already present" if child.state in ("stopped", "restarting") else "already started"
+            )
         elif request.kind == "terminate":
             self._work = _Work("request", stops=[request.id], request=request)
             return
         elif child.state != "stopped":
             reply = "restarting" if child.state == "restarting" else "running"
         elif request.kind == "restart":
-            self._work = _Work("request", starts=deque([request.id]), request=request, reply="started")
+            self._work = _Work(
+                "request", starts=deque([request.id]), request=request, reply="started"
+            )
             return
         else:
             self._forget(child)
             reply = "deleted"
-        self._effects.append(Answer(request.token, reply))
+        self._effects.append(SupervisorAnswer(request.token, reply))
 
-    def _wait_in_line(self, child: _Child, kind: Literal["exit", "restart failed"], now: float) -> None:
+    def _wait_in_line(
+        self, child: _ChildEntry, kind: Literal["exit", "restart failed"], now: float
+    ) -> None:
         # What an earlier life of the child left in line is void from here on.
-        child.pending = _Event(kind, child.rule.id, now)
+        child.pending = _MachineEvent(kind, child.rule.id, now)
         self._line.append(child.pending)
 
-    def _consider(self, event: _Event) -> None:
-        """Act upon an event, unless the child has been stopped, started again or forgotten while it stood in line."""
+    def _consider(self, event: _MachineEvent) -> None:
+        """Act upon an event, unless the child has been stopped, started again or forgotten while it
+        stood in line.
+        """
         child = self._children.get(event.id)
         if child is None:
             return
@@ -413,27 +629,37 @@ class RestartMachine:
         elif event is child.pending and child.state == "restarting":
             self._consider_restart(child, event.now)
 
-    def _consider_exit(self, child: _Child, now: float) -> None:
+    def _consider_exit(self, child: _ChildEntry, now: float) -> None:
         reason = child.last_exit
         assert reason is not None
-        if child.rule.restart == "permanent" or (child.rule.restart == "transient" and not reason.is_normal):
-            child.delay.ran(now - child.running_since, self._backoff)
+        if child.rule.restart == "permanent" or (
+            child.rule.restart == "transient" and not reason.is_normal
+        ):
+            child.delay.on_ran(now - child.running_since, self._backoff)
             self._consider_restart(child, now)
             return
         self._rest(child)
         if child.rule.significant and self._ends_with_its_significant_children():
-            self._shut_down(ExitReason("shutdown", f"significant child {child.rule.id!r} ended: {reason}"))
+            self._shut_down(
+                ExitReason("shutdown", f"significant child {child.rule.id!r} ended: {reason}")
+            )
 
     def _ends_with_its_significant_children(self) -> bool:
         if self._automatic_shutdown == "any-significant":
             return True
-        return not any(child.rule.significant and child.state != "stopped" for child in self._children.values())
+        return not any(
+            child.rule.significant and child.state != "stopped" for child in self._children.values()
+        )
 
-    def _consider_restart(self, child: _Child, now: float) -> None:
-        """Count a restart, if the child itself has failed; give up if that makes too many, else begin it, at once or after its wait."""
+    def _consider_restart(self, child: _ChildEntry, now: float) -> None:
+        """Count a restart, if the child itself has failed; give up if that makes too many, else
+        begin it, at once or after its wait.
+        """
         last = child.last_exit or ExitReason("normal")
         if last.is_failure and not self.intensity.allows(now):
-            self._shut_down(ExitReason("shutdown", self.intensity.exceeded(child.rule.id, last), last.traceback))
+            self._shut_down(
+                ExitReason("shutdown", self.intensity.exceeded(child.rule.id, last), last.traceback)
+            )
             return
         child.state = "restarting"
         delay = child.delay.next(last, self._backoff, self._draw)
@@ -443,7 +669,7 @@ class RestartMachine:
         else:
             self._begin_restart(child)
 
-    def _begin_restart(self, child: _Child) -> None:
+    def _begin_restart(self, child: _ChildEntry) -> None:
         group = self._group(child)
         self._work = _Work(
             "restart",
@@ -451,33 +677,37 @@ class RestartMachine:
             starts=deque(each.rule.id for each in group if each.rule.restart != "temporary"),
         )
 
-    def _group(self, child: _Child) -> Sequence[_Child]:
-        """The children that are restarted with this one, itself included, in the order of their start."""
+    def _group(self, child: _ChildEntry) -> Sequence[_ChildEntry]:
+        """The children that are restarted with this one, itself included, in the order of their
+        start.
+        """
         if self._strategy == "one-for-one":
             return (child,)
         everyone = list(self._children.values())
         return everyone if self._strategy == "one-for-all" else everyone[everyone.index(child) :]
 
-    def _rest(self, child: _Child) -> None:
+    def _rest(self, child: _ChildEntry) -> None:
         """The child has no actor now, and none is to come by itself."""
         child.state = "stopped"
         child.due = None
         if child.rule.restart == "temporary":
             self._forget(child)
 
-    def _forget(self, child: _Child) -> None:
+    def _forget(self, child: _ChildEntry) -> None:
         del self._children[child.rule.id]
         self._effects.append(Forgotten(child.rule.id))
 
     def _shut_down(self, reason: ExitReason) -> None:
-        requests = [each for each in self._line if isinstance(each, _Request)]
+        requests = [each for each in self._line if isinstance(each, _ChildRequest)]
         if self._work is not None and self._work.request is not None:
             requests.insert(0, self._work.request)
-        self._effects.extend(Answer(request.token, "supervisor stopped") for request in requests)
+        self._effects.extend(
+            SupervisorAnswer(request.token, "supervisor stopped") for request in requests
+        )
         self._line.clear()  # Nor is what comes later served: this work goes on until the end.
         self._phase = "stopping"
         self._work = _Work("shut down", stops=list(self._children), reason=reason)
         child = None if self._outstanding is None else self._children[self._outstanding]
         if child is not None and child.state == "starting":
             child.state = "stopping"
-            self._effects.append(Stop(child.rule.id, child.rule.shutdown))
+            self._effects.append(StopChild(child.rule.id, child.rule.shutdown))

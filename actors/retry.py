@@ -1,15 +1,19 @@
 """The retry policy and its schedule: when, how often and whether a call may be made again.
 
-Pure: times are seconds on any monotonic clock, chance comes in as a number. Three parts, each of its own:
+Pure: times are seconds on any monotonic clock, chance comes in as a number. Three parts, each of
+its own:
 
 - `RetryPolicy` is what a user says: how many retries, how long between them.
-- `RetryBudget` is kept per target and stops retries while most calls to it fail (gRPC's proposal A6, "retry throttling"). What certainly
-  did not run is free, as A6's transparent retries are, unless its target turned it away for having too much to do; and however many calls
-  fail by one death, that is one failure.
-- `RetrySchedule` is one call's history: it is told of each failed attempt and decides `Retry` or `GiveUp`.
+- `RetryBudget` is kept per target and stops retries while most calls to it fail (gRPC's proposal
+  A6, "retry throttling"). What certainly did not run is free, as A6's transparent retries are,
+  unless its target turned it away for having too much to do; and however many calls fail by one
+  death, that is one failure.
+- `RetrySchedule` is one call's history: it is told of each failed attempt and decides `Retry` or
+  `GiveUp`.
 
-What certainly did not run may always be repeated. What may have run is repeated only if the method is idempotent or the policy says so:
-Jepsen's analysis of jetcd 0.8.2 shows what happens otherwise. Making the attempts, and waiting in between, is left to the caller.
+What certainly did not run may always be repeated. What may have run is repeated only if the method
+is idempotent or the policy says so: Jepsen's analysis of jetcd 0.8.2 shows what happens otherwise.
+Making the attempts, and waiting in between, is left to the caller.
 """
 
 from __future__ import annotations
@@ -39,10 +43,14 @@ from actors.errors import (
 from actors.messages import import_path, message
 
 KEPT_ATTEMPTS: Final = 32
-"""Attempts that a schedule remembers one by one, the latest; of those before it keeps the number alone."""
+"""Attempts that a schedule remembers one by one, the latest; of those before it keeps the number
+alone.
+"""
 
 SHORTEST_WAIT: Final = 0.001
-"""Seconds. A call that waits for its actor gives up when less than this is left before its deadline."""
+"""Seconds. A call that waits for its actor gives up when less than this is left before its
+deadline.
+"""
 
 _LONGEST_ATTEMPT: Final = 16.0
 """Times an `attempt_timeout`, with its back-off."""
@@ -56,42 +64,58 @@ _POINTLESS: Final = (
     NodeNotFoundError,
     NotAMemberError,
 )
-"""Refusals that a repeat can only meet again, so soon that waiting helps nobody."""
+"""Refusals that a repeat can only meet again, so soon that waiting does not help."""
 
 BUDGET_TOKENS: Final = 10.0
-"""Of a target's retry budget, where a policy does not say otherwise."""
+"""Tokens of a target's retry budget, where a policy does not say otherwise."""
 
 _INCIDENTS_KEPT: Final = 8
-"""Latest deaths of a target that a budget remembers: calls that failed by the same one may learn it at different times."""
+"""Latest deaths of a target that a budget remembers: calls that failed by the same one may learn it
+at different times.
+"""
 
 
-def check_number(name: str, value: object, *, least: float = 0.0, most: float = math.inf, above: bool = False) -> None:
-    """Refuse what is no finite number from `least` to `most` (with `above`: greater than `least`), naming the field and the value.
+def check_number(
+    name: str, value: object, *, least: float = 0.0, most: float = math.inf, above: bool = False
+) -> None:
+    """Refuse what is no finite number from `least` to `most` (with `above`: greater than `least`),
+    naming the field and the value.
 
-    Raises TypeError for other types than int and float, bool included, and ValueError for numbers out of range, NaN and infinities.
+    Raises TypeError for other types than int and float, bool included, and ValueError for numbers
+    out of range, NaN and infinities.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, not {value!r}")
     if not (value > least if above else value >= least) or value > min(most, sys.float_info.max):
-        wanted = f"greater than {least:g}" if above else f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        wanted = (
+            f"greater than {least:g}"
+            if above
+            else f"at least {least:g}"
+            if most == math.inf
+            else f"from {least:g} to {most:g}"
+        )
         raise ValueError(f"{name} must be a finite number {wanted}, not {value!r}")
 
 
 def check_whole_number(name: str, value: object) -> None:
-    """Refuse what is no int of at least 0. Raises TypeError for other types, bool included, and ValueError for negative ones."""
+    """Refuse what is no int of at least 0. Raises TypeError for other types, bool included, and
+    ValueError for negative ones.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < 0:
         raise ValueError(f"{name} must be at least 0, not {value!r}")
 
 
-def growing_delay(attempt: int, draw: float, *, initial: float, factor: float, most: float, jitter: float) -> float:
+def growing_delay(
+    attempt: int, draw: float, *, initial: float, factor: float, most: float, jitter: float
+) -> float:
     """Seconds of exponential back-off after failure number `attempt` (1 is the first).
 
-    That is `min(most, initial * factor**(attempt - 1))`, spread from `1 - jitter` to `1 + jitter` times as much; `draw` in [0, 1) picks the
-    point. Nothing goes beyond `most`: there the band is cut, not its points moved onto the edge, for else half of all clients would come
-    back at the same moment.
-    Raises ValueError if `attempt` < 1 or `draw` is outside [0, 1).
+    That is `min(most, initial * factor**(attempt - 1))`, spread from `1 - jitter` to `1 + jitter`
+    times as much; `draw` in [0, 1) picks the point. Nothing goes beyond `most`: there the band is
+    cut, not its points moved onto the edge, for else half of all clients would come back at the
+    same moment. Raises ValueError if `attempt` < 1 or `draw` is outside [0, 1).
     """
     if attempt < 1:
         raise ValueError(f"attempt must be at least 1, which is the first, not {attempt!r}")
@@ -112,10 +136,14 @@ def _error_path(error: object) -> str:
         return import_path(error)
     if isinstance(error, str) and ":" in error:
         return error
-    raise TypeError(f"retry_on takes exception classes or their 'module:Class' paths, not {error!r}")
+    raise TypeError(
+        f"retry_on takes exception classes or their 'module:Class' paths, not {error!r}"
+    )
 
 
-def _error_paths(errors: type[Exception] | str | Iterable[type[Exception] | str]) -> tuple[str, ...]:
+def _error_paths(
+    errors: type[Exception] | str | Iterable[type[Exception] | str],
+) -> tuple[str, ...]:
     if isinstance(errors, str) or not isinstance(errors, Iterable):
         return (_error_path(errors),)
     return tuple(_error_path(error) for error in errors)
@@ -126,16 +154,18 @@ def _error_paths(errors: type[Exception] | str | Iterable[type[Exception] | str]
 class RetryPolicy:
     """When and how often a call may be made again after a failed attempt.
 
-    `max_retries`: attempts after the first; 0 for none. A wait for an actor that is being restarted or placed uses up none of them.
-    `initial_delay`: seconds from the first failure to the second attempt. `backoff`: what each further delay is multiplied by.
-    `max_delay`: seconds that no delay exceeds. `jitter`: how far delays are spread to either side, as a share from 0 to 1.
-    `attempt_timeout`: seconds for one attempt, None for no limit but the call's own deadline, which spans all attempts.
-    `attempt_backoff`: what that is multiplied by after each attempt that got no answer in it, up to 16 times as long: what is slow because
-    there is much of it must not become more by being repeated.
-    `repeat_unknown`: True repeats a call of unknown outcome although its method is not marked idempotent.
-    `retry_on`: exception classes (kept as import paths, so that a policy can be sent) that are worth a retry when the method raises them.
-    `budget`: tokens of the `RetryBudget` that this node keeps for each target; None for no budget, so that only `max_retries` bounds the
-    repeats of a call.
+    `max_retries`: attempts after the first; 0 for none. A wait for an actor that is being restarted
+    or placed uses up none of them. `initial_delay`: seconds from the first failure to the second
+    attempt. `backoff`: what each further delay is multiplied by. `max_delay`: seconds that no delay
+    exceeds. `jitter`: how far delays are spread to either side, as a share from 0 to 1.
+    `attempt_timeout`: seconds for one attempt, None for no limit but the call's own deadline, which
+    spans all attempts. `attempt_backoff`: what that is multiplied by after each attempt that got no
+    answer in it, up to 16 times as long: what is slow because there is much of it must not become
+    more by being repeated. `repeat_unknown`: True repeats a call of unknown outcome although its
+    method is not marked idempotent. `retry_on`: exception classes (kept as import paths, so that a
+    policy can be sent) that are worth a retry when the method raises them. `budget`: tokens of the
+    `RetryBudget` that this node keeps for each target; None for no budget, so that only
+    `max_retries` bounds the repeats of a call.
 
     Raises TypeError or ValueError, naming the field and the value, for what makes no sense.
     """
@@ -166,16 +196,27 @@ class RetryPolicy:
             check_number("budget", self.budget, above=True)
 
     def delay(self, attempt: int, draw: float) -> float:
-        """Seconds to wait after failed attempt number `attempt` (1 is the first) before the next one.
+        """Seconds to wait after failed attempt number `attempt` (1 is the first) before the next
+        one.
 
-        `draw` in [0, 1) picks the point inside the jitter band, so that the schedule is a pure function. Where delays are written as
-        `initial_delay * backoff**n`, n counts from 0: the first delay is `initial_delay` itself. Never beyond `max_delay`, and then
-        the upper half of the band is cut off. Raises ValueError if `attempt` < 1 or `draw` is outside [0, 1).
+        `draw` in [0, 1) picks the point inside the jitter band, so that the schedule is a pure
+        function. Where delays are written as `initial_delay * backoff**n`, n counts from 0: the
+        first delay is `initial_delay` itself. Never beyond `max_delay`, and then the upper half of
+        the band is cut off. Raises ValueError if `attempt` < 1 or `draw` is outside [0, 1).
         """
-        return growing_delay(attempt, draw, initial=self.initial_delay, factor=self.backoff, most=self.max_delay, jitter=self.jitter)
+        return growing_delay(
+            attempt,
+            draw,
+            initial=self.initial_delay,
+            factor=self.backoff,
+            most=self.max_delay,
+            jitter=self.jitter,
+        )
 
     def attempt_limit(self, unanswered: int) -> float:
-        """Seconds for an attempt, after so many that got no answer in time; infinite without an `attempt_timeout`."""
+        """Seconds for an attempt, after so many that got no answer in time; infinite without an
+        `attempt_timeout`.
+        """
         if self.attempt_timeout is None:
             return math.inf
         if unanswered * math.log(self.attempt_backoff) >= math.log(_LONGEST_ATTEMPT):
@@ -192,15 +233,19 @@ class RetryPolicy:
 
 
 WAIT_FOR_ACTOR: Final = RetryPolicy(max_retries=0, initial_delay=0.01, backoff=1.5, max_delay=1.0)
-"""How often a call looks again for an actor that is being restarted or placed. Retries of that kind are not counted."""
+"""How often a call looks again for an actor that is being restarted or placed. Retries of that kind
+are not counted.
+"""
 
 
 class RetryBudget:
-    """Tokens per target that keep retries from multiplying the load on what fails already; the numbers are those of gRPC's A6.
+    """Tokens per target that keep retries from multiplying the load on what fails already; the
+    numbers are those of gRPC's A6.
 
-    It starts full at `tokens`; a failed attempt takes one, a success gives `per_success` back, and retries are allowed only while more
-    than half are left. Each retry is thus paid for by a failure's token: at most `tokens / 2` retries plus `per_success` for each success,
-    so that the load stays within 1.1 times the offered one, and at the offered one while everything fails.
+    It starts full at `tokens`; a failed attempt takes one, a success gives `per_success` back, and
+    retries are allowed only while more than half are left. Each retry is thus paid for by a
+    failure's token: at most `tokens / 2` retries plus `per_success` for each success, so that the
+    load stays within 1.1 times the offered one, and at the offered one while everything fails.
     Counts in thousandths, as gRPC does, so that tenths add up.
     """
 
@@ -226,22 +271,31 @@ class RetryBudget:
     def succeeded(self) -> None:
         """An attempt was answered."""
         self._left = min(self._most, self._left + self._per_success)
+        assert 0 <= self._left <= self._most
 
     def failed(self, incident: object = None) -> None:
-        """An attempt failed in a way that a retry might mend. What fails by one `incident`, a death for example, counts once together."""
+        """An attempt failed in a way that a retry might mend. What fails by one `incident`, a death
+        for example, counts once together.
+        """
         if incident is not None:
             if incident in self._incidents:
                 return
             self._incidents.append(incident)
         self._left = max(0, self._left - 1000)
+        assert 0 <= self._left <= self._most
 
     def __str__(self) -> str:
-        return f"{self.tokens:g} of {self._most / 1000:g} tokens are left, and retries need more than half"
+        return (
+            f"{self.tokens:g} of {self._most / 1000:g} tokens are left, and retries need more "
+            "than half"
+        )
 
 
 @attrs.frozen
 class Attempt:
-    """One failed attempt. `number` counts from 1; times are seconds on the caller's clock; `counted` is False where it used up no retry."""
+    """One failed attempt. `number` counts from 1; times are seconds on the caller's clock;
+    `counted` is False where it used up no retry.
+    """
 
     number: int
     error: BaseException
@@ -253,7 +307,9 @@ class Attempt:
 
 @attrs.frozen
 class Retry:
-    """Make the next attempt at time `at`; one that waits for its actor may be made sooner when the actor is heard of."""
+    """Make the next attempt at time `at`; one that waits for its actor may be made sooner when the
+    actor is heard of.
+    """
 
     at: float
 
@@ -271,9 +327,9 @@ Decision = Retry | GiveUp
 class RetrySchedule:
     """The attempts of one call, from the first failure on.
 
-    Make it with the time `now` at which the first attempt starts, or started: a call that succeeds at once needs none. Tell it of each
-    failure with `failed`; on `Retry(at)` wait, ask `begin`, and make the attempt. All times are seconds on one monotonic clock; `deadline`
-    may be infinite.
+    Make it with the time `now` at which the first attempt starts, or started: a call that succeeds
+    at once needs none. Tell it of each failure with `failed`; on `Retry(at)` wait, ask `begin`, and
+    make the attempt. All times are seconds on one monotonic clock; `deadline` may be infinite.
     """
 
     __slots__ = (
@@ -290,7 +346,9 @@ class RetrySchedule:
         "policy",
     )
 
-    def __init__(self, policy: RetryPolicy, *, idempotent: bool, deadline: float, now: float) -> None:
+    def __init__(
+        self, policy: RetryPolicy, *, idempotent: bool, deadline: float, now: float
+    ) -> None:
         self.policy = policy
         self.idempotent = idempotent
         self.deadline = deadline
@@ -310,7 +368,8 @@ class RetrySchedule:
 
     @property
     def outcome(self) -> Outcome:
-        """What is known of the whole call after its failures: "unknown" as soon as any attempt may have run, unless the last one raised.
+        """What is known of the whole call after its failures: "unknown" as soon as any attempt may
+        have run, unless the last one raised.
 
         That the last attempt was not executed says nothing about those before it.
         """
@@ -318,7 +377,9 @@ class RetrySchedule:
 
     @property
     def attempt_deadline(self) -> float:
-        """When the running attempt must be given up: its limit after its start, at the latest the call's deadline."""
+        """When the running attempt must be given up: its limit after its start, at the latest the
+        call's deadline.
+        """
         return min(self.deadline, self._begun + self.attempt_limit)
 
     @property
@@ -327,7 +388,9 @@ class RetrySchedule:
         return self.policy.attempt_limit(self._unanswered)
 
     def begin(self, now: float) -> bool:
-        """Note that the next attempt starts now. False, and nothing noted, if the deadline has passed: then it must not start."""
+        """Note that the next attempt starts now. False, and nothing noted, if the deadline has
+        passed: then it must not start.
+        """
         if now >= self.deadline:
             return False
         self._begun = now
@@ -346,14 +409,16 @@ class RetrySchedule:
     ) -> Decision:
         """Note that the running attempt ended with `error` at `now`, and decide what follows.
 
-        `draw` in [0, 1) picks the point in the jitter band. `budget` is the target's; it is charged here, once for all attempts that failed
-        by one `incident` (any hashable value, None for a failure of its own). `uncounted`: the actor is being
-        restarted or placed, so the wait uses up neither a retry nor a token; only an attempt that was not executed can be of that kind,
+        `draw` in [0, 1) picks the point in the jitter band. `budget` is the target's; it is charged
+        here, once for all attempts that failed by one `incident` (any hashable value, None for a
+        failure of its own). `uncounted`: the actor is being restarted or placed, so the wait uses
+        up neither a retry nor a token; only an attempt that was not executed can be of that kind,
         for others ValueError is raised.
         """
         if uncounted and outcome != "not executed":
             raise ValueError(f"an attempt of outcome {outcome!r} was handed over, so it counts")
         self._total += 1
+        assert len(self.attempts) < self._total, "the latest attempts, and how many in all"
         self._earlier_ran = self._earlier_ran or outcome != "not executed"
         self._outcome = outcome
         self._unanswered += isinstance(error, CallTimeoutError)
@@ -361,6 +426,7 @@ class RetrySchedule:
         if uncounted:
             return self._wait(now, draw)
         self._counted += 1
+        assert self._counted <= self._total, "waits for an actor use up no retry"
         self._waits = 0
         repeatable = self._may_repeat(outcome, error)
         free = outcome == "not executed" and not isinstance(error, MailboxFullError)
@@ -371,6 +437,7 @@ class RetrySchedule:
         if self._counted > self.policy.max_retries:
             return GiveUp("retries used up")
         at = now + self.policy.delay(self._counted, draw)
+        assert at >= now, "a delay is never negative"
         if at >= self.deadline:
             return GiveUp("deadline")
         if budget is not None and not free and not budget.allows_retries:
@@ -378,20 +445,36 @@ class RetrySchedule:
         return Retry(at)
 
     def explain(self, decision: GiveUp, budget: RetryBudget | None) -> str:
-        """Why the policy makes no further attempt, as a part of a sentence, with what to do about it."""
+        """Why the policy makes no further attempt, as a part of a sentence, with what to do about
+        it.
+        """
         if decision.why == "retries used up":
             return f"its RetryPolicy allows {self.policy.max_retries}"
         if decision.why == "budget used up":
-            return f"the retry budget of its target is used up: {budget}; RetryPolicy(budget=None) repeats regardless"
+            return (
+                f"the retry budget of its target is used up: {budget}; "
+                "RetryPolicy(budget=None) repeats regardless"
+            )
         if decision.why == "deadline":
             return "its time is over, or would be before the next attempt"
         if self._outcome == "unknown":
-            return "what may have run is repeated only if the method is idempotent or its RetryPolicy says repeat_unknown=True"
-        return "a repeat would meet the same" if self._outcome == "not executed" else "its RetryPolicy does not list that in retry_on"
+            return (
+                "what may have run is repeated only if the method is idempotent or its "
+                "RetryPolicy says repeat_unknown=True"
+            )
+        return (
+            "a repeat would meet the same"
+            if self._outcome == "not executed"
+            else "its RetryPolicy does not list that in retry_on"
+        )
 
     def history(self) -> str:
         """The attempts as text, one a line, for the error that the caller gets."""
-        lines = [f"attempt {a.number}, after {a.ended - a.started:.3f} s: {type(a.error).__name__}: {a.error}" for a in self.attempts]
+        lines = [
+            f"attempt {a.number}, after {a.ended - a.started:.3f} s: {type(a.error).__name__}: "
+            f"{a.error}"
+            for a in self.attempts
+        ]
         if forgotten := self._total - len(self.attempts):
             lines.insert(0, f"{forgotten} earlier attempts")
         return "\n".join(lines)
@@ -400,10 +483,14 @@ class RetrySchedule:
         if outcome == "not executed":
             return not isinstance(error, _POINTLESS)
         if outcome == "unknown":
-            return (self.idempotent or self.policy.repeat_unknown) and not isinstance(error, AlreadyAppliedError)
+            return (self.idempotent or self.policy.repeat_unknown) and not isinstance(
+                error, AlreadyAppliedError
+            )
         return self.policy.repeats_raised(error)
 
-    def _charge(self, budget: RetryBudget, outcome: Outcome, repeatable: bool, incident: object) -> None:
+    def _charge(
+        self, budget: RetryBudget, outcome: Outcome, repeatable: bool, incident: object
+    ) -> None:
         if outcome == "raised" and not repeatable:
             # The target answered, as it should: the failure is the method's own.
             budget.succeeded()
@@ -415,5 +502,6 @@ class RetrySchedule:
         if left < SHORTEST_WAIT:
             return GiveUp("deadline")
         self._waits += 1
-        # Halving what is left looks for the actor until the end, where a fixed step would give up while it still may come back in time.
+        # Halving what is left looks for the actor until the end, where a fixed step would give up
+        # while it still may come back in time.
         return Retry(now + min(WAIT_FOR_ACTOR.delay(self._waits, draw), left / 2))

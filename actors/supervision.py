@@ -1,7 +1,8 @@
 """The terms of supervision: what a supervisor knows of its children, and what it can decide.
 
-The words are Erlang/OTP's. Plain values without behaviour, used between the decisions (`actors.restarts`), those who declare supervisors
-(`actors.supervisor`) and the runtime that carries decisions out.
+The words are Erlang/OTP's. Plain values without behaviour, used between the decisions
+(`actors.restarts`), those who declare supervisors (`actors.supervisor`) and the runtime that
+carries decisions out.
 """
 
 from __future__ import annotations
@@ -51,22 +52,29 @@ Reply = Literal[
 ]
 ChildKind = Literal["worker", "supervisor"]
 Shutdown = float | Literal["kill"] | None
-"""How a child is stopped: seconds that it is given, "kill" for none and without being asked, None for no limit."""
+"""How a child is stopped: seconds that it is given, "kill" for none and without being asked, None
+for no limit.
+"""
 
 
 def check_word(what: str, word: object, words: object) -> None:
-    """Refuse a word that is none of those of a Literal type, with a ValueError that lists them."""
+    """Raise a ValueError, which lists the words of a Literal type, for a word that is none of
+    them.
+    """
     if word not in get_args(words):
-        raise ValueError(f"{what} must be one of {', '.join(map(repr, get_args(words)))}, not {word!r}")
+        raise ValueError(
+            f"{what} must be one of {', '.join(map(repr, get_args(words)))}, not {word!r}"
+        )
 
 
 @message
 @attrs.frozen
 class ExitReason:
-    """Why an actor ended, or did not start. `text` says more for people, `traceback` where it was raised; both may be empty.
+    """Why an actor ended, or did not start. `text` says more for people, `traceback` where it was
+    raised; both may be empty.
 
-    "not placed": it was not started, because no node fitted, or the node or the store was away. "killed": it was ended without its
-    `on_stop`, or because it did not stop in its time.
+    "not placed": it was not started, because no node fitted, or the node or the store was away.
+    "killed": it was ended without its `on_stop`, or because it did not stop in its time.
     """
 
     kind: ExitKind
@@ -78,17 +86,23 @@ class ExitReason:
 
     @property
     def is_normal(self) -> bool:
-        """True for the ends that OTP calls normal or shutdown: a transient child is not restarted after one."""
+        """True for the ends that OTP calls normal or shutdown: a transient child is not restarted
+        after one.
+        """
         return self.kind in ("normal", "shutdown", "stopped", "parent stopped", "idle")
 
     @property
     def is_failure(self) -> bool:
-        """False for what says nothing about the actor, but about its node or the store: a restart for it uses up no intensity."""
+        """False for what says nothing about the actor, but about its node or the store: a restart
+        for it uses up no intensity.
+        """
         return self.kind not in ("node died", "node left", "not placed")
 
     @property
     def is_passed_on(self) -> bool:
-        """True for the ends that stop what is linked to the actor. One whose node left in order is only moved."""
+        """True for the ends that stop what is linked to the actor. One whose node left in order is
+        only moved.
+        """
         return not self.is_normal and self.kind != "node left"
 
     def __str__(self) -> str:
@@ -99,8 +113,9 @@ class ExitReason:
 class ChildRule:
     """What decisions about a child depend on.
 
-    `shutdown`: seconds that it is given to stop, "kill" for none at all, None for no limit. `significant`: its end by itself can end the
-    supervisor (see `RestartMachine`). Raises TypeError or ValueError, naming the child, for what makes no sense.
+    `shutdown`: seconds that it is given to stop, "kill" for none at all, None for no limit.
+    `significant`: its end by itself can end the supervisor (see `RestartMachine`). Raises TypeError
+    or ValueError, naming the child, for what makes no sense.
     """
 
     id: str
@@ -115,9 +130,14 @@ class ChildRule:
             raise ValueError("a child's id must not be empty")
         check_word(f"child {self.id!r}: restart", self.restart, RestartType)
         if not isinstance(self.significant, bool):
-            raise TypeError(f"child {self.id!r}: significant must be True or False, not {self.significant!r}")
+            raise TypeError(
+                f"child {self.id!r}: significant must be True or False, not {self.significant!r}"
+            )
         if self.significant and self.restart == "permanent":
-            raise ValueError(f"child {self.id!r}: a permanent child never ends for good, so it cannot be significant")
+            raise ValueError(
+                f"child {self.id!r}: a permanent child never ends for good, so it cannot be "
+                "significant"
+            )
         if self.shutdown is not None and self.shutdown != "kill":
             check_number(f"child {self.id!r}: shutdown", self.shutdown)
 
@@ -127,9 +147,10 @@ class ChildRule:
 class RestartBackoff:
     """Waits between the restarts of a child, where OTP has none.
 
-    `initial_delay`: seconds before the first restart; each further one in a row waits `backoff` times longer, up to `max_delay`, spread by
-    `jitter` (a share from 0 to 1) to either side. A child that ran for `calm` seconds starts over at the first delay.
-    Raises TypeError or ValueError, naming the field, for what makes no sense.
+    `initial_delay`: seconds before the first restart; each further one in a row waits `backoff`
+    times longer, up to `max_delay`, spread by `jitter` (a share from 0 to 1) to either side. A
+    child that ran for `calm` seconds starts over at the first delay. Raises TypeError or
+    ValueError, naming the field, for what makes no sense.
     """
 
     initial_delay: float = 0.1
@@ -146,26 +167,42 @@ class RestartBackoff:
         check_number("calm", self.calm)
 
     def delay(self, failures: int, draw: float) -> float:
-        """Seconds before the restart that follows this many failures in a row (1 is the first); `draw` in [0, 1) is the jitter's."""
-        return growing_delay(failures, draw, initial=self.initial_delay, factor=self.backoff, most=self.max_delay, jitter=self.jitter)
+        """Seconds before the restart that follows this many failures in a row (1 is the first);
+        `draw` in [0, 1) is the jitter's.
+        """
+        return growing_delay(
+            failures,
+            draw,
+            initial=self.initial_delay,
+            factor=self.backoff,
+            most=self.max_delay,
+            jitter=self.jitter,
+        )
 
 
-PLACEMENT_BACKOFF = RestartBackoff(initial_delay=0.1, backoff=2.0, max_delay=5.0, jitter=0.2, calm=60.0)
-"""Between the restarts of a child that says nothing about: its first is immediate. It bounds what no intensity bounds: a child that takes
-its nodes down with it, and children for which there is no node. At most 5 s, for that is how late a node that has come back is used.
+PLACEMENT_BACKOFF = RestartBackoff(
+    initial_delay=0.1, backoff=2.0, max_delay=5.0, jitter=0.2, calm=60.0
+)
+"""Between the restarts of a child that says nothing about: its first is immediate. It bounds what
+no intensity bounds: a child that takes its nodes down with it, and children for which there is no
+node. At most 5 s, for that is how late a node that has come back is used.
 """
 
 
 @attrs.frozen
-class Start:
-    """Start the child; answer with `started`, `ignored` or `start_failed`. A `Stop` of it may come first."""
+class StartChild:
+    """Start the child; answer with `started`, `ignored` or `start_failed`. A `StopChild` of it may
+    come first.
+    """
 
     id: str
 
 
 @attrs.frozen
-class Stop:
-    """Stop the child, or its start if that is still going on; answer with `stopped`. `shutdown` is its rule's."""
+class StopChild:
+    """Stop the child, or its start if that is still going on; answer with `stopped`. `shutdown` is
+    its rule's.
+    """
 
     id: str
     shutdown: Shutdown
@@ -173,7 +210,9 @@ class Stop:
 
 @attrs.frozen
 class TryAgain:
-    """Call `try_again(id, now)` at time `at`: the child's restart waits for that. Ignored when outdated, so it needs no cancelling."""
+    """Call `try_again(id, now)` at time `at`: the child's restart waits for that. Ignored when
+    outdated, so it needs no cancelling.
+    """
 
     id: str
     at: float
@@ -187,7 +226,7 @@ class Forgotten:
 
 
 @attrs.frozen
-class Answer:
+class SupervisorAnswer:
     """The answer to a request. `reason` is there for "start failed"."""
 
     request: object
@@ -196,7 +235,7 @@ class Answer:
 
 
 @attrs.frozen
-class Ready:
+class AllStarted:
     """All children have been started: the supervisor itself has."""
 
 
@@ -207,12 +246,14 @@ class Exit:
     reason: ExitReason
 
 
-Effect = Start | Stop | TryAgain | Forgotten | Answer | Ready | Exit
+Effect = StartChild | StopChild | TryAgain | Forgotten | SupervisorAnswer | AllStarted | Exit
 
 
 @attrs.frozen
 class ChildView:
-    """One child as anyone may see it. "restarting" includes waiting for the next try; `restarts` counts the restarts that succeeded."""
+    """One child as anyone may see it. "restarting" includes waiting for the next try; `restarts`
+    counts the restarts that succeeded.
+    """
 
     rule: ChildRule
     state: ChildState

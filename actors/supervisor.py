@@ -1,43 +1,356 @@
 """Supervisors as users declare them: actors that start, watch and restart their children.
 
-The semantics are OTP's. What to do is decided by the pure machines in `actors.restarts` and `actors.dynamic_restarts`; the runtime carries
-it out. Children may be placed on other nodes; when a node dies, its children are placed again. A supervisor that is restarted elsewhere
-adopts the children that still live.
+The semantics are OTP's. What to do is decided by the pure machines in `actors.restarts` and
+`actors.dynamic_restarts`; the runtime carries it out. Children may be placed on other nodes; when a
+node dies, its children are placed again. A supervisor that is restarted elsewhere adopts the
+children that still live.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast
+
+import attrs
 
 from actors.actor import Actor
-from actors.children import ChildCounts, ChildSpec, ChildStatus, DeathReport, SupervisorStatus
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.handle import Handle
+from actors.messages import import_path, message
 from actors.method import fitting, method
+from actors.options import SpawnChanges, SpawnOptions
+from actors.reference import check_constructor
 from actors.restarts import RestartMachine
-from actors.supervision import AutomaticShutdown, ExitReason, RestartBackoff, Strategy
+from actors.retry import check_number
+from actors.supervision import (
+    AutomaticShutdown,
+    ChildKind,
+    ChildRule,
+    ChildState,
+    ExitReason,
+    RestartBackoff,
+    RestartType,
+    Shutdown,
+    Strategy,
+    check_word,
+)
+
+# Children of supervisors: how they are declared, and how they are seen.
+
+P = ParamSpec("P")
+
+
+A = TypeVar("A")
+
+
+START_SECONDS = 60.0
+
+
+WORKER_SHUTDOWN_SECONDS = 5.0
+
+
+class ChildChanges(SpawnChanges, total=False):
+    """The keywords of `ChildSpec.changed`."""
+
+    restart: RestartType
+    significant: bool
+    shutdown: Shutdown
+    start_timeout: float | None
+
+
+def _class_path(actor: object) -> str:
+    if isinstance(actor, str):
+        return actor
+    if isinstance(actor, type) and issubclass(actor, Actor):
+        return import_path(actor)
+    raise TypeError(
+        "a child's class must be a subclass of actors.Actor or its 'module:Class' path, not "
+        f"{actor!r}"
+    )
+
+
+def _as_tuple(values: Iterable[object]) -> tuple[object, ...]:
+    return tuple(values)
+
+
+def _as_dict(values: Mapping[str, object]) -> dict[str, object]:
+    return dict(values)
+
+
+def _known_class(path: str) -> type[Actor] | None:
+    """The actor class of this path, if it has been imported here."""
+    module, _, name = path.partition(":")
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Actor) else None
+
+
+def _kind(spec: ChildSpec) -> ChildKind:
+    cls = _known_class(spec.actor)
+    return "supervisor" if cls is not None and cls.supervises else "worker"
+
+
+def _start_timeout(spec: ChildSpec) -> float | None:
+    return None if spec.kind == "supervisor" else START_SECONDS
+
+
+def _shutdown(spec: ChildSpec) -> float | None:
+    return None if spec.kind == "supervisor" else WORKER_SHUTDOWN_SECONDS
+
+
+@message
+@attrs.frozen(kw_only=True)
+class ChildSpec:
+    """What a supervisor needs to know to start a child, again and again.
+
+    `id` is unique in the supervisor; the actor's name is `<supervisor>/<id>` unless the options
+    give one. `actor`: the class, or its "module:Class" path. `restart`: "permanent" (always),
+    "transient" (unless it ended normally) or "temporary" (never). `significant`: its end by itself
+    may end the supervisor. `shutdown`: seconds that the child is given to stop, "kill" for none,
+    None for no limit; by default 5, and no limit for supervisors. `start_timeout`: seconds until
+    its start counts as failed, None for no limit; by default 60, and no limit for supervisors,
+    which start their children meanwhile. `kind` is found out where the class is known; else say
+    "supervisor" of one. `options`: where it runs, and the other options of a spawn.
+
+    Raises TypeError or ValueError, naming the child, for what makes no sense; a supervisor's
+    arguments are checked as well.
+    """
+
+    id: str
+    actor: str = attrs.field(converter=_class_path)
+    args: tuple[object, ...] = attrs.field(default=(), converter=_as_tuple)
+    kwargs: Mapping[str, object] = attrs.field(factory=dict, converter=_as_dict)
+    restart: RestartType = "permanent"
+    significant: bool = False
+    kind: ChildKind = attrs.field(default=attrs.Factory(_kind, takes_self=True))
+    shutdown: Shutdown = attrs.field(default=attrs.Factory(_shutdown, takes_self=True))
+    start_timeout: float | None = attrs.field(
+        default=attrs.Factory(_start_timeout, takes_self=True)
+    )
+    options: SpawnOptions = attrs.field(
+        factory=SpawnOptions, validator=attrs.validators.instance_of(SpawnOptions)
+    )
+
+    def __attrs_post_init__(self) -> None:
+        self.rule()
+        check_word(f"child {self.id!r}: kind", self.kind, ChildKind)
+        if self.start_timeout is not None:
+            check_number(f"child {self.id!r}: start_timeout", self.start_timeout, above=True)
+        if self.restart == "permanent" and self.options.idle_timeout is not None:
+            raise ValueError(
+                f"child {self.id!r}: a permanent child is started again whenever it ends, so "
+                "idle_timeout makes no sense; "
+                "give restart='transient' or 'temporary' together with it"
+            )
+        cls = _known_class(self.actor)
+        if cls is not None and cls.supervises and cls.__init__.__module__ == "actors.supervisor":
+            # Supervisors that users write may do anything in their constructors: those are called
+            # where they run.
+            try:
+                inspect.signature(cls).bind(*self.args, **self.kwargs)
+                cls(*self.args, **self.kwargs)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"in supervisor {self.id!r}: {error}") from None
+
+    @staticmethod
+    def of(
+        id: str,
+        actor: Callable[P, A],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> ChildSpec:
+        """A permanent child of class `actor`, its constructor's arguments checked by the type
+        checker.
+
+        Raises BadArgumentsError for arguments that the constructor does not take; those that are
+        missing may be given later.
+        """
+        if isinstance(actor, type):
+            check_constructor(actor, args, kwargs, f"child {id!r}", partly=True)
+        return ChildSpec(id=id, actor=cast("str", actor), args=args, kwargs=kwargs)
+
+    def changed(self, **changes: Unpack[ChildChanges]) -> ChildSpec:
+        """A copy with another restart type, shutdown time, significance, start time-out or spawn
+        options.
+        """
+        own: dict[str, Any] = {key: value for key, value in changes.items() if key in _OWN}
+        others: dict[str, Any] = {k: value for k, value in changes.items() if k not in _OWN}
+        return attrs.evolve(self, **own, options=attrs.evolve(self.options, **others))
+
+    def check_arguments(
+        self,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] = MappingProxyType({}),
+        *,
+        partly: bool = False,
+    ) -> None:
+        """Raises BadArgumentsError, which names the child and the parameter, for arguments that its
+        constructor does not take, and so for the children in them. A class that is not imported
+        here is left to the node that runs it. `args` and `kwargs`: others that it is to be started
+        with. `partly`: some may be added.
+        """
+        cls = _known_class(self.actor)
+        if cls is not None:
+            check_start(
+                cls, args or self.args, kwargs or self.kwargs, f"child {self.id!r}", partly=partly
+            )
+
+    def to_keep(self) -> ChildSpec:
+        """What is kept once the child has started: a temporary one is never started again, so its
+        arguments are not, as in OTP.
+        """
+        return (
+            attrs.evolve(self, args=(), kwargs={})
+            if self.restart == "temporary" and (self.args or self.kwargs)
+            else self
+        )
+
+    def rule(self) -> ChildRule:
+        """The part of the spec that decisions depend on."""
+        return ChildRule(
+            self.id, restart=self.restart, significant=self.significant, shutdown=self.shutdown
+        )
+
+
+def check_start(
+    cls: type[Actor],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    what: str | None = None,
+    *,
+    partly: bool = False,
+) -> None:
+    """Raises BadArgumentsError, which names the parameter, for arguments that the constructor of
+    `cls` does not take. Those of the children that a supervisor is given are looked at as well.
+    `what`: what is not started then; `partly`: some may be added.
+    """
+    given = check_constructor(
+        cls, args, kwargs, what or f"an actor of class {cls.__qualname__}", partly=partly
+    )
+    if not cls.supervises or cls.__init__.__module__ != "actors.supervisor":
+        # Supervisors that users write may do anything with specs.
+        return
+    children, template = given.get("children"), given.get("template")
+    for spec in children if isinstance(children, list | tuple) else ():
+        if isinstance(spec, ChildSpec):
+            spec.check_arguments()
+    if isinstance(template, ChildSpec):
+        template.check_arguments(partly=True)
+
+
+_OWN = frozenset(ChildChanges.__annotations__) - frozenset(SpawnChanges.__annotations__)
+
+
+@message
+@attrs.frozen(kw_only=True)
+class ChildStatus:
+    """One child as its supervisor sees it.
+
+    `state`: "running", "starting", "restarting", "stopping" or "stopped". `node` and `epoch` are
+    None while it has no actor. `age`: seconds since it was started last, as far as the supervisor
+    knows. `last_exit`: how its last actor ended, or why its last start failed, whichever was later;
+    None if neither has happened.
+    """
+
+    id: str
+    name: str
+    kind: ChildKind = "worker"
+    restart: RestartType = "permanent"
+    state: ChildState
+    node: str | None = None
+    epoch: int | None = None
+    restarts: int = 0
+    age: float | None = None
+    last_exit: ExitReason | None = None
+
+
+@message
+@attrs.frozen
+class ChildCounts:
+    """As OTP counts: all children, those that have an actor, and how many of all are supervisors
+    and workers.
+    """
+
+    specs: int
+    active: int
+    supervisors: int
+    workers: int
+
+    @classmethod
+    def of(cls, children: Sequence[ChildStatus]) -> ChildCounts:
+        """Counted."""
+        supervisors = sum(child.kind == "supervisor" for child in children)
+        active = sum(child.state in ("running", "stopping") for child in children)
+        return cls(len(children), active, supervisors, len(children) - supervisors)
+
+
+@message
+@attrs.frozen(kw_only=True)
+class DeathReport:
+    """How an actor of a child ended. `at` and `started`: seconds since 1970 UTC, by the clock of
+    the supervisor's node.
+
+    `node` and `started` are None if it never ran. One that was taken over from an earlier
+    supervisor counts as started then.
+    """
+
+    id: str
+    name: str
+    node: str | None
+    epoch: int | None
+    reason: ExitReason
+    at: float
+    started: float | None = None
+
+
+@message
+@attrs.frozen(kw_only=True)
+class SupervisorStatus:
+    """A supervisor as it sees itself. `recent_restarts`: those that count against the `intensity`
+    at the moment.
+    """
+
+    name: str
+    strategy: str
+    intensity: int
+    period: float
+    recent_restarts: int
+    automatic_shutdown: str
+    max_children: int | None
+    children: tuple[ChildStatus, ...]
+    deaths: tuple[DeathReport, ...]
 
 
 class SupervisorWork(Protocol):
-    """The runtime's side of a supervisor."""
+    """The runtime's side of a supervisor.
+
+    An interface because `actors` never imports `runtime`, which has `SupervisionWork`.
+    """
 
     async def start(self) -> None:
-        """Adopt the children that live, and start the others in order; raises `ActorStartError` naming the child that failed, with those
-        before it stopped again.
+        """Adopt the children that live, and start the others in order; raises `ActorStartError`
+        naming the child that failed, with those before it stopped again.
         """
         ...
 
     async def stop(self, reason: ExitReason) -> None:
-        """Stop all children in reverse order; or leave them to the next supervisor, if this one only moves."""
+        """Stop all children in reverse order; or leave them to the next supervisor, if this one
+        only moves.
+        """
         ...
 
     async def start_child(self, spec: ChildSpec) -> Handle:
         """See `Supervisor.start_child`."""
         ...
 
-    async def spawn(self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]) -> Handle:
+    async def spawn(
+        self, template: ChildSpec, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Handle:
         """See `DynamicSupervisor.spawn`."""
         ...
 
@@ -65,7 +378,9 @@ def _spec_fits(supervisor: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _template_fits(supervisor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Only the supervisor itself knows the template: its caller waits for this, and nothing has been started."""
+    """Only the supervisor itself knows the template: its caller waits for this, and nothing has
+    been started.
+    """
     if supervisor is not None and supervisor.template is not None:
         supervisor.template.check_arguments(args, kwargs)
 
@@ -73,11 +388,13 @@ def _template_fits(supervisor: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 class Supervisor(Actor):
     """Starts its children in order, restarts those that fail, and stops them in reverse order.
 
-    `strategy`: what is restarted with a failed child: itself alone ("one-for-one"), all ("one-for-all"), or it and those started after it
-    ("rest-for-one"). More than `intensity` restarts within `period` seconds, and it stops its children and ends: its own supervisor's rules
-    apply then. `automatic_shutdown`: it ends too when a significant child has ended by itself: "any-significant" of them, or
-    "all-significant". `backoff`: waits between restarts; without it they are immediate, as in OTP.
-    Raises TypeError or ValueError, naming the child where it is one's, for duplicate ids, unknown words and numbers that make no sense.
+    `strategy`: what is restarted with a failed child: itself alone ("one-for-one"), all
+    ("one-for-all"), or it and those started after it ("rest-for-one"). More than `intensity`
+    restarts within `period` seconds, and it stops its children and ends: its own supervisor's rules
+    apply then. `automatic_shutdown`: it ends too when a significant child has ended by itself:
+    "any-significant" of them, or "all-significant". `backoff`: waits between restarts; without it
+    they are immediate, as in OTP. Raises TypeError or ValueError, naming the child where it is
+    one's, for duplicate ids, unknown words and numbers that make no sense.
     """
 
     supervises: ClassVar[bool] = True
@@ -98,7 +415,9 @@ class Supervisor(Actor):
                 raise TypeError(f"a supervisor's children are ChildSpecs, not {spec!r}")
         names = Counter(spec.options.name for spec in self.specs if spec.options.name is not None)
         if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"the name {twice[0]!r} is given to two children; names are unique in the cluster")
+            raise ValueError(
+                f"the name {twice[0]!r} is given to two children; names are unique in the cluster"
+            )
         self.strategy: Strategy | Literal["dynamic"] = strategy
         self.intensity = intensity
         self.period = period
@@ -108,12 +427,26 @@ class Supervisor(Actor):
         self._work: SupervisorWork | None = None
         self.machine(self.specs, lambda: 0.5)
 
-    def machine(self, specs: Sequence[ChildSpec], draw: Callable[[], float]) -> RestartMachine | DynamicRestartMachine:
-        """The decisions for these children, about to begin; `draw` gives numbers in [0, 1). For the runtime. Raises as the class does."""
+    def machine(
+        self, specs: Sequence[ChildSpec], draw: Callable[[], float]
+    ) -> RestartMachine | DynamicRestartMachine:
+        """The decisions for these children, about to begin; `draw` gives numbers in [0, 1). For the
+        runtime. Raises as the class does.
+        """
         rules = [spec.rule() for spec in specs]
         if self.strategy == "dynamic":
-            return DynamicRestartMachine(self.intensity, self.period, self.max_children, self.backoff, draw)
-        return RestartMachine(rules, self.strategy, self.intensity, self.period, self.automatic_shutdown, self.backoff, draw)
+            return DynamicRestartMachine(
+                self.intensity, self.period, self.max_children, self.backoff, draw
+            )
+        return RestartMachine(
+            rules,
+            self.strategy,
+            self.intensity,
+            self.period,
+            self.automatic_shutdown,
+            self.backoff,
+            draw,
+        )
 
     async def on_start(self) -> None:
         """Start the children; see `SupervisorWork.start`."""
@@ -129,20 +462,25 @@ class Supervisor(Actor):
     async def start_child(self, spec: ChildSpec) -> Handle:
         """Add a child, the last in the order, and start it; returns its handle.
 
-        Raises `BadArgumentsError` where its class is known and its arguments do not fit the constructor, before anything is sent,
-        `ChildExistsError` if the id is in use, `ActorStartError`, with its traceback, if it does not start: then its spec is not
-        kept. `ActorNotNeededError` if it does not want to run: then its spec is kept.
+        Raises `BadArgumentsError` where its class is known and its arguments do not fit the
+        constructor, before anything is sent, `ChildExistsError` if the id is in use,
+        `ActorStartError`, with its traceback, if it does not start: then its spec is not kept.
+        `ActorNotNeededError` if it does not want to run: then its spec is kept.
         """
         return await self._working().start_child(spec)
 
     @method(concurrent=True)
     async def stop_child(self, child: str | Handle) -> None:
-        """Stop a child, by its id, name or handle, and keep its spec, unless it is temporary. Raises `ChildNotFoundError`."""
+        """Stop a child, by its id, name or handle, and keep its spec, unless it is temporary.
+        Raises `ChildNotFoundError`.
+        """
         await self._working().stop_child(child)
 
     @method(concurrent=True)
     async def restart_child(self, child: str | Handle) -> Handle:
-        """Start a child that has no actor. Raises `ChildNotFoundError`, `ChildRunningError`, and what `start_child` raises."""
+        """Start a child that has no actor. Raises `ChildNotFoundError`, `ChildRunningError`, and
+        what `start_child` raises.
+        """
         return await self._working().restart_child(child)
 
     @method(concurrent=True)
@@ -162,7 +500,9 @@ class Supervisor(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def deaths(self) -> list[DeathReport]:
-        """The latest ends of children that were not stopped by this supervisor, the oldest first."""
+        """The latest ends of children that were not stopped by this supervisor, the oldest
+        first.
+        """
         return list(self._working().status().deaths)
 
     @method(concurrent=True, idempotent=True)
@@ -179,8 +519,9 @@ class Supervisor(Actor):
 class DynamicSupervisor(Supervisor):
     """Children that come and go, each for itself, by the thousand: OTP's simple_one_for_one.
 
-    `template`: what `spawn` starts, with other arguments each time. A child that ends for good, or is stopped, is forgotten. Children are
-    stopped side by side. `max_children`: more are refused with `TooManyChildrenError`. The rest is as in `Supervisor`.
+    `template`: what `spawn` starts, with other arguments each time. A child that ends for good, or
+    is stopped, is forgotten. Children are stopped side by side. `max_children`: more are refused
+    with `TooManyChildrenError`. The rest is as in `Supervisor`.
     """
 
     def __init__(
@@ -201,11 +542,15 @@ class DynamicSupervisor(Supervisor):
     @fitting(_template_fits)
     @method(concurrent=True)
     async def spawn(self, /, *args: object, **kwargs: object) -> Handle:
-        """Start one more child from the template, with these arguments instead of the template's; returns its handle.
+        """Start one more child from the template, with these arguments instead of the template's;
+        returns its handle.
 
-        Raises ValueError if this supervisor has no template, `BadArgumentsError` for arguments that the template's class does not take,
-        `TooManyChildrenError`, or what `start_child` raises.
+        Raises ValueError if this supervisor has no template, `BadArgumentsError` for arguments that
+        the template's class does not take, `TooManyChildrenError`, or what `start_child` raises.
         """
         if self.template is None:
-            raise ValueError(f"{self.name} has no template: give one when it is started, or use start_child(spec)")
+            raise ValueError(
+                f"{self.name} has no template: give one when it is started, or use "
+                "start_child(spec)"
+            )
         return await self._working().spawn(self.template, args, kwargs)

@@ -6,7 +6,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import actors
+from actors.method import Marked
 from runtime.version import __version__
+
+# `@method` makes descriptors, which have no signature of their own: the reference shows the
+# functions.
+for _class in (actors.Supervisor, actors.DynamicSupervisor):
+    for _name, _value in list(vars(_class).items()):
+        if isinstance(_value, Marked):
+            setattr(_class, _name, _value.definition.function)
 
 project = "Understudy"
 author = "The Understudy authors"
@@ -26,7 +35,8 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 
-# The inventories of other projects come over the network, so only the published build asks for them.
+# The inventories of other projects come over the network, so only the published build asks for
+# them.
 if "READTHEDOCS" in os.environ:
     extensions.append("sphinx.ext.intersphinx")
     intersphinx_mapping = {

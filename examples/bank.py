@@ -1,4 +1,5 @@
-"""A bank whose accounts are actors, and a test that finds what is wrong with the obvious way to transfer money.
+"""A bank whose accounts are actors, and a test that finds what is wrong with the obvious way to
+transfer money.
 
 python examples/bank.py
 """
@@ -55,19 +56,31 @@ async def until_known(simulation: Simulation, name: str, call) -> object:
 
 
 async def careless(simulation: Simulation) -> None:
-    """Transfers that are simply tried again: wrong, since what is not known to have happened may have."""
+    """Transfers that are simply tried again: wrong, since what is not known to have happened may
+    have.
+    """
     for _ in range(10):
         for name, amount in (("alice", -1), ("bob", 1)):
-            await until_known(simulation, name, lambda one, amount=amount: one.change.options(timeout=1)(amount))
+            await until_known(
+                simulation, name, lambda one, amount=amount: one.change.options(timeout=1)(amount)
+            )
         await trio.sleep(1)  # so that some meet a fault
     await look(simulation)
 
 
 async def careful(simulation: Simulation) -> None:
-    """Transfers with a number, which the accounts remember: done once, however often they are asked for."""
+    """Transfers with a number, which the accounts remember: done once, however often they are asked
+    for.
+    """
     for number in range(10):
         for name, amount in (("alice", -1), ("bob", 1)):
-            await until_known(simulation, name, lambda one, n=number, amount=amount: one.change_once.options(timeout=1)(f"t{n}", amount))
+            await until_known(
+                simulation,
+                name,
+                lambda one, n=number, amount=amount: one.change_once.options(timeout=1)(
+                    f"t{n}", amount
+                ),
+            )
         await trio.sleep(1)
     await look(simulation)
 
@@ -75,7 +88,9 @@ async def careful(simulation: Simulation) -> None:
 async def look(simulation: Simulation) -> None:
     """Money is neither made nor lost."""
     await simulation.calm()
-    balances = [await until_known(simulation, name, lambda one: one.read()) for name in ("alice", "bob")]
+    balances = [
+        await until_known(simulation, name, lambda one: one.read()) for name in ("alice", "bob")
+    ]
     assert sum(balances) == 2 * START, f"the balances are {balances}"
 
 

@@ -1,10 +1,12 @@
-"""Train a small network on handwritten digits with PyTorch's DistributedDataParallel, on as many machines as there are at the moment.
+"""Train a small network on handwritten digits with PyTorch's DistributedDataParallel, on as many
+machines as there are at the moment.
 
     pip install understudy torch scikit-learn
     understudy run --standalone --nproc-per-node 2 examples/elastic_training.py checkpoint.pt
 
-An ordinary script for torchrun: it takes its place from its environment, begins where the last checkpoint was made, and ends when something
-goes wrong. Whoever started it starts it again, with those that are there then. docs/torch.md has the commands for several machines.
+An ordinary script for torchrun: it takes its place from its environment, begins where the last
+checkpoint was made, and ends when something goes wrong. Whoever started it starts it again, with
+those that are there then. docs/torch.md has the commands for several machines.
 """
 
 import argparse
@@ -20,9 +22,14 @@ try:
     from torch import distributed, nn
     from torch.nn.parallel import DistributedDataParallel
 except ImportError as error:
-    sys.exit(f"this example trains with PyTorch on data of scikit-learn: pip install torch scikit-learn ({error})")
+    sys.exit(
+        "this example trains with PyTorch on data of scikit-learn: pip install torch "
+        f"scikit-learn ({error})"
+    )
 
-BATCH = 120  # of all workers together; each takes its share, so what is learnt does not depend on how many there are
+# of all workers together; each takes its share, so what is learnt does not depend on how many there
+# are
+BATCH = 120
 HELD_OUT = 297
 CHECKPOINT_EVERY = 20
 
@@ -33,11 +40,15 @@ def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
     """Images of eight by eight pixels, and what they show: the same order every time."""
     digits = load_digits()
     order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(1))
-    return torch.tensor(digits.data / 16.0, dtype=torch.float32)[order], torch.tensor(digits.target)[order]
+    return torch.tensor(digits.data / 16.0, dtype=torch.float32)[order], torch.tensor(
+        digits.target
+    )[order]
 
 
 def batch_of(step: int, size: int) -> torch.Tensor:
-    """Which images are learnt from in a step: the step alone decides, so nothing is left out or taken twice after a restart."""
+    """Which images are learnt from in a step: the step alone decides, so nothing is left out or
+    taken twice after a restart.
+    """
     per_epoch = size // BATCH
     order = torch.randperm(size, generator=torch.Generator().manual_seed(2 + step // per_epoch))
     return order[step % per_epoch * BATCH :][:BATCH]
@@ -58,7 +69,9 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def train(path: Path, steps: int, on_step: OnStep) -> tuple[float, float]:
-    """Take part in the training until it has made so many steps; the loss on all that was learnt from, and the accuracy on what was not."""
+    """Take part in the training until it has made so many steps; the loss on all that was learnt
+    from, and the accuracy on what was not.
+    """
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     images, labels = read_digits()
     torch.manual_seed(0)
@@ -74,14 +87,22 @@ def train(path: Path, steps: int, on_step: OnStep) -> tuple[float, float]:
     while step < steps:
         mine = batch_of(step, len(images) - HELD_OUT)[rank::world_size]
         optimizer.zero_grad()
-        # The gradients of all workers are averaged; with this factor the sum is that of the whole batch.
+        # The gradients of all workers are averaged; with this factor the sum is that of the whole
+        # batch.
         loss = loss_of(parallel(images[mine]), labels[mine]) * (world_size / BATCH)
         loss.backward()
         optimizer.step()
         step += 1
         if rank == 0:
             if step % CHECKPOINT_EVERY == 0 or step == steps:
-                write_checkpoint(path, {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
+                write_checkpoint(
+                    path,
+                    {
+                        "network": network.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "step": step,
+                    },
+                )
             on_step(step)
     with torch.no_grad():
         learnt, held_out = network(images[:-HELD_OUT]), network(images[-HELD_OUT:])
@@ -103,7 +124,11 @@ def main() -> None:
 
     loss, accuracy = train(arguments.checkpoint, arguments.steps, say)
     if rank == 0:
-        print(f"{arguments.steps} steps: loss {loss:.3f}, {accuracy:.1%} of the digits held out are recognised", flush=True)
+        print(
+            f"{arguments.steps} steps: loss {loss:.3f}, {accuracy:.1%} of the digits held out are "
+            "recognised",
+            flush=True,
+        )
     distributed.destroy_process_group()
 
 

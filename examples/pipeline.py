@@ -1,4 +1,6 @@
-"""A pipeline that counts the words of files, and survives the death of a worker, of a whole supervisor and of a node."""
+"""A pipeline that counts the words of files, and survives the death of a worker, of a whole
+supervisor and of a node.
+"""
 
 import json
 import logging
@@ -64,7 +66,10 @@ class Sink(Actor):
 
 
 PARSER = ChildSpec.of("parser", Parser).changed(labels={"for": "parsers"})
-STORES = [ChildSpec.of("index", Index).changed(name="index", on="driver"), ChildSpec.of("sink", Sink).changed(name="sink", on="driver")]
+STORES = [
+    ChildSpec.of("index", Index).changed(name="index", on="driver"),
+    ChildSpec.of("sink", Sink).changed(name="sink", on="driver"),
+]
 PIPELINE = [
     ChildSpec.of("crawler", Crawler).changed(on="driver"),
     ChildSpec.of("parsers", DynamicSupervisor, PARSER, intensity=5).changed(on="driver"),
@@ -73,7 +78,9 @@ PIPELINE = [
 
 
 async def surely(call, *arguments):
-    """Call until there is an answer: all of these methods may run twice, and whatever dies here is started again."""
+    """Call until there is an answer: all of these methods may run twice, and whatever dies here is
+    started again.
+    """
     while True:
         try:
             return await call(*arguments)
@@ -104,15 +111,21 @@ async def main() -> None:
             workers = [await parsers.spawn(), await parsers.spawn()]
             await show("before:", node)
             for number, parser in enumerate(workers):
-                nursery.start_soon(work, parser, files[number::2])  # the second one meets the poison
+                nursery.start_soon(
+                    work, parser, files[number::2]
+                )  # the second one meets the poison
             cluster.process((await parsers.children())[0].node).kill()  # the node of the first one
             await stored.wait()
-            await node.stop(await node.lookup("pipeline/storage"))  # a supervisor, with the index and the sink
+            await node.stop(
+                await node.lookup("pipeline/storage")
+            )  # a supervisor, with the index and the sink
         report = await surely((await node.lookup("sink", Sink)).write, await surely(index.all))
         await show("after:", node)
         print("as in a single process:", report == summary(map(count_words, files)))
 
 
 if __name__ == "__main__":
-    logging.getLogger("understudy").setLevel(logging.CRITICAL)  # What dies below dies on purpose, and the log would tell of it.
+    logging.getLogger("understudy").setLevel(
+        logging.CRITICAL
+    )  # What dies below dies on purpose, and the log would tell of it.
     trio.run(main)

@@ -1,4 +1,6 @@
-"""Counts the pairs of letters in Python's own library on three nodes, while the driver has nothing but references to the arrays."""
+"""Counts the pairs of letters in Python's own library on three nodes, while the driver has nothing
+but references to the arrays.
+"""
 
 import sysconfig
 from pathlib import Path
@@ -34,7 +36,10 @@ def pairs_of(letters: np.ndarray) -> np.ndarray:
 
 def most_common(pairs: np.ndarray) -> list[str]:
     counts = np.bincount(pairs, minlength=LETTERS**2)
-    return [f"{chr(97 + pair // LETTERS)}{chr(97 + pair % LETTERS)}" for pair in np.argsort(-counts, kind="stable")[:5].tolist()]
+    return [
+        f"{chr(97 + pair // LETTERS)}{chr(97 + pair % LETTERS)}"
+        for pair in np.argsort(-counts, kind="stable")[:5].tolist()
+    ]
 
 
 class Reader(Actor):
@@ -72,7 +77,8 @@ async def main() -> None:
         pairs = await node.options(on="worker-3").spawn(Pairs)
         before = received(node)
 
-        # Each call is under way before the one that makes its argument has returned; each array goes from its node to the next.
+        # Each call is under way before the one that makes its argument has returned; each array
+        # goes from its node to the next.
         text = await reader.read.remote()
         only_letters = await letters.only_letters.remote(text.as_value())
         all_pairs = await pairs.pairs.remote(only_letters.as_value())
@@ -83,7 +89,9 @@ async def main() -> None:
         arrays = [read_sources()]
         arrays.append(letters_of(arrays[-1]))
         arrays.append(pairs_of(arrays[-1]))
-        for name, reference, array in zip(("text", "letters", "pairs"), (text, only_letters, all_pairs), arrays, strict=True):
+        for name, reference, array in zip(
+            ("text", "letters", "pairs"), (text, only_letters, all_pairs), arrays, strict=True
+        ):
             print(f"{name:<8} {array.nbytes / 1e6:4.1f} MB, kept by {reference.owner}")
         print(f"the driver received {total:,} bytes")
         print("the most common pairs:", *common)

@@ -1,4 +1,6 @@
-"""Kill the process of a supervised actor: it comes back elsewhere with the state it saved, and its old handle still works."""
+"""Kill the process of a supervised actor: it comes back elsewhere with the state it saved, and its
+old handle still works.
+"""
 
 import logging
 
@@ -27,7 +29,11 @@ async def main() -> None:
     async with open_local_cluster(nodes=0) as cluster:
         for name in ("left", "right"):
             await cluster.start_node(name, labels={"keeps": "ledgers"})
-        spec = ChildSpec(id="ledger", actor=Ledger, options=SpawnOptions(name="ledger", labels={"keeps": "ledgers"}))
+        spec = ChildSpec(
+            id="ledger",
+            actor=Ledger,
+            options=SpawnOptions(name="ledger", labels={"keeps": "ledgers"}),
+        )
         await cluster.node.options(name="supervisor").spawn(Supervisor, [spec])
         ledger = await cluster.node.lookup("ledger", Ledger)
         print("added:", await ledger.add(100))
@@ -39,5 +45,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("understudy").setLevel(logging.CRITICAL)  # The process below is killed on purpose, and the log would tell of it.
+    logging.getLogger("understudy").setLevel(
+        logging.CRITICAL
+    )  # The process below is killed on purpose, and the log would tell of it.
     trio.run(main)

@@ -4,14 +4,23 @@ from typing import TYPE_CHECKING
 
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
 from runtime.node import Node
-from runtime.observation.drawing import draw_tree
-from runtime.opening import open_node
+from runtime.node.opening import open_node
+from runtime.observation.tree import draw_tree
 from runtime.version import __version__
 
 if TYPE_CHECKING:
     from runtime.elastic import record
 
-__all__ = ["LocalCluster", "Node", "NodeProcess", "__version__", "draw_tree", "open_local_cluster", "open_node", "record"]
+__all__ = [
+    "LocalCluster",
+    "Node",
+    "NodeProcess",
+    "__version__",
+    "draw_tree",
+    "open_local_cluster",
+    "open_node",
+    "record",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -1,8 +1,9 @@
-"""Local clusters that are open tell this user's commands where they are, and how to prove that they may come in.
+"""Local clusters that are open tell this user's commands where they are, and how to prove that they
+may come in.
 
-Each has a file of its own beside the user's shared secret, for its owner alone, which goes when the cluster does. One that a killed process
-left behind is passed over, and removed. Where no file can be written the cluster runs all the same, and commands must be given its address
-and secret.
+Each has a file of its own beside the user's shared secret, for its owner alone, which goes when the
+cluster does. One that a killed process left behind is passed over, and removed. Where no file can
+be written the cluster runs all the same, and commands must be given its address and secret.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from pathlib import Path
 import attrs
 
 from runtime.environment import Environment, Process
-from runtime.membership.secrets import shared_secret_path
+from runtime.membership.cluster_session import shared_secret_path
 
 STALE_SECONDS = 30 * 86_400.0
-"""After so long a file is removed of which it cannot be told whether its process lives: of another machine, or from before a restart."""
+"""After so long a file is removed of which it cannot be told whether its process lives: of another
+machine, or from before a restart.
+"""
 
 logger = logging.getLogger("understudy.node")
 
 
 @attrs.frozen
 class Announcement:
-    """An open local cluster: the address of its founding node, its name, its secret, and the program that has opened it."""
+    """An open local cluster: the address of its founding node, its name, its secret, and the
+    program that has opened it.
+    """
 
     address: str
     cluster: str
@@ -38,15 +43,21 @@ class Announcement:
 
 @contextmanager
 def announced(announcement: Announcement, environment: Environment) -> Iterator[None]:
-    """Within the block commands find that cluster."""
+    """Announce that cluster to this user's commands within the block."""
     path = _directory() / f"{environment.token(8).hex()}.json"
     facts = {**attrs.asdict(announcement), "secret": announcement.secret.hex()}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as file:
+        with open(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600),
+            "w",
+            encoding="utf-8",
+        ) as file:
             json.dump(facts, file)
     except OSError as error:
-        logger.info("commands will not find this cluster by themselves: %s", error)
+        logger.info(
+            "this cluster could not be announced; give commands its address and secret: %s", error
+        )
     try:
         yield
     finally:
@@ -54,7 +65,9 @@ def announced(announcement: Announcement, environment: Environment) -> Iterator[
 
 
 def open_clusters(environment: Environment) -> list[Announcement]:
-    """Those that are open now, on this machine, by this user; by their addresses."""
+    """Return the announcements of this user's clusters that are open now on this machine, by
+    address.
+    """
     found: list[Announcement] = []
     try:
         paths = list(_directory().glob("*.json"))
@@ -68,7 +81,9 @@ def open_clusters(environment: Environment) -> list[Announcement]:
             # Being written, or gone meanwhile, or none of ours.
             continue
         process = announcement.process
-        if environment.has_ended(process) or (process.host != environment.process().host and age > STALE_SECONDS):
+        if environment.has_ended(process) or (
+            process.host != environment.process().host and age > STALE_SECONDS
+        ):
             _remove(path)
         elif process.host == environment.process().host:
             found.append(announcement)
@@ -78,7 +93,13 @@ def open_clusters(environment: Environment) -> list[Announcement]:
 def _read(path: Path) -> Announcement:
     facts = json.loads(path.read_text(encoding="utf-8"))
     process = Process(**facts["process"])
-    return Announcement(str(facts["address"]), str(facts["cluster"]), bytes.fromhex(facts["secret"]), process, str(facts["program"]))
+    return Announcement(
+        str(facts["address"]),
+        str(facts["cluster"]),
+        bytes.fromhex(facts["secret"]),
+        process,
+        str(facts["program"]),
+    )
 
 
 def _remove(path: Path) -> None:

@@ -1,7 +1,9 @@
-"""The arguments and answers of the runtime's own services, checked against their annotations where they have come from a peer.
+"""The arguments and answers of the runtime's own services, checked against their annotations where
+they have come from a peer.
 
-What a service is told, and what it answers, goes on to what serves the whole node: tables, tasks, other nodes. A name that is a number
-raises there, where nobody expects it, and perhaps much later. Methods of users need none of this: what they raise ends a call.
+The arguments and answers of a service go on to what serves the whole node: tables, tasks, other
+nodes. A number in the place of a name would raise there, where it is not expected, and perhaps much
+later. Methods of users need no such check: an exception that they raise ends only a call.
 """
 
 from __future__ import annotations
@@ -23,33 +25,44 @@ _SEQUENCES = (list, tuple, Sequence)
 _MAPPINGS = (dict, Mapping)
 
 
-def check_arguments(function: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-    """Raises TypeError, which names the parameter, for arguments of a method that are not what its annotations say.
+def check_arguments(
+    function: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> None:
+    """Raises TypeError, which names the parameter, for arguments of a method that are not what its
+    annotations say.
 
     Too many of them, or too few, are for the call itself to refuse.
     """
     checks = _checks(function)
     for (name, check), value in zip(checks.items(), args, strict=False):
         if not check(value):
-            raise TypeError(f"{function.__name__}() was given a {name} of another type, or with another in it: {type(value).__name__}")
+            raise TypeError(
+                f"{function.__name__}() was given a {name} of another type, or with another in "
+                f"it: {type(value).__name__}"
+            )
     for name, value in kwargs.items():
         if name in checks and not checks[name](value):
-            raise TypeError(f"{function.__name__}() was given a {name} of another type, or with another in it: {type(value).__name__}")
+            raise TypeError(
+                f"{function.__name__}() was given a {name} of another type, or with another in "
+                f"it: {type(value).__name__}"
+            )
 
 
 def fits_answer(function: Callable[..., Any], answer: object) -> bool:
-    """Whether a method may have returned this."""
+    """Return whether a method may have returned this value, by its annotation."""
     return _answer_check(function)(answer)
 
 
 @attrs.frozen
-class Row:
-    """Says, in an `Annotated` list, what stands at which place of it: a tuple that travels as a list."""
+class ArgumentTypes:
+    """Says, in an `Annotated` list, what stands at which place of it: a tuple that travels as a
+    list.
+    """
 
     parts: tuple[Any, ...]
 
     @classmethod
-    def of(cls, *parts: Any) -> Row:
+    def of(cls, *parts: Any) -> ArgumentTypes:
         """One of these."""
         return cls(parts)
 
@@ -63,17 +76,21 @@ def _answer_check(function: Callable[..., Any]) -> Check:
 def _checks(function: Callable[..., Any]) -> dict[str, Check]:
     """By the names of the parameters, in their order, but for the first, which is the service."""
     hints = typing.get_type_hints(function, include_extras=True)
-    return {name: check_of(hints[name]) for name in list(inspect.signature(function).parameters)[1:]}
+    return {
+        name: check_of(hints[name]) for name in list(inspect.signature(function).parameters)[1:]
+    }
 
 
 @functools.cache
 def check_of(annotation: Any) -> Check:
-    """Whether a value that was decoded is what an annotation says. Raises TypeError for an annotation that says nothing of that kind."""
+    """Whether a value that was decoded is what an annotation says. Raises TypeError for an
+    annotation that says nothing of that kind.
+    """
     if annotation is Any or annotation is object:
         return _anything
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        rows = [one for one in parts[1:] if isinstance(one, Row)]
+        rows = [one for one in parts[1:] if isinstance(one, ArgumentTypes)]
         return _row([check_of(part) for part in rows[0].parts]) if rows else check_of(parts[0])
     if origin is Union or origin is types.UnionType:
         return _any_of([check_of(part) for part in parts])
@@ -88,6 +105,9 @@ def check_of(annotation: Any) -> Check:
     if annotation is float:
         # A whole number of seconds.
         return lambda value: type(value) in (float, int)
+    if isinstance(origin, type):
+        # A generic class, such as a Reference[object]: what it holds is not looked at.
+        annotation = origin
     if not isinstance(annotation, type):
         raise TypeError(f"{annotation!r} says nothing that could be checked of an argument")
     if message_type(annotation) is not None and attrs.has(annotation):
@@ -105,7 +125,9 @@ def _any_of(checks: Sequence[Check]) -> Check:
 
 
 def _sequence(check: Check) -> Check:
-    return lambda value: type(value) in (list, tuple) and all(map(check, cast("Sequence[object]", value)))
+    return lambda value: (
+        type(value) in (list, tuple) and all(map(check, cast("Sequence[object]", value)))
+    )
 
 
 def _row(checks: Sequence[Check]) -> Check:
@@ -113,13 +135,20 @@ def _row(checks: Sequence[Check]) -> Check:
         if type(value) not in (list, tuple):
             return False
         items = cast("Sequence[object]", value)
-        return len(items) == len(checks) and all(check(item) for check, item in zip(checks, items, strict=True))
+        return len(items) == len(checks) and all(
+            check(item) for check, item in zip(checks, items, strict=True)
+        )
 
     return check
 
 
 def _mapping(key: Check, item: Check) -> Check:
-    return lambda value: type(value) is dict and all(key(one) and item(other) for one, other in cast("dict[object, object]", value).items())
+    return lambda value: (
+        type(value) is dict
+        and all(
+            key(one) and item(other) for one, other in cast("dict[object, object]", value).items()
+        )
+    )
 
 
 def _message(cls: type) -> Check:

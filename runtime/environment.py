@@ -1,7 +1,9 @@
-"""The only way out: time, randomness, ids, processes and threads of a node.
+"""Time, randomness, ids, processes, threads and timings of a node: its only way to the world
+outside.
 
-Everything a node decides depends on what it is told and on its `Environment`, so that the same code runs under a virtual clock and a
-seeded generator. Product code outside this module never touches `time`, `random`, `uuid` or `os.urandom`.
+Everything a node decides depends on its input and on its `Environment`, so that the same code runs
+under a virtual clock and a seeded generator. Product code outside this module never touches `time`,
+`random`, `uuid` or `os.urandom`.
 """
 
 from __future__ import annotations
@@ -14,18 +16,105 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import attrs
 import trio
 
-from runtime.liveness import has_ended, host_identity, process_start
-from runtime.user_errors import Ran
+from runtime.timings import Timings
+from runtime.user_errors import Ran, members_of
+
+# Proof that a process of this machine has ended.
+#
+# A process is known by its id and its start time, so a reused id does not count as the same.
+# Linux's /proc tells; where there is none, nothing is ever proven and the lease decides. A zombie
+# has ended: its threads run no more, it only waits for its parent.
+
+
+def host_identity() -> str:
+    """Equal for processes that see the same process ids and sockets: boot and namespaces. "" where
+    that cannot be told.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return ":".join(
+            (boot, *(Path(f"/proc/self/ns/{kind}").readlink().name for kind in ("pid", "net")))
+        )
+    except OSError:
+        return ""
+
+
+def process_start(pid: int) -> str:
+    """When process `pid` started, in the kernel's own unit; "" if it has ended or cannot be
+    seen.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    # The second field is the command in parentheses, and may itself contain anything.
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X", "x") else fields[19]
+
+
+def has_ended(pid: int, started: str) -> bool:
+    """True only if it is certain that the process which started at `started` runs no more."""
+    return bool(started) and process_start(pid) != started
+
+
+# Exceptions that a nursery has wrapped, in the form that the code which catches them needs.
+
+# The interpreter's own places, whatever the class of an exception says.
+_CHAIN: Final = tuple(
+    cast("Any", vars(BaseException)[name])
+    for name in ("__cause__", "__context__", "__suppress_context__")
+)
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """The exception itself where groups contain just one; the group where it tells of several."""
+    while len(members := members_of(error)) == 1:
+        error = members[0]
+    return error
+
+
+def raise_alone(group: BaseException) -> NoReturn:
+    """Raise `unwrap(group)` with the cause and the context that it came with, which `raise ... from
+    None` would take from it.
+
+    That the group was caught is no part of its history: it is left out of it.
+    """
+    error = unwrap(group)
+    chain = [place.__get__(error) for place in _CHAIN]
+    try:
+        raise error
+    finally:
+        # Here, and not before: the raise has put the group in the place of the context, and setting
+        # a cause suppresses the context.
+        for place, value in zip(_CHAIN, chain, strict=True):
+            place.__set__(error, value)
+        # This frame is in its traceback from now on, and would keep it alive.
+        del error, group, chain
+
+
+def first(error: BaseException) -> BaseException:
+    """The first exception that is no group, for those who asked one question of many side by side:
+    any of the answers will do. What is no `Exception`, as KeyboardInterrupt, comes before what is
+    one.
+    """
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [first(inner) for inner in error.exceptions]
+    return next((leaf for leaf in leaves if not isinstance(leaf, Exception)), leaves[0])
+
 
 T = TypeVar("T")
 
+
 logger = logging.getLogger("understudy.node")
+
 
 OWN_THREADS = 40
 """Threads that the runtime's own work on disks and files may take at once."""
@@ -33,7 +122,9 @@ OWN_THREADS = 40
 
 @attrs.frozen
 class Process:
-    """An operating system's process. `host`: equal for those that can see each other, "" where that cannot be told."""
+    """An operating system's process. `host`: equal for those that can see each other, "" where that
+    cannot be told.
+    """
 
     host: str
     pid: int
@@ -46,11 +137,20 @@ def real_seconds() -> float:
 
 
 LookAtStack = Callable[[], FrameType | None]
-"""What the thread of an event loop runs at this moment, the innermost frame; None if that cannot be told."""
+"""What the thread of an event loop runs at this moment, the innermost frame; None if that cannot be
+told.
+"""
 
 
 class Environment(Protocol):
-    """What a node may ask of the world around it."""
+    """What a node may ask of the world around it: `SystemEnvironment`, or that of a simulation."""
+
+    @property
+    def timings(self) -> Timings:
+        """How long the node waits for others, and how often it repeats things. The same for the
+        whole life of the environment: what is needed often is bound at construction.
+        """
+        ...
 
     def now(self) -> float:
         """Seconds on a monotonic clock whose zero means nothing; the clock of trio's deadlines."""
@@ -73,25 +173,38 @@ class Environment(Protocol):
         ...
 
     def has_ended(self, process: Process) -> bool:
-        """True only if it is certain that `process` runs no more, which nobody on another host can say."""
-        ...
-
-    async def in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False) -> T:
-        """Run what blocks beside the event loop. `limiter`: how many such may run at once; None: as many as the runtime's own are allowed.
-
-        It is waited for even when cancelled, because a thread cannot be stopped; with `abandon` it is left to itself.
+        """True only if it is certain that `process` runs no more. That can never be certain for a
+        process of another host.
         """
         ...
 
-    def run_beside(self, function: Callable[[Environment, LookAtStack], Awaitable[None]]) -> Beside | None:
-        """Run `function` in an event loop of its own that goes on while the caller's is blocked: with an environment for that loop, on the
-        same clock, and a way to see what the caller's loop runs. None where there is no such loop: then nothing is run.
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        limiter: trio.CapacityLimiter | None = None,
+        *,
+        abandon: bool = False,
+    ) -> T:
+        """Run what blocks beside the event loop. `limiter`: how many such may run at once; None: as
+        many as the runtime's own are allowed.
+
+        It is waited for even when cancelled, because a thread cannot be stopped; with `abandon` it
+        is left to itself.
+        """
+        ...
+
+    def run_beside(
+        self, function: Callable[[Environment, LookAtStack], Awaitable[None]]
+    ) -> Beside | None:
+        """Run `function` in an event loop of its own that goes on while the caller's is blocked:
+        with an environment for that loop, on the same clock, and a way to see what the caller's
+        loop runs. None where there is no such loop: then nothing is run.
         """
         ...
 
 
 class Beside(Protocol):
-    """An event loop beside another, while it runs."""
+    """An event loop beside another, while it runs: in a thread, or in the simulated loop."""
 
     async def end(self) -> None:
         """Cancel what it runs, and wait for its end, bounded in time."""
@@ -99,9 +212,14 @@ class Beside(Protocol):
 
 
 class SystemEnvironment:
-    """The real world: trio's clock, the kernel's randomness, its processes and threads."""
+    """The real world: trio's clock, the kernel's randomness, its processes and threads.
 
-    def __init__(self) -> None:
+    `timings`: other than the defaults, for tests.
+    """
+
+    def __init__(self, timings: Timings | None = None) -> None:
+        self.timings = Timings() if timings is None else timings
+        """See `Environment.timings`."""
         self._generator = random.Random(os.urandom(16))
         self._limiter = trio.CapacityLimiter(OWN_THREADS)
 
@@ -127,20 +245,42 @@ class SystemEnvironment:
 
     def has_ended(self, process: Process) -> bool:
         """See `Environment.has_ended`."""
-        return bool(process.host) and process.host == host_identity() and has_ended(process.pid, process.started)
+        return (
+            bool(process.host)
+            and process.host == host_identity()
+            and has_ended(process.pid, process.started)
+        )
 
-    async def in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False) -> T:
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        limiter: trio.CapacityLimiter | None = None,
+        *,
+        abandon: bool = False,
+    ) -> T:
         """See `Environment.in_thread`."""
-        # Never trio's default limiter: users' own `trio.to_thread.run_sync` counts with that, and may block for ever.
-        return (await trio.to_thread.run_sync(Ran, function, limiter=limiter or self._limiter, abandon_on_cancel=abandon)).value()
+        # Never trio's default limiter: users' own `trio.to_thread.run_sync` counts with that, and
+        # may block for ever.
+        return (
+            await trio.to_thread.run_sync(
+                Ran, function, limiter=limiter or self._limiter, abandon_on_cancel=abandon
+            )
+        ).value()
 
-    def run_beside(self, function: Callable[[Environment, LookAtStack], Awaitable[None]]) -> Beside | None:
+    def run_beside(
+        self, function: Callable[[Environment, LookAtStack], Awaitable[None]]
+    ) -> Beside | None:
         """See `Environment.run_beside`: a thread, which ends with the process whatever it does."""
         clock = trio.lowlevel.current_clock()
         if type(clock).__name__ != "SystemClock":
             # Time is virtual, and does not pass in threads.
             return None
-        return _Thread(clock, partial(function, SystemEnvironment(), partial(_frame_of, threading.get_ident())))
+        return _Thread(
+            clock,
+            partial(
+                function, SystemEnvironment(self.timings), partial(_frame_of, threading.get_ident())
+            ),
+        )
 
 
 def _frame_of(thread: int) -> FrameType | None:
@@ -152,14 +292,18 @@ END_SECONDS = 1.0
 
 
 class _Thread:
-    """A thread with an event loop, whose clock is the one of the loop that starts it: trio's is the machine's, plus a number."""
+    """A thread with an event loop, whose clock is the one of the loop that starts it: trio's is the
+    machine's, plus a number.
+    """
 
     def __init__(self, clock: trio.abc.Clock, main: Callable[[], Awaitable[None]]) -> None:
         self._scope = trio.CancelScope()
         self._token: trio.lowlevel.TrioToken | None = None
         self._lock = threading.Lock()
         self._ended = False
-        self._thread = threading.Thread(target=self._run, args=(clock, main), name="beside the event loop", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(clock, main), name="beside the event loop", daemon=True
+        )
         self._thread.start()
 
     def _run(self, clock: trio.abc.Clock, main: Callable[[], Awaitable[None]]) -> None:
@@ -167,7 +311,7 @@ class _Thread:
             trio.run(self._main, main, clock=clock)
         except Exception:
             # The loop that it runs beside goes on, as it did before there were two.
-            logger.exception("the event loop that was to watch the node's has ended")
+            logger.exception("the second event loop has failed; the node runs on without it")
 
     async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
         with self._lock:
@@ -189,4 +333,6 @@ class _Thread:
             if self._token is not None:
                 self._token.run_sync_soon(self._scope.cancel)
         with trio.move_on_after(END_SECONDS):
-            await trio.to_thread.run_sync(self._thread.join, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+            await trio.to_thread.run_sync(
+                self._thread.join, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+            )

@@ -1,13 +1,14 @@
 """Failpoints: faults at named points between nodes, switched on by tests.
 
-Off, each point costs one attribute test. The points are those of Ray's RPC fault injection (request lost, response lost, in flight) and of
-FoundationDB's BUGGIFY, which users of a system may turn on as well: see `runtime.testing`.
+Off, each point costs one attribute test. The points are those of Ray's RPC fault injection (request
+lost, response lost, in flight) and of FoundationDB's BUGGIFY, which users of a system may turn on
+as well: see `runtime.testing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import attrs
 import trio
@@ -23,8 +24,9 @@ SLOW_SECONDS = 0.1
 class Fault:
     """One fault that is switched on. `struck` counts how often it has happened.
 
-    `probability`: of each opportunity. `times`: how often at most; None for ever. `seconds`: how long, where the point is "slow".
-    `method`: only calls of methods of this name; None for all, the runtime's own among them.
+    `probability`: of each opportunity. `times`: how often at most; None for ever. `seconds`: how
+    long, where the point is "slow". `method`: only calls of methods of this name; None for all, the
+    runtime's own among them.
     """
 
     point: Point
@@ -36,7 +38,8 @@ class Fault:
 
 
 class Faults:
-    """The faults of one node, or of several that share them. Hand it to `open_node(faults=...)`.
+    """The faults of one node, or of several that share them. Hand it to
+    `open_node(platform=Platform(faults=...))`.
 
     - "request-lost": the request of a call is never sent; the caller hears nothing.
     - "request-repeated": the request of a call that may be repeated is sent twice.
@@ -45,8 +48,8 @@ class Faults:
     - "slow": the request waits before it is sent.
     - "cut": the connection is dropped right after the request was given to it.
 
-    All but "cut" are invisible to links: what they lose stays lost until the call is made again, which takes a `RetryPolicy` with an
-    `attempt_timeout`. Calls within one node never suffer.
+    All but "cut" are invisible to links: what they lose stays lost until the call is made again,
+    which takes a `RetryPolicy` with an `attempt_timeout`. Calls within one node never suffer.
     """
 
     def __init__(self) -> None:
@@ -55,7 +58,8 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str) -> Faults:
-        """Faults from a text like `reply-lost=0.1,slow=0.5@0.2`: point, probability, and seconds for "slow".
+        """Faults from a text like `reply-lost=0.1,slow=0.5@0.2`: point, probability, and seconds
+        for "slow".
 
         Raises ValueError, naming what is wrong.
         """
@@ -64,13 +68,22 @@ class Faults:
             point, equals, figures = part.partition("=")
             probability, at, seconds = figures.partition("@")
             try:
-                faults.add(point, float(probability) if equals else 1.0, seconds=float(seconds) if at else SLOW_SECONDS)  # type: ignore[arg-type]
+                faults.add(
+                    cast("Point", point),
+                    float(probability) if equals else 1.0,
+                    seconds=float(seconds) if at else SLOW_SECONDS,
+                )
             except ValueError as error:
-                raise ValueError(f"{part!r} is no fault: {error}; expected for example reply-lost=0.1 or slow=0.5@0.2") from None
+                raise ValueError(
+                    f"{part!r} is no fault: {error}; expected for example reply-lost=0.1 or "
+                    "slow=0.5@0.2"
+                ) from None
         return faults
 
     def use(self, draw: Callable[[], float]) -> None:
-        """Take chance from `draw`, which returns numbers in [0, 1): the node's environment. Until then every fault strikes."""
+        """Take chance from `draw`, which returns numbers in [0, 1): the node's environment. Until
+        then every fault strikes.
+        """
         self._draw = draw
 
     def add(
@@ -82,7 +95,9 @@ class Faults:
         seconds: float = SLOW_SECONDS,
         method: str | None = None,
     ) -> Fault:
-        """Switch a fault on; see `Fault`. Raises ValueError for an unknown point, or a probability outside [0, 1]."""
+        """Switch a fault on; see `Fault`. Raises ValueError for an unknown point, or a probability
+        outside [0, 1].
+        """
         if point not in POINTS:
             raise ValueError(f"there is no point {point!r}; the points are {', '.join(POINTS)}")
         if not 0 <= probability <= 1:
@@ -102,7 +117,9 @@ class Faults:
         for fault in self.active:
             if fault.point != point or (fault.method is not None and fault.method != method):
                 continue
-            if (fault.times is None or fault.struck < fault.times) and (fault.probability == 1.0 or self._draw() < fault.probability):
+            if (fault.times is None or fault.struck < fault.times) and (
+                fault.probability == 1.0 or self._draw() < fault.probability
+            ):
                 fault.struck += 1
                 return fault
         return None

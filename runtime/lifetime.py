@@ -1,6 +1,8 @@
-"""The lifetime of a node, for all that can be asked of it: what is asked after its end, or still waits at its end, fails at once.
+"""The lifetime of a node: an operation that is asked for after its end, or still waits at its end,
+fails at once.
 
-A node's public face is held by user code for longer than its `open_node` block, so every operation has to be right then as well.
+User code may hold a node for longer than its `open_node` block, so every public operation has to
+behave correctly after the block as well.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from contextlib import contextmanager
 
 import trio
 
-from actors.errors import DirectoryUnavailableError, LeaseLostError, NotAMemberError, OutcomeUnknownError, StoreError
+from actors.errors import (
+    DirectoryUnavailableError,
+    LeaseLostError,
+    NotAMemberError,
+    OutcomeUnknownError,
+    StoreError,
+)
 
 
 class Lifetime:
@@ -19,7 +27,8 @@ class Lifetime:
     def __init__(self, node: str) -> None:
         self.node = node
         self.has_ended = False
-        # A dict for its order: what waits is woken in the order in which it came, in every run of a simulation.
+        # A dict for its order: what waits is woken in the order in which it came, in every run of a
+        # simulation.
         self._waiting: dict[trio.CancelScope, None] = {}
 
     def check(self) -> None:
@@ -28,17 +37,21 @@ class Lifetime:
             raise self.error()
 
     def error(self) -> NotAMemberError:
-        """What there is to say of everything that is asked after the end."""
-        return NotAMemberError(f"node {self.node} has left the cluster: its block has ended; open a node again", node=self.node)
+        """The error for every operation that is asked for after the end."""
+        return NotAMemberError(
+            f"node {self.node} has left the cluster: its block has ended; open a node again",
+            node=self.node,
+        )
 
     @contextmanager
     def asking(self, what: str, *, acts: bool = False) -> Iterator[None]:
         """Ask the cluster for something within the block, which the end of the node ends.
 
-        Raises NotAMemberError if the node has left, or has lost its lease; DirectoryUnavailableError, which says `what` was not done,
-        instead of an error of the store: where those leave it open whether a write was applied, what was written is not relied upon by
-        anyone, and falls with the lease at the latest. `acts`: what the end of the node interrupts may have been done, so
-        that is an OutcomeUnknownError.
+        Raises NotAMemberError if the node has left, or has lost its lease;
+        DirectoryUnavailableError, which says `what` was not done, instead of an error of the store:
+        where those leave it open whether a write was applied, what was written is not relied upon,
+        and is removed with the lease at the latest. `acts`: what the end of the node interrupts may
+        have been done, so that is an OutcomeUnknownError.
         """
         self.check()
         with trio.CancelScope() as scope:
@@ -49,13 +62,19 @@ class Lifetime:
                 if self.has_ended:
                     raise self.error() from error
                 if isinstance(error, LeaseLostError):
-                    raise NotAMemberError(f"{what}: node {self.node} has lost its place in the cluster: {error}", node=self.node) from error
+                    raise NotAMemberError(
+                        f"{what}: node {self.node} has lost its place in the cluster: {error}",
+                        node=self.node,
+                    ) from error
                 raise DirectoryUnavailableError(f"{what}: {error}", node=self.node) from error
             finally:
                 del self._waiting[scope]
         if scope.cancelled_caught:
             if acts:
-                raise OutcomeUnknownError(f"{what}, as far as is known: node {self.node} left the cluster meanwhile", node=self.node)
+                raise OutcomeUnknownError(
+                    f"{what}, as far as is known: node {self.node} left the cluster meanwhile",
+                    node=self.node,
+                )
             raise self.error()
 
     def end(self) -> None:

@@ -1,4 +1,6 @@
-"""Log lines that others can cause: at most a few of each kind in a while, so that nobody fills a log, or a disk, from outside."""
+"""Log lines that others can cause: at most a few of each kind in a while, so that no peer can fill
+a log, or a disk, from outside.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ PERIOD_SECONDS = 60.0
 
 
 @attrs.define
-class _Kind:
+class _LimitedLine:
     """Lines of one kind in the present period."""
 
     began: float
@@ -21,20 +23,32 @@ class _Kind:
 
 
 class LimitedLog:
-    """Writes to `logger` at most `burst` lines of a kind in `period` seconds. The first line of a later period says how many were left out.
+    """Writes to `logger` at most `burst` lines of a kind in `period` seconds. The first line of a
+    later period says how many were left out.
 
-    The kind is the text before its arguments are filled in, so there are only as many kinds as calls in the source. `now` gives seconds.
+    The kind is the text before its arguments are filled in, so there are only as many kinds as
+    calls in the source. `now` gives seconds.
     """
 
-    def __init__(self, logger: logging.Logger, now: Callable[[], float], burst: int = BURST, period: float = PERIOD_SECONDS) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        now: Callable[[], float],
+        burst: int = BURST,
+        period: float = PERIOD_SECONDS,
+    ) -> None:
         self._logger = logger
         self._now = now
         self._burst = burst
         self._period = period
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, _LimitedLine] = {}
 
-    def log(self, level: int, text: str, *arguments: object, error: BaseException | None = None) -> None:
-        """Write one line, unless too many of its kind were written. With the traceback of `error`."""
+    def log(
+        self, level: int, text: str, *arguments: object, error: BaseException | None = None
+    ) -> None:
+        """Write one line, unless too many of its kind were written. With the traceback of
+        `error`.
+        """
         if not self._logger.isEnabledFor(level):
             return
         now = self._now()
@@ -42,13 +56,19 @@ class LimitedLog:
         left_out = 0
         if kind is None or now - kind.began >= self._period:
             left_out = kind.left_out if kind is not None else 0
-            kind = self._kinds[text] = _Kind(now)
+            kind = self._kinds[text] = _LimitedLine(now)
         if kind.written >= self._burst:
             kind.left_out += 1
             return
         kind.written += 1
         if left_out:
-            self._logger.log(level, f"{text} (%d more lines like this one were left out)", *arguments, left_out, exc_info=error)
+            self._logger.log(
+                level,
+                f"{text} (%d more lines like this one were left out)",
+                *arguments,
+                left_out,
+                exc_info=error,
+            )
         else:
             self._logger.log(level, text, *arguments, exc_info=error)
 

@@ -1,7 +1,8 @@
 """A cluster of real node processes on this machine, in one line; for tests, scripts and the demo.
 
-The processes are forked from one warm process that has the imports done. They end with the `async with` block, and with this process,
-however it ends. The founding node, which keeps the store unless that is in etcd, lives in this process.
+The processes are forked from one warm process that has the imports done. They end with the `async
+with` block, and with this process, however it ends. The founding node, which keeps the store unless
+that is in etcd, lives in this process.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
-from runtime.opening import open_node
+from runtime.node.opening import open_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer, open_fork_server
-from runtime.processes.collector import settle_collector
+from runtime.processes.fork_loop import settle_collector
 
 PRELOADED = ("runtime.local_cluster", "actors")
 
-CLOSE_SECONDS = 5.0
+LOCAL_CLUSTER_CLOSE_SECONDS = 5.0
+"""How long the end of a local cluster may take on the side of the driver."""
 
 
 class NodeProcess:
@@ -52,7 +54,9 @@ class NodeProcess:
         return self._child.exit_status is None
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL), as a crash would. When this returns it runs no more, and answers no further call."""
+        """End the process at once (SIGKILL), as a crash would. When this returns it runs no more,
+        and answers no further call.
+        """
         self._child.kill()
 
     def pause(self) -> None:
@@ -86,7 +90,9 @@ class LocalCluster:
 
     @property
     def address(self) -> str:
-        """`HOST:PORT` of the founding node. This user's commands find the cluster without it if it is the only one that is open."""
+        """`HOST:PORT` of the founding node. This user's commands find the cluster without it if it
+        is the only one that is open.
+        """
         return self.node.address
 
     @property
@@ -95,13 +101,19 @@ class LocalCluster:
         return dict(self._processes)
 
     async def start_node(
-        self, name: str | None = None, *, labels: Mapping[str, str] | None = None, blocked_limit: float = BLOCKED_LIMIT_SECONDS
+        self,
+        name: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        blocked_limit: float = BLOCKED_LIMIT_SECONDS,
     ) -> NodeProcess:
-        """Start one more node and wait until it has joined; `name` defaults to the next of `worker-1`, `worker-2`, ...
+        """Start one more node and wait until it has joined; `name` defaults to the next of
+        `worker-1`, `worker-2`, ...
 
-        `blocked_limit`: see `open_node`. Raises `JoinError`, which says why it could not, and `NotAMemberError` after the cluster's block.
+        `blocked_limit`: see `open_node`. Raises `JoinError`, which says why it could not, and
+        `NotAMemberError` after the cluster's block.
         """
-        self.node.lifetime.check()
+        self.node._lifetime.check()
         if name is None:
             name = f"worker-{self._next}"
             self._next += 1
@@ -110,13 +122,15 @@ class LocalCluster:
             "join": self.node.address if self._store is None else None,
             "store": self._store,
             "cluster": self.node.cluster,
-            "secret": self.node.secret,
+            "secret": self.node._secret,
             "labels": dict(labels or {}),
             "blocked_limit": blocked_limit,
-            "call_timeout": self.node.station.caller.call_timeout,
+            "call_timeout": self.node._endpoint.caller.call_timeout,
             "level": logging.getLogger("understudy").getEffectiveLevel(),
         }
-        child = await self._server.start("runtime.local_cluster:run_node", cbor2.dumps(settings), name)
+        child = await self._server.start(
+            "runtime.local_cluster:run_node", cbor2.dumps(settings), name
+        )
         try:
             await child.ready()
         except ChildDiedError as error:
@@ -125,9 +139,11 @@ class LocalCluster:
         process = self._processes[name] = NodeProcess(child)
         return process
 
-    async def close(self) -> None:
-        """Let all nodes leave while the founding one still keeps the store; what still runs afterwards is killed with the fork server."""
-        await self.node.stop_actors()
+    async def _close(self) -> None:
+        """Let all nodes leave while the founding one still keeps the store; what still runs
+        afterwards is killed with the fork server.
+        """
+        await self.node._stop_actors()
         async with trio.open_nursery() as leaving:
             for process in self._processes.values():
                 if process.running:
@@ -138,7 +154,9 @@ class LocalCluster:
         found = self._processes.get(name)
         if found is None:
             raise NodeNotFoundError(
-                f"this local cluster has no process for a node {name!r}; it has: {', '.join(self._processes) or 'none'}", node=name
+                f"this local cluster has no process for a node {name!r}; it has: "
+                f"{', '.join(self._processes) or 'none'}",
+                node=name,
             )
         return found
 
@@ -152,22 +170,37 @@ async def open_local_cluster(
     call_timeout: float | None = None,
     on_line: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """Start `nodes` node processes called `worker-1`, `worker-2`, ... around a founding node in this process.
+    """Start `nodes` node processes called `worker-1`, `worker-2`, ... around a founding node in
+    this process.
 
-    Actor classes of the script itself can be used: the processes import the same file, without its `if __name__ == "__main__"` part. What
-    the processes print comes out here line by line with the node's name in front; `on_line(name, line)` takes the lines instead.
-    `store`: an `etcd://` address to keep the cluster's store in; by default the founding node keeps it. `call_timeout`: as for `open_node`,
-    on all nodes. Leaving the block stops all.
-    While it is open, `understudy status` and the other commands of this user find it, and scripts come in with the address and the secret
-    of `cluster.node`.
+    Actor classes of the script itself can be used: the processes import the same file, without its
+    `if __name__ == "__main__"` part. What the processes print comes out here line by line with the
+    node's name in front; `on_line(name, line)` takes the lines instead. `store`: an `etcd://`
+    address to keep the cluster's store in; by default the founding node keeps it. `call_timeout`:
+    as for `open_node`, on all nodes. Leaving the block stops all. While it is open, `understudy
+    status` and the other commands of this user find it, and scripts come in with the address and
+    the secret of `cluster.node`.
     """
+    if type(nodes) is not int:
+        raise TypeError(f"nodes is a number of processes, not {nodes!r}")
+    if nodes < 0:
+        raise ValueError(f"nodes is a number of processes, 0 or more, not {nodes}")
     environment = SystemEnvironment()
     secret = environment.token(32)
     async with (
         open_fork_server(preload=PRELOADED, on_line=on_line) as server,
-        open_node("driver", listen="127.0.0.1:0", cluster=cluster, store=store, secret=secret, call_timeout=call_timeout) as node,
+        open_node(
+            "driver",
+            listen="127.0.0.1:0",
+            cluster=cluster,
+            store=store,
+            secret=secret,
+            call_timeout=call_timeout,
+        ) as node,
     ):
-        announcement = Announcement(node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name)
+        announcement = Announcement(
+            node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name
+        )
         opened = LocalCluster(node, server, store)
         async with trio.open_nursery() as starting:
             for _ in range(nodes):
@@ -177,19 +210,21 @@ async def open_local_cluster(
             try:
                 yield opened
             finally:
-                with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
-                    await opened.close()
+                with trio.CancelScope(shield=True), trio.move_on_after(LOCAL_CLUSTER_CLOSE_SECONDS):
+                    await opened._close()
 
 
 def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
     """What a node process does; started by the fork server."""
     settings = cbor2.loads(argument)
-    logging.basicConfig(level=settings["level"], format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=settings["level"], format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
     try:
         trio.run(_serve, settings, report)
     except UnderstudyError as error:
-        # One line, and status 1: that the cluster cannot be entered, or gave this node up, is no mistake in the program that a traceback
-        # would show.
+        # One line, and status 1: that the cluster cannot be entered, or gave this node up, is no
+        # mistake in the program that a traceback would show.
         sys.exit(str(error))
 
 
@@ -213,10 +248,11 @@ async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -
 
 @asynccontextmanager
 async def leaving_on_signals(node: Node) -> AsyncIterator[None]:
-    """Within the block the first SIGINT or SIGTERM asks the node to leave; from the end of the block on, a second one ends the process at
-    once.
+    """Within the block the first SIGINT or SIGTERM asks the node to leave; from the end of the
+    block on, a second one ends the process at once.
 
-    Announce that the node is ready within it: a signal that comes right after that must find somebody at home.
+    Announce that the node is ready within the block: a signal that comes right after the
+    announcement must already be handled.
     """
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
@@ -230,6 +266,7 @@ async def leaving_on_signals(node: Node) -> AsyncIterator[None]:
             await nursery.start(watch)
             yield
             nursery.cancel_scope.cancel()
-    # From here on a signal does what it does by default: the user does not want to wait for the drain.
+    # From here on a signal does what it does by default: the user does not want to wait for the
+    # drain.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)

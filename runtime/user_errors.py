@@ -1,8 +1,10 @@
-"""What user code raises: told apart from what the process itself is told, and looked at without trusting any of it.
+"""Exceptions that user code raises: distinguished from interrupts and cancellations of the process
+itself, and examined without trusting any of their code.
 
-An exception is an object of the user's like any other. Its `__str__`, `__repr__`, `__class__`, properties and metaclass run user code,
-which may raise whatever it likes, `SystemExit` included. So the runtime asks the interpreter's own descriptors where these know the
-answer, and guards the rest. Nothing here raises but a genuine interrupt.
+An exception is an object of the user's like any other. Its `__str__`, `__repr__`, `__class__`,
+properties and metaclass run user code, which may raise any exception, `SystemExit` included. So the
+runtime asks the interpreter's own descriptors where these know the answer, and guards the rest.
+Nothing here raises but a genuine interrupt.
 """
 
 from __future__ import annotations
@@ -35,28 +37,35 @@ _MRO = cast("Any", vars(type)["__mro__"])
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """True if the process was interrupted (SIGINT, Ctrl-C), and `error` is how Python says so, alone or in a group: it must go on.
+    """True if the process was interrupted (SIGINT, Ctrl-C), and `error` is how Python says so,
+    alone or in a group: it must go on.
 
-    A genuine `KeyboardInterrupt` is raised by the handler of the signal, trio's or the application's, which Python runs on top of whatever
-    the main thread is doing; or by trio at a checkpoint of its main task. So its innermost frame is the handler's, or trio's. One that user
+    A genuine `KeyboardInterrupt` is raised by the handler of the signal, trio's or the
+    application's, which Python runs on top of whatever the main thread is doing; or by trio at a
+    checkpoint of its main task. So its innermost frame is the handler's, or trio's. One that user
     code raises has the user's own frame there, and is an error like any other.
     """
-    return any(issubclass(type(one), KeyboardInterrupt) and _raised_by_signal(one) for one in leaves(error))
+    return any(
+        issubclass(type(one), KeyboardInterrupt) and _raised_by_signal(one) for one in leaves(error)
+    )
 
 
 def is_being_cancelled() -> bool:
     """True if a scope around the running task is cancelled: of the runtime, or around the runtime.
 
-    Asked where user code has just been left, with all scopes of its own. Only then is a `trio.Cancelled` that comes out of it trio's, which
-    trio raises for a cancelled scope and for nothing else; otherwise user code has kept one, and raised it again.
+    Asked where user code has just been left, with all scopes of its own. Only then is a
+    `trio.Cancelled` that comes out of it trio's, which trio raises for a cancelled scope and for
+    nothing else; otherwise user code has kept one, and raised it again.
 
-    Also True where no loop runs: the interpreter closes the coroutines that a loop has left behind, by a `GeneratorExit`.
+    Also True where no loop runs: the interpreter closes the coroutines that a loop has left behind,
+    by a `GeneratorExit`.
     """
     return not trio.lowlevel.in_trio_task() or trio.current_effective_deadline() == -math.inf
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """True if `error`, which has just come out of user code, is that the running task is being cancelled, and nothing besides.
+    """True if `error`, which has just come out of user code, is that the running task is being
+    cancelled, and nothing besides.
 
     Raise it again, or let trio do so at a checkpoint.
     """
@@ -77,13 +86,19 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
-    """What a group tells of, one level of it; nothing for an exception that is no group. No group is empty."""
-    members: tuple[BaseException, ...] = _MEMBERS.__get__(error) if issubclass(type(error), BaseExceptionGroup) else ()
+    """What a group tells of, one level of it; nothing for an exception that is no group. No group
+    is empty.
+    """
+    members: tuple[BaseException, ...] = (
+        _MEMBERS.__get__(error) if issubclass(type(error), BaseExceptionGroup) else ()
+    )
     return members
 
 
 def guarded(look: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T:
-    """What `look`, which runs user code, returns; or what `otherwise` makes of the error that it raises."""
+    """What `look`, which runs user code, returns; or what `otherwise` makes of the error that it
+    raises.
+    """
     try:
         return look()
     except BaseException as error:  # noqa: ASYNC103  no checkpoint, so that no cancellation comes out of it
@@ -93,9 +108,11 @@ def guarded(look: Callable[[], T], otherwise: Callable[[BaseException], T]) -> T
 
 
 class Ran(Generic[T]):
-    """What came of a function in a thread, to be looked at only by who wants it.
+    """The outcome of a function in a thread: its result, or the exception that it raised. Only
+    `value` raises that exception.
 
-    Threads of trio's look at an exception themselves on its way: one whose attributes raise would end the thread, which is waited for.
+    Threads of trio's look at an exception themselves on its way: one whose attributes raise would
+    end the thread, which is waited for.
     """
 
     __slots__ = ("_error", "_result")
@@ -116,12 +133,12 @@ class Ran(Generic[T]):
 
 
 def class_name(cls: type) -> str:
-    """The name of a class, whatever its metaclass says."""
+    """Return the name of a class, without asking its metaclass."""
     return str.__str__(cast("str", _NAME.__get__(cls)))
 
 
 def qualified_name(cls: type) -> str:
-    """The name of a class within its module, whatever its metaclass says."""
+    """Return the qualified name of a class, without asking its metaclass."""
     return str.__str__(cast("str", _QUALIFIED_NAME.__get__(cls)))
 
 
@@ -139,12 +156,19 @@ def bases(cls: type) -> tuple[type, ...]:
 
 def text_of(error: BaseException) -> str:
     """What the exception says, fit for the wire: `str(error)`, or that there is none."""
-    return _shown(lambda: str(error), lambda failure: f"<its str() raised {class_name(type(failure))}>")
+    return _shown(
+        lambda: str(error), lambda failure: f"<its str() raised {class_name(type(failure))}>"
+    )
 
 
 def repr_of(value: object) -> str:
     """`repr(value)`, fit for the wire, or what stands for it."""
-    return _shown(lambda: repr(value), lambda failure: f"<a {qualified_name(type(value))} whose repr() raised {class_name(type(failure))}>")
+    return _shown(
+        lambda: repr(value),
+        lambda failure: (
+            f"<a {qualified_name(type(value))} whose repr() raised {class_name(type(failure))}>"
+        ),
+    )
 
 
 def summary_of(error: BaseException) -> str:
@@ -154,15 +178,23 @@ def summary_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException, most: int = MOST_TRACEBACK) -> str:
-    """The traceback as text, with causes and notes, of `most` characters at most: what is left out is in the middle."""
-    text = _shown(lambda: "".join(traceback.format_exception(error)), lambda failure: _bare_traceback(error))
+    """The traceback as text, with causes and notes, of `most` characters at most: what is left out
+    is in the middle.
+    """
+    text = _shown(
+        lambda: "".join(traceback.format_exception(error)), lambda failure: _bare_traceback(error)
+    )
     if len(text) > most:
-        text = f"{text[: most // 2]}\n... ({len(text) - most} characters left out)\n{text[-most // 2 :]}"
+        text = (
+            f"{text[: most // 2]}\n... ({len(text) - most} characters left "
+            f"out)\n{text[-most // 2 :]}"
+        )
     return text
 
 
 def raised_at(error: BaseException, module: str = "") -> str:
-    """`file:line, in function`, where the exception was raised: the innermost frame of `module` if it passed one, the innermost otherwise.
+    """`file:line, in function`, where the exception was raised: the innermost frame of `module` if
+    it passed one, the innermost otherwise.
 
     "" if it was never raised.
     """
@@ -188,7 +220,8 @@ def _raised_by_signal(error: BaseException) -> bool:
         handler = handler.__func__
     if isinstance(handler, FunctionType):
         return innermost.f_code is handler.__code__
-    # Python's own handler leaves no frame behind. trio replaces it wherever signals can arrive, so this is not trio's loop: do as it says.
+    # Python's own handler leaves no frame behind. trio replaces it wherever signals can arrive, so
+    # this is not trio's loop: do as it says.
     return handler is signal.default_int_handler
 
 

@@ -1,20 +1,29 @@
-"""What every test may rely on: nothing leaks in from outside, hypothesis races no clock and prints its seed, a hang ends."""
+"""What every test may rely on: nothing leaks in from outside, hypothesis races no clock and prints
+its seed, a hang ends.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from hypothesis import settings
 
 for name in [name for name in os.environ if name.startswith("UNDERSTUDY_")]:
     del os.environ[name]
 
-# What a shell starts in the background ignores this signal, and so would the processes of all tests.
+# Hundreds of processes of these tests import the product. Where the environment forbids byte code,
+# as container images do, each of them compiles it, which takes longer than all else that it does.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# What a shell starts in the background ignores this signal, and so would the processes of all
+# tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("understudy", deadline=None, print_blob=True)
 settings.load_profile("understudy")
 
-pytest_plugins = ["tests.hangs"]
+pytest_plugins = ["tests.hangs", "tests.live_pair"]

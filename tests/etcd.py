@@ -1,4 +1,6 @@
-"""An etcd for many tests: started once, by a thread of its own, because a test's event loop ends with the test."""
+"""An etcd for many tests: started once, by a thread of its own, because a test's event loop ends
+with the test.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import trio
 
 from runtime.testing import EtcdServer, open_etcd
 
-needs_etcd = pytest.mark.skipif(which("etcd") is None, reason="etcd is not installed: apt-get install etcd-server")
+needs_etcd = pytest.mark.skipif(
+    which("etcd") is None, reason="etcd is not installed: apt-get install etcd-server"
+)
 
 
 @contextmanager
@@ -21,7 +25,9 @@ def shared_etcd(members: int) -> Iterator[EtcdServer]:
     """A running etcd. Skips the test, saying why, where there is none."""
     if which("etcd") is None:
         pytest.skip("etcd is not installed: apt-get install etcd-server")
-    started: queue.SimpleQueue[tuple[EtcdServer, trio.Event, trio.lowlevel.TrioToken] | Exception] = queue.SimpleQueue()
+    started: queue.SimpleQueue[
+        tuple[EtcdServer, trio.Event, trio.lowlevel.TrioToken] | Exception
+    ] = queue.SimpleQueue()
 
     async def serve() -> None:
         over = trio.Event()

@@ -1,9 +1,10 @@
 """A test that hangs is named, shown and ended, whatever it hangs in, and the tests after it run.
 
-pytest-timeout's own ways are too gentle here. Raising in the middle of an event loop shows the loop and none of its tasks, leaves the loop
-behind, so that nothing more can run in that process, and does nothing for a tear-down that hangs after it. So the process ends, after it
-has shown where each task and thread stands; pytest-xdist names the test as failed and goes on with another process. What the
-test had started ends with it: see `tests/sweeper.py`.
+pytest-timeout's own ways are too gentle here. Raising in the middle of an event loop shows the loop
+and none of its tasks, leaves the loop behind, so that nothing more can run in that process, and
+does nothing for a tear-down that hangs after it. So the process ends, after it has shown where each
+task and thread stands; pytest-xdist names the test as failed and goes on with another process. What
+the test had started ends with it: see `tests/sweeper.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
     output = item.config.stash[errors]
 
     def end(number: int, frame: FrameType | None) -> None:
-        os.write(output, f"\n+ {item.nodeid} hung for {settings.timeout:g} s; its process ends. Where it stood:\n\n{tasks()}".encode())
+        os.write(
+            output,
+            f"\n+ {item.nodeid} hung for {settings.timeout:g} s; its process ends. Where it "
+            f"stood:\n\n{tasks()}".encode(),
+        )
         faulthandler.dump_traceback(output, all_threads=True)
         sweeper.end(sweeper.below(os.getpid()))
         os._exit(EXIT_STATUS)
@@ -70,7 +75,9 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
-        faulthandler.dump_traceback_later(FINISH_SECONDS, exit=True, file=session.config.stash[errors])
+        faulthandler.dump_traceback_later(
+            FINISH_SECONDS, exit=True, file=session.config.stash[errors]
+        )
 
 
 def tasks() -> str:

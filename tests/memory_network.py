@@ -1,4 +1,6 @@
-"""A network within one event loop: no sockets, so that a virtual clock may jump, and every run is decided by its seeds."""
+"""A network within one event loop: no sockets, so that a virtual clock may jump, and every run is
+decided by its seeds.
+"""
 
 from __future__ import annotations
 
@@ -102,12 +104,16 @@ class MemoryConnection:
 
 
 class MemoryNetwork:
-    """Connects nodes of one event loop. `latency` draws the seconds that each piece of data, and each dial, is under way."""
+    """Connects nodes of one event loop. `latency` draws the seconds that each piece of data, and
+    each dial, is under way.
+    """
 
     def __init__(self, latency: Callable[[], float] = lambda: 0.0) -> None:
         self.latency = latency
         self.connections: list[MemoryConnection] = []
-        self._listeners: dict[str, tuple[trio.Nursery, Callable[[Connection], Awaitable[None]]]] = {}
+        self._listeners: dict[
+            str, tuple[trio.Nursery, Callable[[Connection], Awaitable[None]]]
+        ] = {}
         self._ports = itertools.count(1)
 
     def beside(self) -> None:
@@ -116,7 +122,9 @@ class MemoryNetwork:
     async def connect(self, address: str) -> Connection:
         """See `Network.connect`."""
         await trio.sleep(self.latency())
-        found = self._listeners.get(address if address.startswith(("tcp:", "unix:")) else f"tcp:{address}")
+        found = self._listeners.get(
+            address if address.startswith(("tcp:", "unix:")) else f"tcp:{address}"
+        )
         if found is None:
             raise ConnectionRefusedError(f"nobody listens at {address}")
         there, back = Pipe(self.latency), Pipe(self.latency)

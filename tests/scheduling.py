@@ -1,11 +1,13 @@
-"""Scheduler seeds: a test repeated under many orders in which trio could have run its tasks, each of them the same whenever it is replayed.
+"""Scheduler seeds: a test repeated under many orders in which trio could have run its tasks, each
+of them the same whenever it is replayed.
 
     @under_seeds(50)
     async def test_something() -> None: ...
 
-makes fifty tests `test_something[0]` to `test_something[49]`, on a virtual clock that jumps whenever all tasks wait. What they use must not
-be outside of trio: no sockets, no threads, no processes; `MemoryNetwork` stands in for the former. The names of trio that are private are
-used in this module only, and `tests/test_scheduling.py` says when they have gone.
+makes fifty tests `test_something[0]` to `test_something[49]`, on a virtual clock that jumps
+whenever all tasks wait. What they use must not be outside of trio: no sockets, no threads, no
+processes; `MemoryNetwork` stands in for the former. The names of trio that are private are used in
+this module only, and `tests/test_scheduling.py` says when they have gone.
 """
 
 from __future__ import annotations
@@ -41,8 +43,12 @@ def scheduled_by(seed: int) -> Iterator[None]:
         scheduler._r.setstate(state)
 
 
-def under_seeds(count: int = SEEDS, *, seconds: float = 300.0) -> Callable[[Callable[..., Awaitable[None]]], Callable[[int], None]]:
-    """Repeat an async test under `count` seeds. It may take a `random.Random` of its own, and `seconds` of virtual time."""
+def under_seeds(
+    count: int = SEEDS, *, seconds: float = 300.0
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[[int], None]]:
+    """Repeat an async test under `count` seeds. It may take a `random.Random` of its own, and
+    `seconds` of virtual time.
+    """
 
     def repeat(test: Callable[..., Awaitable[None]]) -> Callable[[int], None]:
         async def main(arguments: list[random.Random]) -> None:
@@ -67,6 +73,7 @@ class SeededEnvironment(SystemEnvironment):
     """An `Environment` of nothing but trio's clock and one seed."""
 
     def __init__(self, draw: random.Random) -> None:
+        super().__init__()
         self._draw = draw
 
     def now(self) -> float:
@@ -81,7 +88,13 @@ class SeededEnvironment(SystemEnvironment):
     def token(self, size: int) -> bytes:
         return self._draw.randbytes(size)
 
-    async def in_thread(self, function: Callable[[], T], limiter: trio.CapacityLimiter | None = None, *, abandon: bool = False) -> T:
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        limiter: trio.CapacityLimiter | None = None,
+        *,
+        abandon: bool = False,
+    ) -> T:
         # At once: a real thread ends when it likes, and a jumping clock does not wait for it.
         await trio.lowlevel.checkpoint()
         return function()

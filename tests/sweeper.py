@@ -1,8 +1,8 @@
-"""Ends what a test process leaves behind: `python -m tests.sweeper MARK` waits for its parent to end, however it does, and then kills every
-process that carries MARK in its environment.
+"""Ends what a test process leaves behind: `python -m tests.sweeper MARK` waits for its parent to
+end, however it does, and then kills every process that carries MARK in its environment.
 
-A test that hangs ends by `os._exit`, and one that hangs in C by faulthandler; neither runs any clean-up, and the processes that it had
-started would go on at full speed beside all tests after it.
+A test that hangs ends by `os._exit`, and one that hangs in C by faulthandler; neither runs any
+clean-up, and the processes that it had started would go on at full speed beside all tests after it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ ROUNDS = 3
 def start_sweeper() -> None:
     """Mark what this process starts from now on, and have it ended when this process has ended."""
     mark = os.environ[VARIABLE] = f"{os.getpid()}-{os.urandom(8).hex()}"
-    # A session of its own, so that Ctrl-C reaches only the tests; and no child of theirs, which may count their children.
+    # A session of its own, so that Ctrl-C reaches only the tests; and no child of theirs, which may
+    # count their children.
     subprocess.run(
-        [sys.executable, str(Path(__file__)), mark, str(os.getpid())], stdin=subprocess.DEVNULL, start_new_session=True, check=True
+        [sys.executable, str(Path(__file__)), mark, str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        check=True,
     )
 
 
@@ -34,7 +38,9 @@ def marked(mark: str) -> list[int]:
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit() and int(directory.name) != os.getpid():
             try:
-                if f"{VARIABLE}={mark}".encode() in (directory / "environ").read_bytes().split(b"\0"):
+                if f"{VARIABLE}={mark}".encode() in (directory / "environ").read_bytes().split(
+                    b"\0"
+                ):
                     found.append(int(directory.name))
             except OSError:
                 continue
@@ -42,7 +48,9 @@ def marked(mark: str) -> list[int]:
 
 
 def below(pid: int) -> list[int]:
-    """The processes that descend from `pid`, the youngest last; forked ones carry its own mark, which is not theirs."""
+    """The processes that descend from `pid`, the youngest last; forked ones carry its own mark,
+    which is not theirs.
+    """
     found: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:

@@ -1,10 +1,12 @@
-"""What services are told is checked against their annotations: a peer may say anything, and it goes on to what serves the whole node."""
+"""What services are told is checked against their annotations: a peer may say anything, and it goes
+on to what serves the whole node.
+"""
 
 from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import attrs
 import pytest
@@ -13,17 +15,32 @@ from actors import Actor, SpawnOptions
 from actors.messages import message_type
 from actors.method import Address
 from actors.supervision import ExitReason
-from runtime.checking import Row, check_arguments, check_of, fits_answer
-from runtime.hosting.services import NodeService
-from runtime.isolation.neighbourhood import IsolationService
-from runtime.isolation.resident import ControlService
+from runtime.checking import ArgumentTypes, check_arguments, check_of, fits_answer
+from runtime.hosting.node_service import NodeService
+from runtime.isolation.child import ControlService
+from runtime.isolation.node_api import IsolationService
+from runtime.membership.remote_store import StoreService
 from runtime.references.service import ReferenceService
 from runtime.store.interface import Compare, Delete, Put
-from runtime.store.service import StoreService
-from runtime.watching.service import WatchingService
+from runtime.watching.watching import WatchingService
 
-SERVICES: list[type[Actor]] = [NodeService, WatchingService, ReferenceService, IsolationService, StoreService, ControlService]
+SERVICES: list[type[Actor]] = [
+    NodeService,
+    WatchingService,
+    ReferenceService,
+    IsolationService,
+    StoreService,
+    ControlService,
+]
 HERE = Address("a", "there", 3)
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Box(Generic[T]):
+    """Holds a value of any type."""
+
+    value: T
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -53,20 +70,43 @@ def test_the_annotations_of_a_service_can_be_checked(service: type[Actor]) -> No
         (bytes, [b""], ["", bytearray()]),
         (float | Literal["kill"] | None, [None, 2.5, "kill"], ["kills", b"kill", [1]]),
         (list[int], [[], [1], (1,)], [["x"], 5, {1}, None]),
-        (Sequence[tuple[str, int, int]], [[], [("a", 1, 2)], (["a", 1, 2],)], [[("a", 1)], [("a", 1, "2")], ["abc"], "abc"]),
+        (
+            Sequence[tuple[str, int, int]],
+            [[], [("a", 1, 2)], (["a", 1, 2],)],
+            [[("a", 1)], [("a", 1, "2")], ["abc"], "abc"],
+        ),
         (tuple[object, ...], [(), (1, "x"), [None]], [{}, "x", None]),
         (Mapping[str, object], [{}, {"a": None}], [{1: 2}, [], None]),
         (dict[str, Any], [{"a": 1}], [[("a", 1)]]),
         (Any, [None, 1], []),
         (Address, [HERE], ["there", None, ExitReason("normal")]),
-        (ExitReason, [ExitReason("normal", "x")], [ExitReason("normal", 5), ExitReason("normal", "x", None), "normal"]),  # type: ignore[arg-type]
+        (
+            ExitReason,
+            [ExitReason("normal", "x")],
+            [ExitReason("normal", 5), ExitReason("normal", "x", None), "normal"],
+        ),  # type: ignore[arg-type]
         (SpawnOptions, [SpawnOptions(name="x", timeout=1.5)], [HERE]),
-        (Annotated[list[Any], Row.of(str, int)], [["a", 1], ("a", 1)], [[], ["a"], ["a", "1"], ["a", 1, 2], "ab", None]),
-        (list[Annotated[list[Any], Row.of(str)] | None], [[], [None, ["a"]]], [["a"], [[1]], None]),
-        (Sequence[Put | Delete], [[Put("a", b"x"), Delete("b")]], [[Compare("a", "version", 1)], [None]]),
+        (Box[int], [Box(1), Box("x")], [1, None, HERE]),
+        (
+            Annotated[list[Any], ArgumentTypes.of(str, int)],
+            [["a", 1], ("a", 1)],
+            [[], ["a"], ["a", "1"], ["a", 1, 2], "ab", None],
+        ),
+        (
+            list[Annotated[list[Any], ArgumentTypes.of(str)] | None],
+            [[], [None, ["a"]]],
+            [["a"], [[1]], None],
+        ),
+        (
+            Sequence[Put | Delete],
+            [[Put("a", b"x"), Delete("b")]],
+            [[Compare("a", "version", 1)], [None]],
+        ),
     ],
 )
-def test_a_value_is_what_its_annotation_says(annotation: Any, right: list[object], wrong: list[object]) -> None:
+def test_a_value_is_what_its_annotation_says(
+    annotation: Any, right: list[object], wrong: list[object]
+) -> None:
     check = check_of(annotation)
     assert [value for value in right if not check(value)] == []
     assert [value for value in wrong if check(value)] == []

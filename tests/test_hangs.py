@@ -73,7 +73,16 @@ def test_each_is_ended_and_shown_with_its_tasks_and_those_after_it_run(tmp_path:
     (tmp_path / "test_hanging.py").write_text(HANGING)
     (tmp_path / "conftest.py").write_text(PLUGIN)
     (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
-    command = [sys.executable, "-m", "pytest", "--numprocesses=1", "--rootdir", str(tmp_path), "-c", str(tmp_path / "pytest.ini")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--numprocesses=1",
+        "--rootdir",
+        str(tmp_path),
+        "-c",
+        str(tmp_path / "pytest.ini"),
+    ]
     done = subprocess.run(
         [*command, "-o", f"pythonpath={Path(__file__).parents[1]}", str(tmp_path)],
         capture_output=True,
@@ -98,7 +107,9 @@ def test_each_is_ended_and_shown_with_its_tasks_and_those_after_it_run(tmp_path:
 
 
 def gone(pid: int) -> bool:
-    """True once a process has ended; a zombie has. What ends it is on its way when this is asked."""
+    """True once a process has ended; a zombie has. What ends it is on its way when this is
+    asked.
+    """
     for _ in range(100):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":

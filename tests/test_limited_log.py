@@ -9,7 +9,9 @@ import pytest
 from runtime.limited_log import LimitedLog
 
 
-def test_only_the_first_lines_of_a_kind_are_written_and_the_next_period_tells_how_many_were_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_lines_of_a_kind_are_written_and_the_next_period_tells_how_many_were_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = 0.0
     log = LimitedLog(logging.getLogger("understudy.tests"), lambda: now, burst=3, period=60.0)
     for number in range(1000):
@@ -26,7 +28,9 @@ def test_only_the_first_lines_of_a_kind_are_written_and_the_next_period_tells_ho
     ]
 
 
-def test_what_is_below_the_level_of_the_logger_counts_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_below_the_level_of_the_logger_counts_for_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = LimitedLog(logging.getLogger("understudy.tests"), lambda: 0.0, burst=1)
     with caplog.at_level(logging.WARNING, "understudy"):
         log.log(logging.DEBUG, "once")

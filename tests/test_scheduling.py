@@ -27,7 +27,10 @@ def order_of(seed: int) -> list[int]:
 
 def test_trio_has_the_private_names_by_which_its_scheduler_is_seeded() -> None:
     for name in ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r"):
-        assert hasattr(_run, name), f"trio {trio.__version__} has no {name} any more; tests/scheduling.py must find another way"
+        assert hasattr(_run, name), (
+            f"trio {trio.__version__} has no {name} any more; tests/scheduling.py must find "
+            "another way"
+        )
 
 
 def test_a_seed_is_an_order_of_tasks() -> None:

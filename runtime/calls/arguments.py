@@ -1,58 +1,124 @@
-"""What is refused at the caller: arguments that do not fit, and those that cannot be sent, by the names of their parameters.
+"""Refuse at the caller the arguments that do not fit or cannot be sent, by the names of their
+parameters.
 
-Of what cannot be sent the codec knows places only. An argument that it refuses is looked at once more here, under the name of its
-parameter: that costs nothing where all is well.
+Of what cannot be sent the codec knows places only. An argument that it refuses is looked at once
+more here, under the name of its parameter: that costs nothing where all is well.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import attrs
 
 from actors.actor import Actor
-from actors.arguments import constructor, places
-from actors.children import check_start
 from actors.errors import BadArgumentsError, EncodeError
 from actors.method import Bound
 from actors.options import SpawnOptions
+from actors.reference import constructor, places
+from actors.supervisor import check_start
 from runtime.wire.codec import Codec
 
 
-def class_to_start(asked: str, actor: object, args: Sequence[object], kwargs: Mapping[str, object], options: SpawnOptions) -> type[Actor]:
-    """The class of actors that `asked` ("spawn" for example) was given. Raises TypeError if it is none, and BadArgumentsError, which names
-    the parameter, for arguments that its constructor does not take.
-    """
-    if not (isinstance(actor, type) and issubclass(actor, Actor)):
-        raise TypeError(f"{asked} takes a subclass of actors.Actor, not {actor!r}")
-    try:
-        check_start(actor, args, kwargs, options.name)
-    except BadArgumentsError as error:
-        error.actor = options.name
-        raise
-    return actor
+@attrs.frozen
+class StartRequest:
+    """An actor that is to be started, with arguments that its constructor takes."""
+
+    cls: type[Actor]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    options: SpawnOptions
+
+    @classmethod
+    def checked(
+        cls,
+        asked: str,
+        actor: object,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+    ) -> StartRequest:
+        """The request for what `asked` ("spawn" for example) was given. Raises TypeError if that is
+        no class of actors, and BadArgumentsError, which names the parameter, for arguments that its
+        constructor does not take.
+        """
+        if not (isinstance(actor, type) and issubclass(actor, Actor)):
+            raise TypeError(f"{asked} takes a subclass of actors.Actor, not {actor!r}")
+        try:
+            check_start(actor, args, kwargs, options.name)
+        except BadArgumentsError as error:
+            error.actor = options.name
+            raise
+        return cls(actor, args, kwargs, options)
+
+    @classmethod
+    def of_singleton(
+        cls,
+        actor: object,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+    ) -> StartRequest:
+        """Like `checked`, for a singleton. Raises ValueError if it has no name."""
+        request = cls.checked("singleton", actor, args, kwargs, options)
+        if options.name is None:
+            raise ValueError("a singleton needs a name: node.options(name=...).singleton(...)")
+        return request
+
+    @contextmanager
+    def naming_arguments(self, codec: Codec) -> Iterator[None]:
+        """Raise `refused` instead of the EncodeError of a block that sends the arguments."""
+        try:
+            yield
+        except EncodeError as error:
+            what = f"an actor of class {self.cls.__qualname__} was not started"
+            signature = constructor(self.cls)
+            raise refused(
+                codec, error, what, signature, self.args, self.kwargs
+            ) from error.__cause__
 
 
 def refused(
-    codec: Codec, error: EncodeError, what: str, signature: inspect.Signature | None, args: Sequence[object], kwargs: Mapping[str, object]
+    codec: Codec,
+    error: EncodeError,
+    what: str,
+    signature: inspect.Signature | None,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> EncodeError:
-    """What to raise in place of `error`: `shop.place was not called: argument order.items['x'] is a ...`. `what`: with what is not done."""
+    """What to raise in place of `error`: `shop.place was not called: argument order.items['x'] is a
+    ...`. `what`: with what is not done.
+    """
     for name, argument in places(signature, args, kwargs):
         try:
             codec.encode(argument, [], name)
         except EncodeError as found:
             return EncodeError(f"{what}: argument {found}", path=found.path)
-    # All of them together are too much, or looking at one of them has raised once and does not again.
+    # All of them together are too much, or looking at one of them has raised once and does not
+    # again.
     return EncodeError(f"{what}: {error}", path=error.path)
 
 
-def refused_in_call(codec: Codec, error: EncodeError, bound: Bound, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodeError:
-    """Like `refused`, for a call. What is said to services of the runtime was somebody else's argument before."""
-    actor = bound.address.name
+def refused_in_call(
+    codec: Codec,
+    error: EncodeError,
+    bound: Bound,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> EncodeError:
+    """Like `refused`, for a call. What a service of the runtime is called with was an argument of a
+    user's call before.
+    """
+    actor = bound._address.name
     if actor.startswith("@"):
         return error
-    return refused(codec, error, f"{actor}.{bound.definition.name} was not called", bound.definition.signature, args, kwargs)
-
-
-def refused_in_start(codec: Codec, error: EncodeError, cls: type, args: Sequence[object], kwargs: Mapping[str, object]) -> EncodeError:
-    """Like `refused`, for an actor that is to be started."""
-    return refused(codec, error, f"an actor of class {cls.__qualname__} was not started", constructor(cls), args, kwargs)
+    return refused(
+        codec,
+        error,
+        f"{actor}.{bound._definition.name} was not called",
+        bound._definition.signature,
+        args,
+        kwargs,
+    )

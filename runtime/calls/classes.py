@@ -1,7 +1,7 @@
 """Whether the actor that has a name is of the class that a handle, or a lookup, is for.
 
-A name can change hands: another actor, of another class, may have it when the first has ended. What was meant for the first must not reach
-that one, for it may have methods of the same names.
+A name can change hands: another actor, of another class, may have it when the first has ended. What
+was meant for the first must not reach that one, for it may have methods of the same names.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ FindClass = Callable[[str], type]
 
 
 def fits(expected: str, actual: str, find_class: FindClass) -> bool:
-    """True if an actor of the class `actual` can be called through a handle for the class `expected`; both are import paths, "" for any.
+    """True if an actor of the class `actual` can be called through a handle for the class
+    `expected`; both are import paths, "" for any.
 
-    Where the two are not the same, and cannot be imported here to see whether one is derived from the other, it is refused.
+    Where the two are not the same, and cannot be imported here to see whether one is derived from
+    the other, it is refused.
     """
     if not expected or not actual or is_same(expected, actual):
         return True
@@ -30,7 +32,9 @@ def fits(expected: str, actual: str, find_class: FindClass) -> bool:
 
 
 def is_same(one: str, other: str) -> bool:
-    """True if the two import paths are of the same class. A class of a main script has another module's name elsewhere."""
+    """True if the two import paths are of the same class. A class of a main script has another
+    module's name elsewhere.
+    """
     if one == other:
         return True
     (module, _, name), (other_module, _, other_name) = one.partition(":"), other.partition(":")
@@ -38,10 +42,11 @@ def is_same(one: str, other: str) -> bool:
 
 
 def expected_class(address: Address, actor: object, find_class: FindClass) -> str:
-    """The import path of the class that a handle is for which is asked for as an `actor`, of the actor at `address`.
+    """The import path of the class that a handle is for which is asked for as an `actor`, of the
+    actor at `address`.
 
-    Only a class of actors says anything; one that cannot be imported here may be derived from it, as interfaces of classes that live
-    elsewhere are. Raises ClassMismatchError.
+    Only a class of actors says anything; one that cannot be imported here may be derived from it,
+    as interfaces of classes that live elsewhere are. Raises ClassMismatchError.
     """
     if not (isinstance(actor, type) and issubclass(actor, Actor)):
         return address.class_path
@@ -55,7 +60,8 @@ def expected_class(address: Address, actor: object, find_class: FindClass) -> st
     if issubclass(found, actor):
         return expected
     raise ClassMismatchError(
-        f"{address.name} on node {address.node} is of class {address.class_path}, which is no {expected}; look it up as what it is",
+        f"{address.name} on node {address.node} is of class {address.class_path}, which is no "
+        f"{expected}; look it up as what it is",
         actor=address.name,
         node=address.node,
         epoch=address.epoch,

@@ -1,13 +1,16 @@
-"""The dispatch: turns frames that ask for a call into jobs, and outcomes of jobs into frames that answer.
+"""The dispatch: turns frames that ask for a call into invocations, and outcomes of invocations into
+frames that answer.
 
-One for each node. A frame that cannot be understood as a call breaks the protocol and costs its connection; one that can, but asks for
-something that is not there, is answered with the error that says so.
+One for each node. A frame that cannot be understood as a call breaks the protocol and costs its
+connection; one that can, but asks for something that is not there, is answered with the error that
+says so.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -20,71 +23,91 @@ from actors.errors import (
     NotExecutedError,
     ProtocolError,
 )
-from runtime.calls.answers import Answers
-from runtime.calls.format import KEEP_RESULT, REPEAT, REPEATABLE, STREAM, TENTATIVE, Request, request
+from runtime.calls.dedup_server import DedupServer
 from runtime.calls.imports import Imports
-from runtime.calls.incoming import IncomingCalls
-from runtime.calls.keeping import KeptResults, caller_gone, taken_back
-from runtime.calls.production import ProducedStreams
-from runtime.calls.reading import ArrivingItems
-from runtime.calls.recorded import RecordedCalls
-from runtime.calls.replies import Replies, Reply
+from runtime.calls.protocol import (
+    KEEP_RESULT,
+    REPEAT,
+    REPEATABLE,
+    STREAM,
+    TENTATIVE,
+    CallRequest,
+    request,
+)
+from runtime.calls.replies import (
+    IncomingCalls,
+    Reply,
+    ReplyEncoder,
+    ResultRetention,
+    caller_gone,
+    taken_back,
+)
+from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
+from runtime.calls.stream_server import StreamServer
 from runtime.environment import Environment
 from runtime.faults import Faults
-from runtime.hosting.cell import Job
-from runtime.hosting.host import Host
+from runtime.hosting.cell import ActorCell, Invocation, ReplySink
+from runtime.hosting.host import ActorHost
+from runtime.hosting.requesters import not_its_own
 from runtime.limited_log import LimitedLog
-from runtime.links.link import Link
-from runtime.links.outbound import BACKLOG_FRAMES
+from runtime.links.link import BACKLOG_FRAMES, Link
 from runtime.user_errors import traceback_of
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame, Kind
 
 MOST_SERVICE_CALLS = 20_000
-"""Calls of one peer that may run when it calls one of the runtime's own services: their cells have one limit for all peers together."""
+"""Calls of one peer that may run when it calls one of the runtime's own services: their cells have
+one limit for all peers together.
+"""
 
 MOST_UNREAD = 2 * BACKLOG_FRAMES
-"""Frames that a peer may leave unread. Beyond `BACKLOG_FRAMES` they are refusals, and a peer that reads stops far below."""
+"""Frames that a peer may leave unread. Beyond `BACKLOG_FRAMES` they are refusals, and a peer that
+reads stops far below.
+"""
 
 logger = logging.getLogger("understudy.calls")
 
 
 class Dispatch:
-    """What the frames of all links of a node are for; see `runtime.links.link.Receiver`. Also the `Sink` of jobs from other nodes."""
+    """What the frames of all links of a node are for; see `runtime.links.link.Receiver`. Also the
+    `ReplySink` of invocations from other nodes.
+    """
 
     def __init__(
         self,
-        host: Host,
+        host: ActorHost,
         codec: Codec,
         environment: Environment,
-        answers: Answers,
-        replies: Replies,
-        recorded: RecordedCalls,
-        produced: ProducedStreams,
-        arriving: ArrivingItems,
-        kept: KeptResults,
+        reply_handler: ReplyHandler,
+        reply_encoder: ReplyEncoder,
+        dedup_server: DedupServer,
+        produced: StreamServer,
+        arriving: StreamItemHandler,
+        kept: ResultRetention,
         imports: Imports,
         faults: Faults | None,
     ) -> None:
         self._host = host
         self._codec = codec
         self._environment = environment
-        self._answers = answers
-        self._replies = replies
-        self._recorded = recorded
+        self._reply_handler = reply_handler
+        self._reply_encoder = reply_encoder
+        self._dedup_server = dedup_server
         self._produced = produced
         self._kept = kept
         self._imports = imports
         self._faults = faults
         self._log = LimitedLog(logger, environment.now)
-        self._tables: dict[Link, IncomingCalls[Job]] = {}
+        self._tables: dict[Link, IncomingCalls[Invocation]] = {}
+        self._one_way: Counter[Link] = Counter()
+        """One-way calls of services that run; only of links that have any."""
         self._handlers: dict[int, Callable[[Link, Frame], None]] = {
             Kind.CALL: self._on_call,
             Kind.SEND: self._on_send,
             Kind.CANCEL: self._on_cancel,
-            Kind.FORGET: recorded.on_forget,
-            Kind.REPLY: answers.on_reply,
-            Kind.ERROR: answers.on_error,
+            Kind.FORGET: dedup_server.on_forget,
+            Kind.REPLY: reply_handler.on_reply,
+            Kind.ERROR: reply_handler.on_error,
             Kind.ITEM: arriving.on_item,
             Kind.CREDIT: produced.on_credit,
         }
@@ -95,19 +118,25 @@ class Dispatch:
         return self._handlers
 
     def link_ended(self, link: Link, reason: str) -> None:
-        """See `Receiver.link_ended`: nobody waits for what the peer had asked for; what we had asked for ends."""
+        """See `Receiver.link_ended`: give up the calls that the peer had asked for, and end those
+        that this node had made.
+        """
         table = self._tables.pop(link, None)
         if table is not None:
             for job in table.end():
                 caller_gone(job)
+        self._one_way.pop(link, None)
         self._produced.link_ended(link)
-        self._recorded.link_ended(link)
-        self._answers.link_ended(link)
+        self._dedup_server.link_ended(link)
+        self._reply_handler.link_ended(link)
 
     def _on_call(self, link: Link, frame: Frame) -> None:
         control = frame.control
-        # For one of the runtime's services, whose names begin like this; behind a long number that is not looked for here.
-        if (control[7:8] == b"@" or control[1:2] == b"\x1b") and self._imports.begin(link, frame, self._on_readable_call):
+        # For one of the runtime's services, whose names begin like this; behind a long number that
+        # is not looked for here.
+        if (control[7:8] == b"@" or control[1:2] == b"\x1b") and self._imports.begin(
+            link, frame, self._on_readable_call
+        ):
             return
         self._on_readable_call(link, frame)
 
@@ -116,46 +145,63 @@ class Dispatch:
         try:
             parts = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
-            refused = NotExecutedError(f"node {self._host.node.name} cannot read the arguments: {error}")
-            self._post(link, "", self._replies.of_error(self._codec.peek_number(frame.control), link, refused))
+            refused = NotExecutedError(
+                f"node {self._host.node.name} cannot read the arguments: {error}"
+            )
+            self._post(
+                link,
+                "",
+                self._reply_encoder.of_error(self._codec.peek_number(frame.control), link, refused),
+            )
             return
         call = request(parts, self._codec)
         if self._host.claiming and self._host.is_about_to_start(call.actor):
-            self._host.claiming[call.actor].append(partial(self._start_later, link, frame.flags, call, self._kept.forget_arrivals()))
+            self._host.claiming[call.actor].append(
+                partial(self._start_later, link, frame.flags, call, self._kept.forget_arrivals())
+            )
         else:
             self._start(link, frame.flags, call)
 
-    def _start_later(self, link: Link, flags: int, call: Request, references: bool) -> None:
+    def _start_later(self, link: Link, flags: int, call: CallRequest, references: bool) -> None:
         if link.ended is None:
             self._kept.remember_arrivals(references)
             self._start(link, flags, call)
 
-    def _start(self, link: Link, flags: int, call: Request) -> None:
+    def _start(self, link: Link, flags: int, call: CallRequest) -> None:
         if link.fenced and not call.actor.startswith("@"):
-            self._post(link, call.method, self._replies.of_error(call.number, link, _outdated(link)))
+            self._post(
+                link, call.method, self._reply_encoder.of_error(call.number, link, _outdated(link))
+            )
             return
-        # Not of repeats: they may have run before, so that nobody may call them unexecuted; their records bound their number.
+        # Not of repeats: they may have run before, so that they must not be called unexecuted;
+        # their records bound their number.
         if not link.takes_calls and not flags & REPEAT and not call.actor.startswith("@"):
-            self._post(link, call.method, self._replies.of_error(call.number, link, _unread(link)))
+            self._post(
+                link, call.method, self._reply_encoder.of_error(call.number, link, _unread(link))
+            )
             return
         if flags & STREAM:
             self._produced.on_call(link, call)
             return
         if flags & REPEATABLE:
-            self._recorded.on_call(link, flags, call)
+            self._dedup_server.on_call(link, flags, call)
             return
         number, name, epoch, method, args, kwargs, remaining, _, _, chain = call
         found = self._host.find(name, epoch, method)
         if isinstance(found, CallError):
-            self._post(link, method, self._replies.of_error(number, link, found))
+            self._post(link, method, self._reply_encoder.of_error(number, link, found))
             return
         table = self._tables.get(link)
         if table is None:
             table = self._tables[link] = IncomingCalls()
-        if found[0].system and len(table.running) >= MOST_SERVICE_CALLS:
-            self._post(link, method, self._replies.of_error(number, link, _too_many(link)))
-            return
-        job = Job(found[0], found[1], args, kwargs, self, link, number, self._deadline(remaining))
+        if found[0].system:
+            refused = self._refused_service(link, found[0], call, len(table.running))
+            if refused is not None:
+                self._post(link, method, self._reply_encoder.of_error(number, link, refused))
+                return
+        job = Invocation(
+            found[0], found[1], args, kwargs, self, link, number, self._deadline(remaining)
+        )
         job.chain = chain
         if flags & KEEP_RESULT:
             self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
@@ -167,23 +213,39 @@ class Dispatch:
         if refusal is not None:
             job.sink.refused(job, refusal)
 
+    def _refused_service(
+        self, link: Link, cell: ActorCell, call: CallRequest, running: int
+    ) -> CallError | None:
+        """Return the error with which a peer's call of one of the runtime's own services is
+        refused, or None. `running`: how many such calls of the peer run already.
+        """
+        if running >= MOST_SERVICE_CALLS:
+            return _too_many(link)
+        return not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
+
     def _on_send(self, link: Link, frame: Frame) -> None:
         try:
             parts = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
-            self._log.warning("a one-way call from %s was dropped: its arguments cannot be read here: %s", link.peer.name, error)
+            self._log.warning(
+                "a one-way call from %s was dropped: its arguments cannot be read here: %s",
+                link.peer.name,
+                error,
+            )
             return
         call = request(parts, self._codec)
         if self._host.claiming and self._host.is_about_to_start(call.actor):
-            self._host.claiming[call.actor].append(partial(self._send_later, link, call, self._kept.forget_arrivals()))
+            self._host.claiming[call.actor].append(
+                partial(self._send_later, link, call, self._kept.forget_arrivals())
+            )
         else:
             self._start_one_way(link, call)
 
-    def _send_later(self, link: Link, call: Request, references: bool) -> None:
+    def _send_later(self, link: Link, call: CallRequest, references: bool) -> None:
         self._kept.remember_arrivals(references)
         self._start_one_way(link, call)
 
-    def _start_one_way(self, link: Link, call: Request) -> None:
+    def _start_one_way(self, link: Link, call: CallRequest) -> None:
         _, name, epoch, method, args, kwargs, remaining, *_ = call
         found = self._host.find(name, epoch, method)
         refusal: CallError | None
@@ -191,8 +253,16 @@ class Dispatch:
             refusal = _outdated(link)
         elif isinstance(found, CallError):
             refusal = found
-        else:
-            job = Job(found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining))
+        elif (
+            not found[0].system
+            or (refusal := self._refused_service(link, found[0], call, self._one_way[link])) is None
+        ):
+            job = Invocation(
+                found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)
+            )
+            if found[0].system:
+                self._one_way[link] += 1
+                job.sink = _OneWay(self, link, self._one_way)
             if self._kept.references_arrived:
                 self._kept.prepare(job)
             refusal = self._host.deliver(job)
@@ -206,31 +276,43 @@ class Dispatch:
         if job is not None:
             taken_back(job)
         elif not self._imports.cancel(link, number) and not self._produced.cancel(link, number):
-            self._recorded.cancel(link, number)
+            self._dedup_server.cancel(link, number)
 
-    def value(self, job: Job, value: object) -> None:
-        """See `Sink.value`."""
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
         link: Link | None = job.link
         if link is not None and self._finish(link, job.number):
-            self._post(link, job.definition.name, self._replies.of_value(job.number, job, value, link))
+            self._post(
+                link,
+                job.definition.name,
+                self._reply_encoder.of_value(job.number, job, value, link),
+            )
 
-    def raised(self, job: Job, error: BaseException) -> None:
-        """See `Sink.raised`."""
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
         link: Link | None = job.link
         if link is None:
             self._log.log(
-                logging.ERROR, "%s.%s raised in a one-way call\n%s", job.cell.address.name, job.definition.name, traceback_of(error)
+                logging.ERROR,
+                "%s.%s raised in a one-way call\n%s",
+                job.cell.address.name,
+                job.definition.name,
+                traceback_of(error),
             )
         elif self._finish(link, job.number):
-            self._post(link, job.definition.name, self._replies.of_raised(job.number, link, error))
+            self._post(
+                link, job.definition.name, self._reply_encoder.of_raised(job.number, link, error)
+            )
 
-    def refused(self, job: Job, error: CallError) -> None:
-        """See `Sink.refused`."""
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
         link: Link | None = job.link
         if link is None:
             self._log.warning("a one-way call was not run: %s", error)
         elif self._finish(link, job.number):
-            self._post(link, job.definition.name, self._replies.of_error(job.number, link, error))
+            self._post(
+                link, job.definition.name, self._reply_encoder.of_error(job.number, link, error)
+            )
 
     def _deadline(self, remaining: float) -> float:
         return remaining if remaining == math.inf else self._environment.now() + remaining
@@ -244,25 +326,61 @@ class Dispatch:
             link.post(*reply, at_once=link.batch == 1)
 
 
+class _OneWay:
+    """The reply sink of a one-way call of a service: takes it off the count of running calls when
+    it has ended.
+    """
+
+    def __init__(self, sink: ReplySink, link: Link, running: Counter[Link]) -> None:
+        self._sink = sink
+        self._link = link
+        self._running = running
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        self._over()
+        self._sink.value(job, value)
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+        self._over()
+        self._sink.raised(job, error)
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        self._over()
+        self._sink.refused(job, error)
+
+    def _over(self) -> None:
+        # Nothing is counted of a link that has ended.
+        if self._running[self._link] > 1:
+            self._running[self._link] -= 1
+        else:
+            del self._running[self._link]
+
+
 def _unread(link: Link) -> CallError:
     """Raises ProtocolError where even refusals have piled up."""
     if link.backlog_frames > MOST_UNREAD:
-        raise ProtocolError(f"it goes on calling and does not read: {link.backlog_frames} frames to it are not acknowledged")
+        raise ProtocolError(
+            f"the peer calls and does not read: {link.backlog_frames} frames to it are not "
+            "acknowledged"
+        )
     return AnswersUnreadError(
-        f"node {link.peer.name} has left {link.backlog} bytes in {link.backlog_frames} frames unread: no more calls of it are taken until "
-        "it reads"
+        f"node {link.peer.name} has left {link.backlog} bytes in {link.backlog_frames} frames "
+        "unread: this node takes no more calls from it until it reads them"
     )
 
 
 def _too_many(link: Link) -> CallError:
     return MailboxFullError(
-        f"{MOST_SERVICE_CALLS} calls of node {link.peer.name} are running here, the limit for calls of the runtime's own services; slow "
-        "down"
+        f"{MOST_SERVICE_CALLS} calls of node {link.peer.name} are running here, the limit for "
+        "calls of the runtime's own services; slow down"
     )
 
 
 def _outdated(link: Link) -> CallError:
     return NotAMemberError(
-        f"node {link.peer.name} (incarnation {link.peer.incarnation}) is no member of the cluster any more: its lease has ended, and "
-        "others may have taken over what it was doing"
+        f"node {link.peer.name} (incarnation {link.peer.incarnation}) is no member of the cluster "
+        "any more: its lease has ended, and other nodes may have taken over its work"
     )

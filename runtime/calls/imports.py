@@ -1,9 +1,10 @@
 """What a request to start an actor names, imported before the request is read.
 
-Decoding imports nothing. But a node that was started by itself, without the application, knows no class of it until it is asked to start an
-actor: that request says which, and may carry messages of the application's. So the classes that it names, its own and those of child specs
-in it, are found in the bytes without building anything of them; modules that are missing are imported beside the event loop, and the
-request is read after that.
+Decoding imports nothing. But a node that was started by itself, without the application, knows no
+class of it until it is asked to start an actor: that request says which, and may carry messages of
+the application's. So the classes that it names, its own and those of child specs in it, are found
+in the bytes without building anything of them; modules that are missing are imported beside the
+event loop, and the request is read after that.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from collections.abc import Callable
 
 import trio
 
-from actors.children import ChildSpec
 from actors.errors import DecodeError
 from actors.messages import import_path
+from actors.supervisor import ChildSpec
 from runtime.environment import Environment
 from runtime.links.link import Link
 from runtime.wire.classes import import_class, is_imported
@@ -33,7 +34,9 @@ logger = logging.getLogger("understudy.calls")
 
 
 class Imports:
-    """The imports under way for requests of other nodes, each of which is read when its own is done."""
+    """The imports under way for requests of other nodes, each of which is read when its own is
+    done.
+    """
 
     def __init__(self, codec: Codec, environment: Environment, nursery: trio.Nursery) -> None:
         self._codec = codec
@@ -42,7 +45,9 @@ class Imports:
         self._waiting: set[tuple[Link, int]] = set()
 
     def begin(self, link: Link, frame: Frame, then: Callable[[Link, Frame], None]) -> bool:
-        """True if the request names what is to be imported first; `then` is called afterwards, unless it is cancelled meanwhile."""
+        """True if the request names what is to be imported first; `then` is called afterwards,
+        unless it is cancelled meanwhile.
+        """
         missing = self._missing(frame)
         if not missing:
             return False
@@ -58,15 +63,27 @@ class Imports:
         return waits
 
     def _missing(self, frame: Frame) -> list[str]:
-        """The classes that a request names whose modules are not imported yet. Raises ProtocolError."""
+        """The classes that a request names whose modules are not imported yet. Raises
+        ProtocolError.
+        """
         seen: list[str] = []
 
         def see(path: str, fields: object) -> None:
-            if path == _CHILD_SPEC and isinstance(fields, dict) and type(fields.get("actor")) is str and len(seen) < MOST_CLASSES:
+            if (
+                path == _CHILD_SPEC
+                and isinstance(fields, dict)
+                and type(fields.get("actor")) is str
+                and len(seen) < MOST_CLASSES
+            ):
                 seen.append(fields["actor"])
 
         parts = self._codec.skim(frame.control, frame.segments, see)
-        if type(parts) is not list or len(parts) < 5 or type(parts[1]) is not str or type(parts[3]) is not str:
+        if (
+            type(parts) is not list
+            or len(parts) < 5
+            or type(parts[1]) is not str
+            or type(parts[3]) is not str
+        ):
             return []
         if (parts[1], parts[3]) not in STARTING:
             return []
@@ -76,7 +93,9 @@ class Imports:
             first = first[0]
         return [path for path in [first, *seen] if type(path) is str and not is_imported(path)]
 
-    async def _import(self, paths: list[str], key: tuple[Link, int], then: Callable[[], None]) -> None:
+    async def _import(
+        self, paths: list[str], key: tuple[Link, int], then: Callable[[], None]
+    ) -> None:
         await self._environment.in_thread(functools.partial(_import_all, paths))
         link = key[0]
         if key not in self._waiting:
@@ -91,7 +110,7 @@ def _import_all(paths: list[str]) -> None:
         try:
             import_class(path)
         except DecodeError as error:
-            # Whoever starts the actor says so again, to its caller.
+            # The start of the actor reports the same error, to its caller.
             logger.info("a request to start an actor names what cannot be imported: %s", error)
 
 

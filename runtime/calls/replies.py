@@ -1,50 +1,255 @@
-"""Replies: outcomes of jobs as the frames that answer."""
+"""Replies: outcomes of invocations as the frames that answer."""
 
 from __future__ import annotations
 
-from actors.errors import AnswerDroppedError, CallError, EncodeError, ReplyEncodeError
-from runtime.calls.failures import Plain, describe, raised_by_method, told_plainly
-from runtime.calls.format import array_head, kept, reply_frame
-from runtime.hosting.cell import Job
+from typing import Generic, TypeVar
+
+from actors.errors import (
+    AnswerDroppedError,
+    CallError,
+    EncodeError,
+    ProtocolError,
+    ReplyEncodeError,
+)
+from runtime.calls.error_codec import Plain, describe, described, raised_by_method, told_plainly
+from runtime.calls.protocol import array_head, kept, reply_frame
+from runtime.hosting.cell import Invocation, ReplySink
+from runtime.identifiers import NodeId
 from runtime.links.link import Link
-from runtime.references.values import Kept
-from runtime.wire.codec import Codec
+from runtime.references.manager import ReferenceManager
+from runtime.references.table import ReferenceState
+from runtime.references.values import FailedValue, StoredValue
+from runtime.wire.codec import SCALARS, Codec
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
-from runtime.wire.values import SCALARS
+
+# Incoming calls: what the peer of one link has asked for and not yet been answered.
+#
+# No I/O and no clock. A call number is accepted once; a repeat of one that is still running is told
+# apart from a new one. The code that runs the call finishes it; a cancelled call is finished
+# without an answer.
+
+J = TypeVar("J")
+
+
+class IncomingCalls(Generic[J]):
+    """The table of one link; `J` is what the host keeps of a running call."""
+
+    __slots__ = ("running",)
+
+    def __init__(self) -> None:
+        self.running: dict[int, J] = {}
+
+    def accept(self, number: int, job: J) -> None:
+        """Enter a call. Raises ProtocolError if the number is in use: the link delivers each frame
+        once.
+        """
+        if number in self.running:
+            raise ProtocolError(f"call {number} was sent twice on one link")
+        self.running[number] = job
+
+    def finish(self, number: int) -> bool:
+        """The call has ended; False if the caller had cancelled it before, so that no answer is
+        expected.
+        """
+        return self.running.pop(number, None) is not None
+
+    def cancel(self, number: object) -> J | None:
+        """The caller gave up: return the invocation to cancel, or None if it has ended already."""
+        return self.running.pop(number, None)  # type: ignore[call-overload, no-any-return]
+
+    def end(self) -> list[J]:
+        """The link has ended: no caller waits for any of these any more."""
+        jobs = list(self.running.values())
+        self.running.clear()
+        return jobs
+
+
+# Calls whose results stay where they are made: what becomes of their outcomes there.
+
+
+class RetainedResultSink:
+    """Stands before the reply sink of an invocation whose result stays here: keeps the outcome in
+    `state`, the state of the reference, and passes on that there is one.
+
+    A value is the outcome of the reference. A failure is that of an attempt: others who have the
+    reference must not be told of it while its maker may still fetch a value, so the maker closes
+    the reference state. `tentative` is False where it will not make a call again that raises.
+    """
+
+    def __init__(
+        self,
+        references: ReferenceManager,
+        codec: Codec,
+        state: ReferenceState,
+        sink: ReplySink,
+        *,
+        tentative: bool,
+    ) -> None:
+        self._references = references
+        self._codec = codec
+        self._state = state
+        self._sink = sink
+        self._tentative = tentative
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        if job.cancelled:
+            # It came too late: its maker makes the call anew, or has given it up.
+            self._sink.value(job, 0)
+            return
+        try:
+            size = self._references.owned.resolve(self._state, value)
+        except EncodeError as error:
+            name = f"{job.cell.address.name}.{job.definition.name}"
+            self.refused(
+                job, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}")
+            )
+        else:
+            self._sink.value(job, size)
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+        self._attempted(job, *raised_by_method(error, self._codec.size_of))
+        if not self._tentative:
+            self._references.close_attempts(self._state)
+        self._sink.raised(job, error)
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        self._attempted(job, *described(error, self._codec.size_of))
+        self._sink.refused(job, error)
+
+    def given_up(self, job: Invocation, error: CallError) -> None:
+        """The caller took the call back: stop it, for all who have the reference."""
+        self._attempted(job, *described(error, self._codec.size_of))
+        job.cancel()
+
+    def _attempted(self, job: Invocation, code: str, plain: Plain) -> None:
+        address, method = job.cell.address, job.definition.name
+        failure = FailedValue(code, plain, address.name, method, address.node, address.epoch)
+        self._references.on_attempt_failed(self._state, failure)
+
+
+class ResultRetention:
+    """Connects invocations with references: results that stay here, and arguments that are
+    references.
+    """
+
+    def __init__(self, references: ReferenceManager) -> None:
+        self._references = references
+        self._passed = references.passed
+
+    def keep(
+        self, job: Invocation, maker: NodeId, kept: tuple[int, int], *, tentative: bool
+    ) -> None:
+        """Keep the result of an invocation for another node here. `kept`: the number of its
+        reference, and the version of the maker's hold; `tentative`: see `RetainedResultSink`.
+        """
+        number, version = kept
+        state = self._references.begin(
+            (maker.name, maker.incarnation, number),
+            maker,
+            version,
+            f"{job.cell.address.name}.{job.definition.name}",
+        )
+        self._keep_in(job, state, tentative=tentative)
+
+    def keep_in(self, job: Invocation, state: ReferenceState) -> None:
+        """Keep the result of an invocation for this node's own call here."""
+        self._keep_in(job, state, tentative=True)
+
+    def _keep_in(self, job: Invocation, state: ReferenceState, *, tentative: bool) -> None:
+        job.sink = RetainedResultSink(
+            self._references, self._references.codec, state, job.sink, tentative=tentative
+        )
+
+    @property
+    def references_arrived(self) -> bool:
+        """True if a reference was read since the last invocation was prepared."""
+        return self._passed.read_any
+
+    def forget_arrivals(self) -> bool:
+        """The last request that was read becomes an invocation later: return whether a reference
+        was read with it.
+        """
+        arrived, self._passed.read_any = self._passed.read_any, False
+        return arrived
+
+    def remember_arrivals(self, arrived: bool) -> None:
+        """That request becomes an invocation now."""
+        self._passed.read_any = arrived
+
+    def prepare(self, job: Invocation) -> None:
+        """Its arguments may be references: those that the method wants as values are fetched before
+        it starts.
+        """
+        self._passed.read_any = False
+        job.needs = job.definition.by_value.needs(job.args, job.kwargs)
+
+
+def caller_gone(job: Invocation) -> None:
+    """The caller has ended: stop the call, unless its result stays here for others."""
+    if not isinstance(job.sink, RetainedResultSink):
+        job.cancel()
+
+
+def taken_back(job: Invocation) -> None:
+    """The caller asks for the call to be stopped."""
+    if isinstance(job.sink, RetainedResultSink):
+        job.sink.given_up(
+            job,
+            CallError(
+                f"{job.cell.address.name}.{job.definition.name} was taken back by its caller"
+            ),
+        )
+    else:
+        job.cancel()
+
 
 SMALL_BYTES = 1024
-"""Answers up to this size are not looked at one by one: their number is bounded by `BACKLOG_FRAMES`."""
+"""Answers up to this size are not looked at one by one: their number is bounded by
+`BACKLOG_FRAMES`.
+"""
+
 
 Reply = tuple[bytes, tuple[Buffer, ...]]
 """The head of a frame and its segments, as a link takes them."""
 
 
-class Replies:
+class ReplyEncoder:
     """Writes replies. `link`: where they go.
 
-    When a peer has left too much unread its calls are refused (`Outbound.takes_calls`); the answers of those that had been accepted are
-    dropped at twice as much, and the replies say so.
+    When a peer has left too much unread its calls are refused (`Outbound.takes_calls`); the answers
+    of those that had been accepted are dropped at twice as much, and the replies say so.
     """
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
-    def of_value(self, number: int, job: Job, value: object, link: Link) -> Reply:
+    def of_value(self, number: int, job: Invocation, value: object, link: Link) -> Reply:
         """The method returned `value`. If that cannot be sent, the reply says so."""
         segments: list[Buffer] = Outgoing(link.peer.identity) if type(value) not in SCALARS else []
         try:
             encoded = self._codec.encode(value, segments, "result")
             if not segments:
                 if len(encoded) > SMALL_BYTES and link.backlog > 2 * link.most_backlog:
-                    return self._dropped(number, link, f"{job.cell.address.name}.{job.definition.name}")
+                    return self._dropped(
+                        number, link, f"{job.cell.address.name}.{job.definition.name}"
+                    )
                 return reply_frame(number, encoded, ()), ()
             if link.backlog > 2 * link.most_backlog:
                 return self._dropped(number, link, f"{job.cell.address.name}.{job.definition.name}")
-            # What is kept here is not changed by anybody.
-            return reply_frame(number, encoded, segments), tuple(segments) if isinstance(value, Kept) else kept(segments)
+            # What is kept here is never changed.
+            return reply_frame(number, encoded, segments), tuple(segments) if isinstance(
+                value, StoredValue
+            ) else kept(segments)
         except EncodeError as error:
             name = f"{job.cell.address.name}.{job.definition.name}"
-            return self.of_error(number, link, ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}"))
+            return self.of_error(
+                number,
+                link,
+                ReplyEncodeError(f"{name} ran, but its result cannot be sent: {error}"),
+            )
 
     def of_error(self, number: int, link: Link, error: CallError) -> Reply:
         """The runtime ended the call."""
@@ -57,16 +262,28 @@ class Replies:
         return self._error(number, link, *raised_by_method(error, self._codec.size_of))
 
     def _dropped(self, number: int, link: Link, what: str) -> Reply:
-        text = f"{what} ran, and its answer was dropped: node {link.peer.name} leaves {link.backlog} bytes of answers unread"
+        text = (
+            f"{what} ran, and its answer was dropped: node {link.peer.name} leaves "
+            f"{link.backlog} bytes of answers unread"
+        )
         return self.of_error(number, link, AnswerDroppedError(text))
 
     def _error(self, number: int, link: Link, code: str, plain: Plain) -> Reply:
         segments: list[Buffer] = Outgoing(link.peer.identity)
         try:
-            control = array_head(3, number) + self._codec.encode(code, segments) + self._codec.encode(plain, segments)
+            control = (
+                array_head(3, number)
+                + self._codec.encode(code, segments)
+                + self._codec.encode(plain, segments)
+            )
             return encode_frame(Kind.ERROR, control, segments), kept(segments)
         except EncodeError:
-            # Each part could be sent when it was looked at. Whatever has changed since, the call ends.
+            # Each part could be sent when it was looked at. Whatever has changed since then, the
+            # call ends.
             segments = Outgoing(link.peer.identity)
-            control = array_head(3, number) + self._codec.encode(code, segments) + self._codec.encode(told_plainly(plain), segments)
+            control = (
+                array_head(3, number)
+                + self._codec.encode(code, segments)
+                + self._codec.encode(told_plainly(plain), segments)
+            )
             return encode_frame(Kind.ERROR, control, segments), kept(segments)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple, TypeVar
 
+import attrs
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, ClassMismatchError, DirectoryUnavailableError, NodeUnreachableError, StoreError
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    ClassMismatchError,
+    DirectoryUnavailableError,
+    NodeUnreachableError,
+    StoreError,
+)
 from actors.method import Address, Bound
 from runtime.calls.classes import fits
-from runtime.calls.failures import Place
-from runtime.calls.outgoing import OutgoingCalls
+from runtime.calls.error_codec import CallPlace
+from runtime.calls.pending_calls import OutgoingCalls
+from runtime.identifiers import NodeId
 from runtime.links.link import Link
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Buffer
@@ -20,19 +29,23 @@ from runtime.wire.frames import Buffer
 T = TypeVar("T")
 
 MOVES_KEPT = 10_000
-"""Actors that have moved, of which it is remembered where to; of others each handle finds out for itself."""
+"""Actors that have moved, of which it is remembered where to; of others each handle finds out for
+itself.
+"""
 
 
-class Directory(Protocol):
+@attrs.frozen
+class PeerDirectory:
     """Where actors and nodes are."""
 
-    async def locate(self, name: str) -> Address:
-        """The address of a registered actor, waiting while its supervisor restarts it. Raises `ActorNotFoundError`."""
-        ...
-
-    async def link_to(self, node: str, incarnation: int) -> Link | None:
-        """The link to that start of that node; None if it is known to have ended."""
-        ...
+    locate: Callable[[str], Awaitable[Address]]
+    """The address of a registered actor, by its name, waiting while its supervisor restarts it.
+    Raises `ActorNotFoundError`.
+    """
+    link_to: Callable[[str, int], Awaitable[Link | None]]
+    """The link to that start of that node (name and incarnation); None if it is known to have
+    ended.
+    """
 
 
 class Route:
@@ -41,7 +54,12 @@ class Route:
     __slots__ = ("address", "calls", "link", "moves", "place", "prefix")
 
     def __init__(
-        self, address: Address, place: Place, prefix: bytes, link: Link | None, calls: OutgoingCalls[trio.lowlevel.Task] | None
+        self,
+        address: Address,
+        place: CallPlace,
+        prefix: bytes,
+        link: Link | None,
+        calls: OutgoingCalls[trio.lowlevel.Task] | None,
     ) -> None:
         self.address = address
         self.place = place
@@ -61,48 +79,67 @@ class _Move(NamedTuple):
 
 
 class Routes:
-    """Finds routes for one identity, and keeps the table of calls of each link that they lead over."""
+    """Finds routes for one identity, and keeps the table of calls of each link that they
+    lead over.
+    """
 
-    def __init__(self, identity: tuple[str, int], codec: Codec, directory: Directory) -> None:
+    def __init__(
+        self,
+        identity: NodeId,
+        codec: Codec,
+        directory: PeerDirectory,
+        links: Mapping[NodeId, Link],
+    ) -> None:
         self._identity = identity
         self._codec = codec
         self._directory = directory
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
-        self.links: Mapping[tuple[str, int], Link] = {}
+        self.links = links
         """The links that there are, by name and incarnation of the peer."""
         self._moved: OrderedDict[str, _Move] = OrderedDict()
-        """Where those actors are that were not where their handles said: one call has found out, and others need not."""
+        """Where those actors are that were not where their handles said: one call has found out,
+        and others need not.
+        """
         self._moves = 0
 
     def known(self, bound: Bound) -> Route | None:
-        """The route found before, if nothing speaks against it; or the one that the handle tells, if that takes no asking."""
-        route = bound.route
+        """The route found before, if nothing speaks against it; or the one that the handle tells,
+        if that takes no asking.
+        """
+        route = bound._route
         if isinstance(route, Route) and (route.link is None or route.link.ended is None):
             return route if route.moves == self._moves else self._looked_at(bound, route)
-        return None if bound.moved else self._at_hand(bound, self._newest(bound))
+        return None if bound._moved else self._at_hand(bound, self._newest(bound))
 
     def at(self, bound: Bound, address: Address) -> Route | None:
         """The route to where the actor was found by another call, if that takes no asking."""
         return self._at_hand(bound, address) if self._fits(bound, address) else None
 
     def beside(self, bound: Bound, route: Route) -> Route:
-        """The route of another call to the actor that `route` leads to. Raises `ClassMismatchError`."""
+        """The route of another call to the actor that `route` leads to. Raises
+        `ClassMismatchError`.
+        """
         self._check_class(bound, route.address)
         return self._led(bound, route.address, route.link)
 
     async def find(self, bound: Bound) -> Route:
-        """The route, looked up if need be. Raises `ActorNotFoundError`, `NodeUnreachableError`, `ClassMismatchError`, or
-        `DirectoryUnavailableError` while the store that would know is away.
+        """The route, looked up if need be. Raises `ActorNotFoundError`, `NodeUnreachableError`,
+        `ClassMismatchError`, or `DirectoryUnavailableError` while the store that would know is
+        away.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         address = self._newest(bound)
-        # The first call goes where the handle says; later ones come here because that was no longer true.
-        route = None if bound.moved else await self._found(bound, self._make(bound, address))
+        # The first call goes where the handle says; later ones come here because that was no longer
+        # true.
+        route = None if bound._moved else await self._found(bound, self._make(bound, address))
         if route is None:
-            bound.moved = True
+            bound._moved = True
             if not address.registered:
                 raise ActorNotFoundError(
-                    f"{address.name} ended with node {address.node}", actor=address.name, method=bound.definition.name, node=address.node
+                    f"{address.name} ended with node {address.node}",
+                    actor=address.name,
+                    method=bound._definition.name,
+                    node=address.node,
                 )
             address = await self._found(bound, self._directory.locate(address.name))
             self._moved_to(address)
@@ -110,32 +147,41 @@ class Routes:
             route = await self._found(bound, self._make(bound, address))
         if route is None:
             raise NodeUnreachableError(
-                f"node {address.node}, which has {address.name}, has just ended", actor=address.name, node=address.node
+                f"node {address.node}, which has {address.name}, has just ended",
+                actor=address.name,
+                node=address.node,
             )
-        bound.route = route
+        bound._route = route
         return route
 
     async def _found(self, bound: Bound, asking: Awaitable[T]) -> T:
-        """The answer of the directory. An attempt that its errors end was not made; what that makes of the whole call, those before it say
-        as well.
+        """The answer of the directory. An attempt that its errors end was not made; what that makes
+        of the whole call, those before it say as well.
         """
-        actor, method = bound.address.name, bound.definition.name
+        actor, method = bound._address.name, bound._definition.name
         try:
             return await asking
         except StoreError as error:
-            raise DirectoryUnavailableError(f"{actor} could not be looked up, and may live: {error}", actor=actor, method=method) from error
+            raise DirectoryUnavailableError(
+                f"{actor} could not be looked up, and may live: {error}", actor=actor, method=method
+            ) from error
         except CallError as error:
             error.actor, error.method = actor, method
             raise
 
     def _fits(self, bound: Bound, found: Address) -> bool:
-        return fits(bound.address.class_path, found.class_path, self._codec.find_class)
+        return fits(bound._address.class_path, found.class_path, self._codec.find_class)
 
     def _check_class(self, bound: Bound, found: Address) -> None:
-        expected, name, method = bound.address.class_path, bound.address.name, bound.definition.name
+        expected, name, method = (
+            bound._address.class_path,
+            bound._address.name,
+            bound._definition.name,
+        )
         if not self._fits(bound, found):
             raise ClassMismatchError(
-                f"{name}.{method} was not called: {name} is of class {found.class_path} now, on node {found.node}, and the handle is for "
+                f"{name}.{method} was not called: {name} is of class {found.class_path} now, on "
+                f"node {found.node}, and the handle is for "
                 f"one of class {expected}, which has ended; look {name} up again",
                 actor=name,
                 method=method,
@@ -153,15 +199,20 @@ class Routes:
     def waits_at(self, name: str, place: tuple[str, int, int]) -> bool:
         """True if a call to that epoch of an actor has no answer yet."""
         node, incarnation, epoch = place
-        link = self.links.get((node, incarnation))
+        link = self.links.get(NodeId(node, incarnation))
         table = self.tables.get(link) if link is not None and link.ended is None else None
         if table is None:
             return False
-        return any(call.place.actor == name and call.place.epoch == epoch for call in table.pending.values())
+        return any(
+            call.place.actor == name and call.place.epoch == epoch
+            for call in table.pending.values()
+        )
 
     def before(self, bound: Bound, place: tuple[str, int, int]) -> set[tuple[str, int, int]]:
-        """Where the actor was, before it was found at `place`, as far as this handle, and the last move that was seen, can tell."""
-        address = bound.address
+        """Where the actor was, before it was found at `place`, as far as this handle, and the last
+        move that was seen, can tell.
+        """
+        address = bound._address
         if not address.registered:
             return set()
         move = self._moved.get(address.name)
@@ -169,21 +220,24 @@ class Routes:
         return {(one.node, one.incarnation, one.epoch) for one in earlier if one.epoch < place[2]}
 
     def _at_hand(self, bound: Bound, address: Address) -> Route | None:
-        identity = (address.node, address.incarnation)
+        identity = NodeId(address.node, address.incarnation)
         if identity == self._identity:
             return self._led(bound, address, None)
         link = self.links.get(identity)
         if link is None or link.ended is not None or link.fenced:
-            # Fenced: its peer has lost its place in the cluster, and what is asked of it may never be answered.
+            # Fenced: its peer has lost its place in the cluster, and what is asked of it may never
+            # be answered.
             return None
         return self._led(bound, address, link)
 
     def _led(self, bound: Bound, address: Address, link: Link | None) -> Route:
         """The route over `link`, kept beside the handle."""
-        route = bound.route
+        route = bound._route
         if not isinstance(route, Route) or route.address != address or route.link is not link:
-            route = bound.route = self._local(bound, address) if link is None else self._over(link, bound, address)
-            bound.moved = bound.moved or address != bound.address
+            route = bound._route = (
+                self._local(bound, address) if link is None else self._over(link, bound, address)
+            )
+            bound._moved = bound._moved or address != bound._address
         route.moves = self._moves
         return route
 
@@ -199,11 +253,23 @@ class Routes:
 
     def _newest(self, bound: Bound) -> Address:
         """Where the handle says that the actor is, or another call has found it since."""
-        move = self._moved.get(bound.address.name) if self._moves and bound.address.registered else None
-        return move.now if move is not None and move.now.epoch > bound.address.epoch and self._fits(bound, move.now) else bound.address
+        move = (
+            self._moved.get(bound._address.name)
+            if self._moves and bound._address.registered
+            else None
+        )
+        return (
+            move.now
+            if move is not None
+            and move.now.epoch > bound._address.epoch
+            and self._fits(bound, move.now)
+            else bound._address
+        )
 
     def _looked_at(self, bound: Bound, route: Route) -> Route | None:
-        """The route found before, now that some actor has moved; None if it was this one, and how to get there must be asked for."""
+        """The route found before, now that some actor has moved; None if it was this one, and how
+        to get there must be asked for.
+        """
         newest = self._newest(bound)
         if newest.epoch <= route.address.epoch:
             route.moves = self._moves
@@ -217,10 +283,19 @@ class Routes:
         return self._over(link, bound, address) if link is not None else None
 
     def _local(self, bound: Bound, address: Address) -> Route:
-        return Route(address, Place(address.name, bound.definition.name, address.node, address.epoch), b"", None, None)
+        return Route(
+            address,
+            CallPlace(address.name, bound._definition.name, address.node, address.epoch),
+            b"",
+            None,
+            None,
+        )
 
     def _over(self, link: Link, bound: Bound, address: Address) -> Route:
-        place = Place(address.name, bound.definition.name, address.node, address.epoch)
+        place = CallPlace(address.name, bound._definition.name, address.node, address.epoch)
         nothing: list[Buffer] = []
-        prefix = b"".join(self._codec.encode(part, nothing) for part in (address.name, address.epoch, bound.definition.name))
+        prefix = b"".join(
+            self._codec.encode(part, nothing)
+            for part in (address.name, address.epoch, bound._definition.name)
+        )
         return Route(address, place, prefix, link, self.table(link))

@@ -13,13 +13,15 @@ import trio
 
 from actors.errors import MethodNotFoundError
 from actors.handle import Handle
-from runtime.command_line.amounts import Number
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.imports import import_modules, import_option
+from runtime.command_line.units import Number
 
 
 def _value(text: str) -> object:
-    """An argument as JSON, or as text where it is none, or is nested deeper than any message may be."""
+    """An argument as JSON, or as text where it is none, or is nested deeper than any message may
+    be.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -29,7 +31,10 @@ def _value(text: str) -> object:
 def _plain(value: object) -> object:
     """A result as JSON can hold it; what has no form there by its `repr`."""
     if isinstance(value, dict):
-        return {key if isinstance(key, str | int | None) else repr(key): _plain(one) for key, one in value.items()}
+        return {
+            key if isinstance(key, str | int | None) else repr(key): _plain(one)
+            for key, one in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -41,7 +46,13 @@ def _plain(value: object) -> object:
 @click.argument("actor")
 @click.argument("method")
 @click.argument("arguments", nargs=-1)
-@click.option("--timeout", type=Number(min=0, min_open=True), default=10.0, show_default=True, help="Seconds to wait.")
+@click.option(
+    "--timeout",
+    type=Number(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait.",
+)
 @import_option
 @cluster_options
 def call(
@@ -55,14 +66,31 @@ def call(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Call METHOD of ACTOR and print what it returns. Arguments are JSON where they can be read as that, text otherwise."""
+    """Call METHOD of ACTOR and print what it returns. Arguments are JSON where they can be read as
+    that, text otherwise.
+    """
     import_modules(modules)
-    result = trio.run(_call, actor, method, [_value(text) for text in arguments], timeout, address, cluster, secret_file)
+    result = trio.run(
+        _call,
+        actor,
+        method,
+        [_value(text) for text in arguments],
+        timeout,
+        address,
+        cluster,
+        secret_file,
+    )
     click.echo(json.dumps(_plain(result)) if as_json else result)
 
 
 async def _call(
-    actor: str, method: str, arguments: list[object], timeout: float, address: str, cluster: str, secret_file: Path | None
+    actor: str,
+    method: str,
+    arguments: list[object],
+    timeout: float,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
 ) -> object:
     async with connect(address, cluster, secret_file) as client:
         handle = await client.lookup(actor)
@@ -71,10 +99,13 @@ async def _call(
 
 
 def _bound(handle: Handle, method: str) -> Callable[..., Awaitable[object]]:
-    """The actor's method. Not what `getattr` gives: a handle has some names of its own, such as `name` and `options`."""
+    """The actor's method. Not what `getattr` gives: a handle has some names of its own, such as
+    `name` and `options`.
+    """
     if method.startswith("_"):
         raise MethodNotFoundError(
-            f"{handle.name} has no @method {method!r}: what begins with an underscore cannot be called from outside",
+            f"{handle.name} has no @method {method!r}: what begins with an underscore cannot be "
+            "called from outside",
             actor=handle.name,
             method=method,
         )

@@ -13,11 +13,10 @@ import click
 
 from actors.errors import JoinError
 from runtime.announcements import Announcement, open_clusters
-from runtime.environment import SystemEnvironment
+from runtime.environment import SystemEnvironment, host_identity
 from runtime.links.transports import SocketNetwork, is_loopback, split_host_port
-from runtime.liveness import host_identity
-from runtime.membership.join import Client, open_client
-from runtime.membership.secrets import find_secret, read_secret_file
+from runtime.membership.cluster_client import ClusterClient, open_client
+from runtime.membership.cluster_session import find_secret, read_secret_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,12 +29,15 @@ def secret_option(command: F) -> F:
     return click.option(
         "--secret-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the cluster's secret; otherwise UNDERSTUDY_SECRET, or on this machine the user's own shared secret.",
+        help="File with the cluster's secret; otherwise UNDERSTUDY_SECRET, or on this machine the "
+        "user's own shared secret.",
     )(command)
 
 
 def cluster_options(command: F) -> F:
-    """The options of every command that talks to a cluster. The command is given an address and a name of a cluster in any case."""
+    """The options of every command that talks to a cluster. The command is given an address and a
+    name of a cluster in any case.
+    """
 
     @functools.wraps(command)
     def resolved(*, address: str | None, cluster: str | None, **others: Any) -> Any:
@@ -47,13 +49,20 @@ def cluster_options(command: F) -> F:
             "--address",
             "-a",
             metavar="HOST:PORT",
-            help=f"Any node of the cluster. Default: {DEFAULT_ADDRESS}, or where nobody listens there, the local cluster that is open.",
+            help=f"Any node of the cluster. Default: {DEFAULT_ADDRESS}, or, if no node listens "
+            "there, the local cluster that is open.",
         ),
-        click.option("--cluster", help="The cluster's name. Default: that of the local cluster at the address, or else understudy."),
+        click.option(
+            "--cluster",
+            help="The cluster's name. Default: that of the local cluster at the address, or else "
+            "understudy.",
+        ),
         secret_option,
         click.option("--json", "as_json", is_flag=True, help="Print facts as JSON."),
     ]
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), cast("F", resolved))
+    return functools.reduce(
+        lambda wrapped, option: option(wrapped), reversed(options), cast("F", resolved)
+    )
 
 
 def local_cluster_at(address: str) -> Announcement | None:
@@ -65,11 +74,15 @@ def _resolve(address: str | None, cluster: str | None) -> tuple[str, str]:
     """Where to, and to which cluster. Raises `JoinError` if that may be one of several."""
     if address is None:
         address = DEFAULT_ADDRESS
-        found = [one for one in open_clusters(SystemEnvironment()) if cluster in (None, one.cluster)]
+        found = [
+            one for one in open_clusters(SystemEnvironment()) if cluster in (None, one.cluster)
+        ]
         if found and not _somebody_listens(DEFAULT_ADDRESS):
             if len(found) > 1:
                 listed = ", ".join(f"{one.address} ({one.program})" for one in found)
-                raise JoinError(f"{len(found)} local clusters are open; say which with --address: {listed}")
+                raise JoinError(
+                    f"{len(found)} local clusters are open; say which with --address: {listed}"
+                )
             address = found[0].address
     local = local_cluster_at(address) if cluster is None else None
     return address, cluster or (local.cluster if local is not None else DEFAULT_CLUSTER)
@@ -95,9 +108,15 @@ def secret_for(address: str | None, secret_file: Path | None) -> bytes | None:
 
 
 @asynccontextmanager
-async def connect(address: str, cluster: str, secret_file: Path | None) -> AsyncIterator[Client]:
+async def connect(
+    address: str, cluster: str, secret_file: Path | None
+) -> AsyncIterator[ClusterClient]:
     """A client of the cluster at `address`."""
     environment = SystemEnvironment()
-    secret = find_secret(secret_for(address, secret_file), environment.token, needs_own=not is_loopback(address))
-    async with open_client(address, cluster, secret, environment, SocketNetwork(), host_identity()) as client:
+    secret = find_secret(
+        secret_for(address, secret_file), environment.token, needs_own=not is_loopback(address)
+    )
+    async with open_client(
+        address, cluster, secret, environment, SocketNetwork(), host_identity()
+    ) as client:
         yield client

@@ -10,29 +10,36 @@ import attrs
 import click
 import trio
 
-from runtime.demonstration.cast import Progress
-from runtime.demonstration.story import Happening, Outcome, Story
+from runtime.demonstration.demo import Demo, DemoEvent, DemoOutcome, Progress
 
 WIDTH = 32
 
 
 @click.command(epilog="Example:  understudy demo --json")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome and the time line as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the outcome and the time line as JSON."
+)
 @click.option("--logs", is_flag=True, help="Show what the node processes log, too.")
-@click.option("--store", metavar="etcd://HOST:PORT,...", help="Keep the cluster's store in etcd, rather than in this process.")
+@click.option(
+    "--store",
+    metavar="etcd://HOST:PORT,...",
+    help="Keep the cluster's store in etcd, rather than in this process.",
+)
 def demo(as_json: bool, logs: bool, store: str | None) -> None:
-    """Index every identifier of the standard library on a cluster while its nodes join, leave and are killed.
+    """Index every identifier of the standard library on a cluster while its nodes join, leave and
+    are killed.
 
-    The result is held against one computed in a single process; if they differ, the exit status is 1.
+    The result is held against one computed in a single process; if they differ, the exit status is
+    1.
     """
-    show = _Display(quiet=as_json, logs=logs)
+    show = _DemoDisplay(quiet=as_json, logs=logs)
     logger = logging.getLogger("understudy")
     level = logger.level
     if not logs:
         # Nodes die here on purpose: the time line tells of it better than their warnings do.
         logger.setLevel(logging.CRITICAL)
     try:
-        outcome = trio.run(Story(show.happening, show.progress, store).play, show.line)
+        outcome = trio.run(Demo(show.event, show.progress, store).play, show.line)
     finally:
         # Tests, and programs that run the command in their own process, log on as before.
         logger.setLevel(level)
@@ -43,7 +50,7 @@ def demo(as_json: bool, logs: bool, store: str | None) -> None:
     raise SystemExit(0 if outcome.equal else 1)
 
 
-class _Display:
+class _DemoDisplay:
     """A time line, and on a terminal a progress bar below it."""
 
     def __init__(self, *, quiet: bool, logs: bool) -> None:
@@ -51,33 +58,43 @@ class _Display:
         self._logs = logs
         self._bar = sys.stdout.isatty() and not quiet
 
-    def happening(self, happening: Happening) -> None:
+    def event(self, event: DemoEvent) -> None:
         if not self._quiet:
-            kind = click.style(happening.kind.ljust(10), fg=_COLOURS.get(happening.kind))
-            took = "" if happening.milliseconds is None else f" [{happening.milliseconds:.0f} ms]"
+            kind = click.style(event.kind.ljust(10), fg=_COLOURS.get(event.kind))
+            took = "" if event.milliseconds is None else f" [{event.milliseconds:.0f} ms]"
             self._clear()
-            click.echo(f"{happening.at:6.2f} s  {kind} {happening.text}{took}")
+            click.echo(f"{event.at:6.2f} s  {kind} {event.text}{took}")
 
     def progress(self, progress: Progress) -> None:
         if self._bar:
             filled = WIDTH * progress.done // progress.total
             busy = ", ".join(progress.busy) or "nobody"
-            click.echo(f"\r\x1b[K{'#' * filled}{'-' * (WIDTH - filled)} {progress.done}/{progress.total} pieces, busy: {busy}", nl=False)
+            click.echo(
+                f"\r\x1b[K{'#' * filled}{'-' * (WIDTH - filled)} {progress.done}/{progress.total} "
+                f"pieces, busy: {busy}",
+                nl=False,
+            )
 
     def line(self, name: str, line: str) -> None:
         if self._logs:
             self._clear()
             click.echo(f"[{name}] {line}", err=True)
 
-    def outcome(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: DemoOutcome) -> None:
         self._clear()
-        verdict = click.style("equal", fg="green") if outcome.equal else click.style("NOT EQUAL", fg="red")
+        comparison = (
+            click.style("equal", fg="green")
+            if outcome.equal
+            else click.style("NOT EQUAL", fg="red")
+        )
         click.echo(
-            f"\n{outcome.files} files, {outcome.identifiers} identifiers, {outcome.occurrences} occurrences in {outcome.seconds:.1f} s; "
-            f"alone, in a single process, {outcome.seconds_alone:.1f} s\n"
-            f"calls per second to another process: {outcome.sequential_calls_per_second:,.0f} one after the other, "
+            f"\n{outcome.files} files, {outcome.identifiers} identifiers, {outcome.occurrences} "
+            f"occurrences in {outcome.seconds:.1f} s; "
+            f"alone, in a single process, {outcome.seconds_single:.1f} s\n"
+            f"calls per second to another process: {outcome.sequential_calls_per_second:,.0f} one "
+            "after the other, "
             f"{outcome.calls_per_second:,.0f} with 1,000 in flight\n"
-            f"the cluster's index and the single process's: {verdict}"
+            f"the cluster's index and the single process's: {comparison}"
         )
 
     def _clear(self) -> None:
@@ -85,4 +102,11 @@ class _Display:
             click.echo("\r\x1b[K", nl=False)
 
 
-_COLOURS: dict[str, str] = {"killed": "red", "detected": "yellow", "restarted": "green", "joined": "green", "left": "cyan", "done": "green"}
+_COLOURS: dict[str, str] = {
+    "killed": "red",
+    "detected": "yellow",
+    "restarted": "green",
+    "joined": "green",
+    "left": "cyan",
+    "done": "green",
+}

@@ -18,9 +18,13 @@ import click
 import trio
 
 from actors.errors import StoreError, UnderstudyError
-from runtime.environment import SystemEnvironment
-from runtime.liveness import host_identity
-from runtime.membership.secrets import VARIABLE, find_secret, read_secret_file, shared_secret_path
+from runtime.environment import SystemEnvironment, host_identity
+from runtime.membership.cluster_session import (
+    VARIABLE,
+    find_secret,
+    read_secret_file,
+    shared_secret_path,
+)
 
 
 @attrs.frozen
@@ -33,34 +37,68 @@ class Finding:
 
 
 @click.command(epilog="Example:  understudy doctor")
-@click.option("--store", metavar="etcd://HOST:PORT,...", help="Check the etcd that a cluster is to keep its store in, too.")
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Check the store of a founder that is not running, too.")
-@click.option("--secret-file", type=click.Path(path_type=Path, dir_okay=False), help="Check the file with a cluster's secret, too.")
+@click.option(
+    "--store",
+    metavar="etcd://HOST:PORT,...",
+    help="Check the etcd that a cluster is to keep its store in, too.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Check the store of a founder that is not running, too.",
+)
+@click.option(
+    "--secret-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Check the file with a cluster's secret, too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(store: str | None, data_dir: Path | None, secret_file: Path | None, as_json: bool) -> None:
-    """Check Python, packages, shadowed imports, sockets, the secret and the store. Exit status 1 if something needs attention."""
-    findings = [check() for check in (_python, _packages, _shadowed, _loopback, _unix_sockets, _proof, _descriptors)]
+def doctor(
+    store: str | None, data_dir: Path | None, secret_file: Path | None, as_json: bool
+) -> None:
+    """Check Python, packages, shadowed imports, sockets, the secret and the store. Exit status 1 if
+    something needs attention.
+    """
+    findings = [
+        check()
+        for check in (_python, _packages, _shadowed, _loopback, _unix_sockets, _proof, _descriptors)
+    ]
     findings.append(_secret(secret_file))
     if store is not None:
         findings.append(_etcd(store))
     if data_dir is not None:
-        findings += [_rights("store's rights", [data_dir, *_files_in(data_dir)]), _store_file(data_dir)]
+        findings += [
+            _rights("store's rights", [data_dir, *_files_in(data_dir)]),
+            _store_file(data_dir),
+        ]
     if as_json:
         click.echo(json.dumps([attrs.asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            mark = click.style("ok  ", fg="green") if finding.well else click.style("look", fg="yellow")
+            mark = (
+                click.style("ok  ", fg="green")
+                if finding.well
+                else click.style("look", fg="yellow")
+            )
             click.echo(f"{mark} {finding.check:<16} {finding.text}")
     raise SystemExit(0 if all(finding.well for finding in findings) else 1)
 
 
 def _python() -> Finding:
     well = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    return Finding("python", well, f"{platform.python_version()} at {sys.executable}" + ("" if well else "; 3.11 to 3.13 are supported"))
+    return Finding(
+        "python",
+        well,
+        f"{platform.python_version()} at {sys.executable}"
+        + ("" if well else "; 3.11 to 3.13 are supported"),
+    )
 
 
 def _packages() -> Finding:
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("understudy", "trio", "attrs", "cbor2", "click")]
+    versions = [
+        f"{name} {importlib.metadata.version(name)}"
+        for name in ("understudy", "trio", "attrs", "cbor2", "click")
+    ]
     return Finding("packages", True, ", ".join(versions))
 
 
@@ -74,7 +112,8 @@ def _shadowed() -> Finding:
                 return Finding(
                     "imports",
                     False,
-                    f"{candidate} hides our package `{name}` from scripts in this directory; rename it, for example to my_{name}.py",
+                    f"{candidate} hides our package `{name}` from scripts in this directory; "
+                    f"rename it, for example to my_{name}.py",
                 )
     return Finding("imports", True, "nothing here hides the packages `actors` and `runtime`")
 
@@ -88,7 +127,10 @@ def _tried(check: str, attempt: Callable[[], str]) -> Finding:
 
 def _loopback() -> Finding:
     def attempt() -> str:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), timeout=2):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=2),
+        ):
             return "a connection over 127.0.0.1 works"
 
     return _tried("loopback", attempt)
@@ -108,7 +150,9 @@ def _proof() -> Finding:
     return Finding(
         "proof of death",
         well,
-        "/proc tells when a process has ended" if well else "no /proc: dead nodes are noticed when their lease ends, after 5 s",
+        "/proc tells when a process has ended"
+        if well
+        else "no /proc: dead nodes are noticed when their lease ends, after 5 s",
     )
 
 
@@ -117,7 +161,10 @@ def _descriptors() -> Finding:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Finding(
-        "descriptors", soft >= 1024, f"{soft} may be open (at most {hard})" + ("" if soft >= 1024 else "; raise it with `ulimit -n`")
+        "descriptors",
+        soft >= 1024,
+        f"{soft} may be open (at most {hard})"
+        + ("" if soft >= 1024 else "; raise it with `ulimit -n`"),
     )
 
 
@@ -137,7 +184,10 @@ def _etcd(address: str) -> Finding:
             except StoreError as error:
                 away.append(str(error))
             else:
-                well.append(f"{where} {answer.get('version', '?')}" + ("" if int(answer.get("leader", 0)) else ", without a leader"))
+                well.append(
+                    f"{where} {answer.get('version', '?')}"
+                    + ("" if int(answer.get("leader", 0)) else ", without a leader")
+                )
             finally:
                 gateway.close()
         return well, away
@@ -162,13 +212,18 @@ def _store_file(directory: Path) -> Finding:
             kept = file.load()
         finally:
             file.close()
-        return f"{file.path} is sound: revision {kept.revision}, {len(kept.entries)} keys, {len(kept.leases)} leases"
+        return (
+            f"{file.path} is sound: revision {kept.revision}, {len(kept.entries)} keys, "
+            f"{len(kept.leases)} leases"
+        )
 
     return _tried("store", attempt)
 
 
 def _secret(given: Path | None) -> Finding:
-    """Whether there is one, and whether others than its owner can read it: who has it can do anything in the cluster."""
+    """Whether there is one, and whether others than its owner can read it: who has it can do
+    anything in the cluster.
+    """
 
     def attempt() -> str:
         if given is not None:
@@ -189,8 +244,8 @@ def _secret(given: Path | None) -> Finding:
 
 
 def _files_in(directory: Path) -> list[Path]:
+    from runtime.store.data_mark import MARK_NAME
     from runtime.store.file import FILE_NAME
-    from runtime.store.mark import MARK_NAME
 
     return [directory / name for name in (FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME)]
 
@@ -202,4 +257,8 @@ def _rights(check: str, paths: list[Path]) -> Finding:
         return Finding(check, True, "only their owner can read them")
     modes = ", ".join(f"{path} ({path.stat().st_mode & 0o777:o})" for path in open_to_others)
     words = " ".join(shlex.quote(str(path)) for path in open_to_others)
-    return Finding(check, False, f"others than the owner can read or write {modes}; `chmod go= {words}` ends that")
+    return Finding(
+        check,
+        False,
+        f"others than the owner can read or write {modes}; `chmod go= {words}` ends that",
+    )

@@ -1,4 +1,6 @@
-"""`--import MODULE`: modules of the application for commands that have no program of its own around them."""
+"""`--import MODULE`: modules of the application for commands that have no program of its own around
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def import_option(command: F) -> F:
         "modules",
         multiple=True,
         metavar="MODULE",
-        help="Import a module first, for example one with @message classes that come in arguments, results or errors; may be repeated.",
+        help="Import a module first, for example one with @message classes that come in "
+        "arguments, results or errors; may be repeated.",
     )(command)
 
 
@@ -34,7 +37,9 @@ def import_from_here() -> None:
 
 
 def import_modules(modules: tuple[str, ...]) -> None:
-    """Import them. Raises ClickException, in one line, for one that cannot be, whatever it raises."""
+    """Import them. Raises ClickException, in one line, for one that cannot be, whatever it
+    raises.
+    """
     import_from_here()
     for module in modules:
         failure = guarded(partial(_failure_of, module), lambda error: summary_of(error))

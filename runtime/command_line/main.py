@@ -1,4 +1,6 @@
-"""The group of all commands, and how errors look: one line, exit status 1 (2 for wrong usage); `--debug` shows the traceback."""
+"""The group of all commands, and how errors look: one line, exit status 1 (2 for wrong usage);
+`--debug` shows the traceback.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,31 @@ from typing import Any
 import click
 
 from actors.errors import RemoteError, UnderstudyError
-from runtime.exception_groups import first
+from runtime.environment import first
 from runtime.version import __version__
 
-COMMANDS = ("call", "demo", "doctor", "node", "refs", "reopen", "run", "simulate", "status", "stop", "tree")
-"""Each is in a module of its name beside this one, and loaded when it is wanted: most take long to load, and each run needs one."""
+COMMANDS = (
+    "call",
+    "demo",
+    "doctor",
+    "node",
+    "refs",
+    "reopen",
+    "run",
+    "simulate",
+    "status",
+    "stop",
+    "tree",
+)
+"""Each is in a module of its name beside this one, and loaded when it is wanted: most take long to
+load, and each run needs one.
+"""
 
 
 class Commands(click.Group):
-    """A group that loads its commands late, suggests the nearest and turns our errors into one line."""
+    """A group that loads its commands late, suggests the nearest and turns our errors into one
+    line.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order of help."""
@@ -29,10 +47,14 @@ class Commands(click.Group):
         """Load one; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"runtime.command_line.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(f"runtime.command_line.{cmd_name}"), cmd_name
+        )
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or fail with a suggestion."""
         try:
             return super().resolve_command(ctx, args)
@@ -65,24 +87,40 @@ class Commands(click.Group):
 
 def one_line(error: BaseException) -> str:
     """The error's text without line breaks; with the name of its type if that tells more."""
-    lines = str(error.args[0] if isinstance(error, RemoteError) and error.args else error).strip().splitlines()
+    lines = (
+        str(error.args[0] if isinstance(error, RemoteError) and error.args else error)
+        .strip()
+        .splitlines()
+    )
     text = lines[0] if lines else ""
     if isinstance(error, RemoteError):
         kind = error.remote_type.rpartition(":")[2]
         # Of a type that is not known here, the text begins with its name.
-        return f"{error.actor}.{error.method} raised {text if text.startswith(kind) else f'{kind}: {text}'.rstrip(': ')}"
+        return (
+            f"{error.actor}.{error.method} raised "
+            f"{text if text.startswith(kind) else f'{kind}: {text}'.rstrip(': ')}"
+        )
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, UnderstudyError | ValueError | OSError):
         return text or type(error).__name__
-    return f"{type(error).__name__}: {text}; this should not happen: `understudy --debug` before the command shows where it did"
+    return (
+        f"{type(error).__name__}: {text}; this should not happen: `understudy --debug` before "
+        "the command shows where it did"
+    )
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog="Example:  understudy demo")
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example:  understudy demo",
+)
 @click.version_option(__version__, prog_name="understudy")
 @click.option("--debug", is_flag=True, help="Show debug logs, and tracebacks of errors.")
 @click.option("--verbose", "-v", is_flag=True, help="Log what happens.")
 def main(debug: bool, verbose: bool) -> None:
     """Named actors on many nodes, awaited like local objects, replaced when they die."""
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )

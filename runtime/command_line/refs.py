@@ -1,4 +1,6 @@
-"""`understudy refs`: which values the nodes of a cluster keep for references, and who holds them."""
+"""`understudy refs`: which values the nodes of a cluster keep for references, and who holds
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,33 @@ import click
 import trio
 
 from actors.errors import CallError, NodeNotFoundError
-from runtime.command_line.amounts import age, many, size
 from runtime.command_line.connect import cluster_options, connect
-from runtime.references.listing import MOST_LISTED, ListedValue, Listing, Owner
+from runtime.command_line.units import age, many, size
+from runtime.references.inspection import MOST_LISTED, ListedValue, Listing, OwnerTotals
 
 NODE_SECONDS = 3.0
 
 
 @click.command(epilog="Example:  understudy refs --node w1 --where")
 @click.option("--node", metavar="NAME", help="Only the values of this node.")
-@click.option("--where", is_flag=True, help="Show file and line of the program that made each value, from nodes that trace references.")
+@click.option(
+    "--where",
+    is_flag=True,
+    help="Show file and line of the program that made each value, from nodes that trace "
+    "references.",
+)
 @cluster_options
-def refs(node: str | None, where: bool, address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
-    """Show the values that nodes keep because somebody refers to them, the largest first. Exit status 1 if a node does not answer."""
+def refs(
+    node: str | None,
+    where: bool,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the values that nodes keep because references to them exist, the largest first. Exit
+    status 1 if a node does not answer.
+    """
     listing = trio.run(_ask, node, address, cluster, secret_file)
     if as_json:
         click.echo(json.dumps({"cluster": cluster, **listing.facts(node)}, indent=2))
@@ -33,7 +49,9 @@ def refs(node: str | None, where: bool, address: str, cluster: str, secret_file:
 
 
 async def _ask(node: str | None, address: str, cluster: str, secret_file: Path | None) -> Listing:
-    """Ask all nodes, also for the values of one: where a value was made is known to whoever made it."""
+    """Ask all nodes, also for the values of one: only the node that made a value knows where it was
+    made.
+    """
     listing = Listing()
     async with connect(address, cluster, secret_file) as client:
         members = client.status["members"]
@@ -41,11 +59,15 @@ async def _ask(node: str | None, address: str, cluster: str, secret_file: Path |
             _check(node, [member["name"] for member in members])
 
         async def ask(member: dict[str, Any]) -> None:
-            service = client.station.reference_service(member["name"], member["incarnation"])
+            service = client.endpoint.reference_service(member["name"], member["incarnation"])
             try:
-                said: dict[str, Any] = await service.options(timeout=NODE_SECONDS).listing(MOST_LISTED)
+                said: dict[str, Any] = await service.options(timeout=NODE_SECONDS).listing(
+                    MOST_LISTED
+                )
             except CallError as error:
-                listing.silent(member["name"], (str(error).strip().splitlines() or [type(error).__name__])[0])
+                listing.silent(
+                    member["name"], (str(error).strip().splitlines() or [type(error).__name__])[0]
+                )
             else:
                 listing.add(member["name"], said)
 
@@ -66,33 +88,64 @@ def _lines(listing: Listing, node: str | None, cluster: str, *, where: bool) -> 
     owners = listing.owners(node)
     answering = [owner for owner in owners if not owner.problem]
     values = listing.values(node)
-    total = f"{many(sum(owner.values for owner in answering), 'value')}, {size(sum(owner.bytes for owner in answering))}"
+    total = (
+        f"{many(sum(owner.values for owner in answering), 'value')}, "
+        f"{size(sum(owner.bytes for owner in answering))}"
+    )
     lines = [f"cluster {cluster}: {total}"]
     if values:
         rows = [_row(value, where=where) for value in values]
-        heads = ["owner", "reference", "size", "age", "held by", "made by", *(["where"] if where else [])]
+        heads = [
+            "owner",
+            "reference",
+            "size",
+            "age",
+            "held by",
+            "made by",
+            *(["where"] if where else []),
+        ]
         lines += [f"  {line}" for line in _columns([heads, *rows])]
     lines += [f"{owner.node}: {_total(owner)}" for owner in answering]
     # Also those that were not asked for: they may know where values were made.
-    lines += [click.style(f"{owner.node}: does not answer: {owner.problem}", fg="red") for owner in listing.owners() if owner.problem]
+    lines += [
+        click.style(f"{owner.node}: does not answer: {owner.problem}", fg="red")
+        for owner in listing.owners()
+        if owner.problem
+    ]
     if where and answering and not any(value.site for value in values):
-        lines.append("no node notes where values are made: start nodes with --trace-references, or open_node(trace_references=True)")
+        lines.append(
+            "no node notes where values are made: start nodes with --trace-references, or "
+            "open_node(trace_references=True)"
+        )
     return lines
 
 
 def _row(value: ListedValue, *, where: bool) -> list[str]:
     amount = size(value.size) if value.size is not None else value.state
-    row = [value.owner, value.reference, amount, age(value.age), ",".join(value.holders) or "its owner", value.method]
+    row = [
+        value.owner,
+        value.reference,
+        amount,
+        age(value.age),
+        ",".join(value.holders) or "its owner",
+        value.method,
+    ]
     return [*row, value.site or "-"] if where else row
 
 
-def _total(owner: Owner) -> str:
+def _total(owner: OwnerTotals) -> str:
     text = f"{many(owner.values, 'value')}, {size(owner.bytes)}"
     if owner.left_out:
-        text += f"; {many(owner.left_out, 'smaller one')} of {size(owner.left_out_bytes)} in all left out above"
+        text += (
+            f"; {many(owner.left_out, 'smaller one')} of {size(owner.left_out_bytes)} in all "
+            "left out above"
+        )
     return text
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

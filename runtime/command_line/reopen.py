@@ -15,28 +15,41 @@ from runtime.rendezvous.registry import create_handler
 
 
 @click.command(epilog="Example:  understudy reopen --rdzv-endpoint 127.0.0.1:7400 --rdzv-id job-17")
-@click.option("--rdzv-backend", default="", help="As its agents were given it. By default what the endpoint is for.")
-@click.option("--rdzv-endpoint", required=True, metavar="HOST:PORT", help="Where the rendezvous is.")
+@click.option(
+    "--rdzv-backend",
+    default="",
+    help="As its agents were given it. By default what the endpoint is for.",
+)
+@click.option(
+    "--rdzv-endpoint", required=True, metavar="HOST:PORT", help="Where the rendezvous is."
+)
 @click.option("--rdzv-id", required=True, help="The job's id.")
 @click.option("--rdzv-conf", default="", metavar="KEY=VALUE,...", help="Options of the rendezvous.")
 @click.option("--json", "as_json", is_flag=True, help="Print whether it was closed, as JSON.")
-def reopen(rdzv_backend: str, rdzv_endpoint: str, rdzv_id: str, rdzv_conf: str, as_json: bool) -> None:
-    """Open the rendezvous of a job again that was closed because the job had failed, finished or was shut down.
+def reopen(
+    rdzv_backend: str, rdzv_endpoint: str, rdzv_id: str, rdzv_conf: str, as_json: bool
+) -> None:
+    """Open the rendezvous of a job again that was closed because the job had failed, finished or
+    was shut down.
 
-    Agents that are started then form the next round, with the job's store as it was. Nothing happens to a rendezvous that is open, or that
-    is not there.
+    Agents that are started then form the next round, with the job's store as it was. Nothing
+    happens to a rendezvous that is open, or that is not there.
     """
     try:
         backend = rdzv_backend or back_end_of(rdzv_endpoint)
         options: dict[str, Any] = dict(parse_pairs("--rdzv-conf", rdzv_conf))
         if backend == "static":
-            # Whose rank it is does not matter to somebody who does not take part.
+            # The rank does not matter here, because this command takes part in no round.
             options = {"rank": "0", **options}
-        handler = create_handler(RendezvousParameters(backend, rdzv_endpoint, rdzv_id, 1, 1, **options))
+        handler = create_handler(
+            RendezvousParameters(backend, rdzv_endpoint, rdzv_id, 1, 1, **options)
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if not isinstance(handler, StoreHandler):
-        raise click.UsageError(f"the rendezvous back-end {backend!r} has no way to open a rendezvous again")
+        raise click.UsageError(
+            f"the rendezvous back-end {backend!r} has no way to open a rendezvous again"
+        )
     was_closed = trio.run(_reopen, handler)
     if as_json:
         click.echo(json.dumps({"run_id": rdzv_id, "was_closed": was_closed}))

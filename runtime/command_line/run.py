@@ -1,4 +1,6 @@
-"""`understudy run`: start a script on this machine as the workers of an elastic job. torchrun's options, where they have a meaning here."""
+"""`understudy run`: start a script on this machine as the workers of an elastic job. torchrun's
+options, where they have a meaning here.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,17 +19,15 @@ import click
 import trio
 from click.core import ParameterSource
 
-from runtime.command_line.amounts import Number
-from runtime.elastic.agent import Outcome, run_agent
-from runtime.elastic.alone import Alone
-from runtime.elastic.failures import report
-from runtime.elastic.guarding import fence_seconds
+from runtime.command_line.units import Number
+from runtime.elastic.agent import JobOutcome, run_agent
+from runtime.elastic.budget import report
 from runtime.elastic.machine import POLICIES, Policy, Rules
 from runtime.elastic.settings import (
     ERR,
     OUT,
+    ElasticSettings,
     Mode,
-    Settings,
     nearest,
     parse_filters,
     parse_masks,
@@ -35,19 +36,21 @@ from runtime.elastic.settings import (
     parse_processes,
     parse_ranks,
 )
+from runtime.elastic.workers import fence_seconds
 from runtime.environment import SystemEnvironment
 from runtime.links.interfaces import own_address
 from runtime.rendezvous.interface import RendezvousHandler
 from runtime.rendezvous.parameters import RendezvousParameters, back_end_of
 from runtime.rendezvous.registry import create_handler
+from runtime.timings import Timings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-LEASE_MARGIN = 1.0
 
 _NEEDED = {
-    "--rdzv-endpoint": "where the agents find each other (HOST:PORT of a node, etcd://HOST:PORT, or a directory that all share)",
+    "--rdzv-endpoint": "where the agents find each other (HOST:PORT of a node, etcd://HOST:PORT, "
+    "or a directory that all share)",
     "--rdzv-id": "a name for the job, the same for all its agents and for no other job",
 }
 """What each of them says."""
@@ -61,26 +64,59 @@ def _option(name: str, help: str, **settings: Any) -> Callable[[F], F]:
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    _option("--nnodes", "Agents of the job: N, or MIN:MAX.", default="1", show_default=True, metavar="N|MIN:MAX"),
-    _option("--nproc-per-node", "Workers on this machine.", default="1", show_default=True, metavar="N|auto|cpu"),
+    _option(
+        "--nnodes",
+        "Agents of the job: N, or MIN:MAX.",
+        default="1",
+        show_default=True,
+        metavar="N|MIN:MAX",
+    ),
+    _option(
+        "--nproc-per-node",
+        "Workers on this machine.",
+        default="1",
+        show_default=True,
+        metavar="N|auto|cpu",
+    ),
     _option(
         "--rdzv-backend",
-        "How agents find each other: understudy, etcd, static, file, or a plug-in. By default what the endpoint is for.",
+        "How agents find each other: understudy, etcd, static, file, or a plug-in. By default "
+        "what the endpoint is for.",
     ),
     _option(
         "--rdzv-endpoint",
-        "Where the rendezvous is: HOST:PORT of a node, etcd://..., or a directory. One agent needs none.",
+        "Where the rendezvous is: HOST:PORT of a node, etcd://..., or a directory. One agent "
+        "needs none.",
         default="",
         metavar="HOST:PORT",
     ),
     _option("--rdzv-id", "The job's id, the same for all its agents."),
     _option("--rdzv-conf", "Options of the rendezvous.", default="", metavar="KEY=VALUE,..."),
-    _option("--standalone", "One agent by itself; the options --rdzv-... mean nothing then.", is_flag=True),
     _option(
-        "--max-restarts", "Restarts of the whole job, by all agents together.", type=click.IntRange(min=0), default=0, show_default=True
+        "--standalone",
+        "One agent by itself; the options --rdzv-... mean nothing then.",
+        is_flag=True,
     ),
-    _option("--restart-window", "Count only restarts within so many seconds.", type=Number(min=0, min_open=True), metavar="SECONDS"),
-    _option("--restart-policy", "What is restarted when a worker fails.", type=click.Choice(POLICIES), default="group", show_default=True),
+    _option(
+        "--max-restarts",
+        "Restarts of the whole job, by all agents together.",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+    ),
+    _option(
+        "--restart-window",
+        "Count only restarts within so many seconds.",
+        type=Number(min=0, min_open=True),
+        metavar="SECONDS",
+    ),
+    _option(
+        "--restart-policy",
+        "What is restarted when a worker fails.",
+        type=click.Choice(POLICIES),
+        default="group",
+        show_default=True,
+    ),
     _option(
         "--on-membership-change",
         "Restart the workers when agents come or go, or notify them by a file.",
@@ -88,31 +124,90 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         default="restart",
         show_default=True,
     ),
-    _option("--membership-signal", "With notify: the signal that workers get as well, such as SIGUSR1."),
-    _option("--monitor-interval", "For torchrun's sake; it has no meaning, for nothing is polled.", type=Number(), metavar="SECONDS"),
-    _option("--role", "A name for the workers of this agent.", default="default", show_default=True),
+    _option(
+        "--membership-signal", "With notify: the signal that workers get as well, such as SIGUSR1."
+    ),
+    _option(
+        "--monitor-interval",
+        "Accepted for compatibility with torchrun, and ignored: the agent does not poll.",
+        type=Number(),
+        metavar="SECONDS",
+    ),
+    _option(
+        "--role", "A name for the workers of this agent.", default="default", show_default=True
+    ),
     _option("-m/--module", "SCRIPT is a module, as with `python -m`.", is_flag=True),
     _option("--no-python", "SCRIPT is a command of any kind.", is_flag=True),
-    _option("--log-dir", "Where logs and error files go.", type=click.Path(path_type=Path, file_okay=False)),
-    _option("-r/--redirects", "Output into files: 0, 1 (stdout), 2 (stderr), 3 (both), or 0:1,1:2 by local rank.", default="0"),
+    _option(
+        "--log-dir",
+        "Where logs and error files go.",
+        type=click.Path(path_type=Path, file_okay=False),
+    ),
+    _option(
+        "-r/--redirects",
+        "Output into files: 0, 1 (stdout), 2 (stderr), 3 (both), or 0:1,1:2 by local rank.",
+        default="0",
+    ),
     _option("-t/--tee", "Output into files and to the console, likewise.", default="0"),
-    _option("--log-line-prefix-template", "Before lines that are teed; ${role_name}, ${rank}, ${local_rank}, ${hostname}.", default=""),
-    _option("--local-ranks-filter", "Show only these workers on the console.", default="", metavar="0,1,..."),
+    _option(
+        "--log-line-prefix-template",
+        "Before lines that are teed; ${role_name}, ${rank}, ${local_rank}, ${hostname}.",
+        default="",
+    ),
+    _option(
+        "--local-ranks-filter",
+        "Show only these workers on the console.",
+        default="",
+        metavar="0,1,...",
+    ),
     _option(
         "--duplicate-stdout-filters",
-        "Lines of stdout with one of these texts, of all workers, into filtered_stdout.log as well.",
+        "Lines of stdout with one of these texts, of all workers, into filtered_stdout.log as "
+        "well.",
         default="",
         metavar="TEXT,...",
     ),
-    _option("--duplicate-stderr-filters", "Likewise lines of stderr.", default="", metavar="TEXT,..."),
-    _option("--signals-to-handle", "Those that end the job on this machine.", default=SIGNALS, show_default=True),
-    _option("--shutdown-timeout", "Seconds from SIGTERM to SIGKILL.", type=Number(min=0), default=30.0, show_default=True),
-    _option("--node-rank", "With the static rendezvous: which agent this is.", type=click.IntRange(min=0), default=0, show_default=True),
+    _option(
+        "--duplicate-stderr-filters", "Likewise lines of stderr.", default="", metavar="TEXT,..."
+    ),
+    _option(
+        "--signals-to-handle",
+        "Those that end the job on this machine.",
+        default=SIGNALS,
+        show_default=True,
+    ),
+    _option(
+        "--shutdown-timeout",
+        "Seconds from SIGTERM to SIGKILL.",
+        type=Number(min=0),
+        default=30.0,
+        show_default=True,
+    ),
+    _option(
+        "--node-rank",
+        "With the static rendezvous: which agent this is.",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+    ),
     _option("--master-addr", "The address of rank 0, if it cannot be found out.", default=""),
-    _option("--master-port", "The port of rank 0; by default any that is free.", type=click.IntRange(min=0, max=65535), default=0),
+    _option(
+        "--master-port",
+        "The port of rank 0; by default any that is free.",
+        type=click.IntRange(min=0, max=65535),
+        default=0,
+    ),
     _option("--local-addr", "The address of this machine.", default=""),
-    _option("--health-port", "Answer GET /healthz and /metrics here; 0 for any port.", type=click.IntRange(min=0, max=65535)),
-    _option("--event-log", "Add what happens to this file, as JSON lines.", type=click.Path(path_type=Path, dir_okay=False)),
+    _option(
+        "--health-port",
+        "Answer GET /healthz and /metrics here; 0 for any port.",
+        type=click.IntRange(min=0, max=65535),
+    ),
+    _option(
+        "--event-log",
+        "Add what happens to this file, as JSON lines.",
+        type=click.Path(path_type=Path, dir_okay=False),
+    ),
 )
 
 
@@ -124,7 +219,10 @@ def _all_options(command: F) -> F:
 
 @click.command(
     # torchrun takes --nproc_per_node as well.
-    context_settings={"allow_interspersed_args": False, "token_normalize_func": lambda name: name.replace("_", "-")},
+    context_settings={
+        "allow_interspersed_args": False,
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+    },
     epilog="Example:  understudy run --standalone --nproc-per-node 2 train.py --epochs 3",
 )
 @_all_options
@@ -132,14 +230,27 @@ def _all_options(command: F) -> F:
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def run(context: click.Context, /, script: str, arguments: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Run SCRIPT as the workers of an elastic job, with the environment that torchrun gives (RANK, WORLD_SIZE, MASTER_ADDR, ...).
+def run(
+    context: click.Context,
+    /,
+    script: str,
+    arguments: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run SCRIPT as the workers of an elastic job, with the environment that torchrun gives (RANK,
+    WORLD_SIZE, MASTER_ADDR, ...).
 
-    Exit status 0 if all workers of this agent ended well, 1 if the job failed, 128 and the signal's number if one ended it.
+    Exit status 0 if all workers of this agent ended well, 1 if the job failed, 128 and the signal's
+    number if one ended it.
     """
     try:
         if context.get_parameter_source("monitor_interval") not in (ParameterSource.DEFAULT, None):
-            click.echo("note: --monitor-interval has no meaning here: the end of a worker is an event, nothing is polled", err=True)
+            click.echo(
+                "note: --monitor-interval has no meaning here: the agent does not poll, it "
+                "learns of the end of a worker at once",
+                err=True,
+            )
         settings, open_handler, address = _prepare(script, arguments, options)
     except ValueError as error:
         raise click.UsageError(str(error), context) from None
@@ -148,7 +259,7 @@ def run(context: click.Context, /, script: str, arguments: tuple[str, ...], as_j
     raise SystemExit(outcome.code)
 
 
-def _show(settings: Settings, outcome: Outcome, *, as_json: bool) -> None:
+def _show(settings: ElasticSettings, outcome: JobOutcome, *, as_json: bool) -> None:
     if outcome.code == 1:
         click.echo(report(settings.run_id, outcome.failures, outcome.text), err=True)
     elif outcome.text:
@@ -158,14 +269,22 @@ def _show(settings: Settings, outcome: Outcome, *, as_json: bool) -> None:
             "run_id": settings.run_id,
             "code": outcome.code,
             "text": outcome.text,
-            "log_dir": str(outcome.log_dir) if settings.log_dir is not None or outcome.code else None,
-            "failures": [{**attrs.asdict(failure), "status": failure.status} for failure in outcome.failures],
+            "log_dir": str(outcome.log_dir)
+            if settings.log_dir is not None or outcome.code
+            else None,
+            "failures": [
+                {**attrs.asdict(failure), "status": failure.status} for failure in outcome.failures
+            ],
         }
         click.echo(json.dumps(told, indent=2))
 
 
-def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -> tuple[Settings, Callable[[], RendezvousHandler], str]:
-    """Everything that can be wrong with the options is said here, before anything has begun. Raises ValueError."""
+def _prepare(
+    script: str, arguments: tuple[str, ...], options: dict[str, Any]
+) -> tuple[ElasticSettings, Callable[[], RendezvousHandler], str]:
+    """Everything that can be wrong with the options is said here, before anything has begun. Raises
+    ValueError.
+    """
     least, most = parse_nodes(options["nnodes"])
     workers = parse_processes(options["nproc_per_node"], len(os.sched_getaffinity(0)))
     endpoint, run_id = options["rdzv_endpoint"], options["rdzv_id"]
@@ -173,15 +292,23 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
     conf = parse_pairs("--rdzv-conf", options["rdzv_conf"])
     alone = options["standalone"] or (most == 1 and not backend and not endpoint)
     if options["standalone"] and most > 1:
-        raise ValueError(f"--standalone is for one agent, and --nnodes {options['nnodes']} for more; leave one of them out")
+        raise ValueError(
+            f"--standalone is for one agent, and --nnodes {options['nnodes']} for more; leave one "
+            "of them out"
+        )
     if alone:
-        run_id = run_id if run_id and not options["standalone"] else SystemEnvironment().token(6).hex()
+        run_id = (
+            run_id if run_id and not options["standalone"] else SystemEnvironment().token(6).hex()
+        )
         endpoint = ""
     else:
         for option, given in (("--rdzv-endpoint", endpoint), ("--rdzv-id", run_id)):
             if not given:
-                raise ValueError(f"{option} is missing: {_NEEDED[option]}; a job of one agent needs nothing, or --standalone")
-    settings = Settings(
+                raise ValueError(
+                    f"{option} is missing: {_NEEDED[option]}; a job of one agent needs nothing, "
+                    "or --standalone"
+                )
+    settings = ElasticSettings(
         run_id=run_id,
         command=(script, *arguments),
         rules=_rules(options, workers, conf, elastic=most > least),
@@ -193,9 +320,14 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
         tee=parse_masks("--tee", options["tee"], workers),
         local_ranks=parse_ranks("--local-ranks-filter", options["local_ranks_filter"], workers),
         prefix_template=options["log_line_prefix_template"],
-        filters={OUT: parse_filters(options["duplicate_stdout_filters"]), ERR: parse_filters(options["duplicate_stderr_filters"])},
+        filters={
+            OUT: parse_filters(options["duplicate_stdout_filters"]),
+            ERR: parse_filters(options["duplicate_stderr_filters"]),
+        },
         log_dir=options["log_dir"],
-        signals=tuple(_signal("--signals-to-handle", name) for name in options["signals_to_handle"].split(",")),
+        signals=tuple(
+            _signal("--signals-to-handle", name) for name in options["signals_to_handle"].split(",")
+        ),
         shutdown_timeout=options["shutdown_timeout"],
         membership_signal=_membership_signal(options),
         master_addr=options["master_addr"],
@@ -207,11 +339,15 @@ def _prepare(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -
     )
     given_address = options["master_addr"] or options["local_addr"]
     if alone:
-        return settings, lambda: Alone(run_id), given_address or "127.0.0.1"
+        return settings, partial(_standalone, run_id), given_address or "127.0.0.1"
     address = given_address or own_address(endpoint)
     if backend == "static":
         conf = {"rank": str(options["node_rank"]), **conf}
-    return settings, _handlers(backend, endpoint, run_id, (least, most), options["local_addr"] or None, conf), address
+    return (
+        settings,
+        _handlers(backend, endpoint, run_id, (least, most), options["local_addr"] or None, conf),
+        address,
+    )
 
 
 def _rules(options: dict[str, Any], workers: int, conf: dict[str, str], *, elastic: bool) -> Rules:
@@ -220,8 +356,9 @@ def _rules(options: dict[str, Any], workers: int, conf: dict[str, str], *, elast
         workers,
         cast("Policy", options["restart_policy"]),
         options["on_membership_change"] == "notify",
-        # A job that cannot do with fewer agents has nothing to gain from knowing whether one was lost.
-        lease + LEASE_MARGIN if elastic else 0.0,
+        # A job that cannot do with fewer agents has nothing to gain from knowing whether one was
+        # lost.
+        loss_seconds=lease + Timings().loss_margin if elastic else 0.0,
     )
 
 
@@ -233,7 +370,10 @@ def _renewals(conf: dict[str, str]) -> tuple[float, float]:
 
 def _mode(script: str, options: dict[str, Any]) -> Mode:
     if options["module"] and options["no_python"]:
-        raise ValueError("--module is for Python's modules and --no-python for other commands; leave one of them out")
+        raise ValueError(
+            "--module is for Python's modules and --no-python for other commands; leave one of "
+            "them out"
+        )
     if options["module"]:
         return "module"
     if "$" in script:
@@ -243,14 +383,24 @@ def _mode(script: str, options: dict[str, Any]) -> Mode:
             raise ValueError(f"there is no command {script!r} on the path")
         return "command"
     if not os.path.exists(script):
-        raise ValueError(f"there is no script {script!r} in {os.getcwd()}; a module is run with -m, a command with --no-python")
+        raise ValueError(
+            f"there is no script {script!r} in {os.getcwd()}; a module is run with -m, a command "
+            "with --no-python"
+        )
     return "script"
 
 
 def _signal(option: str, name: str) -> int:
-    known = {each.name: each.value for each in signal.Signals if each not in (signal.SIGKILL, signal.SIGSTOP)}
+    known = {
+        each.name: each.value
+        for each in signal.Signals
+        if each not in (signal.SIGKILL, signal.SIGSTOP)
+    }
     if name.strip() not in known:
-        raise ValueError(f"{option}: {name.strip()!r} is no signal that can be handled; {nearest(name.strip(), known)}")
+        raise ValueError(
+            f"{option}: {name.strip()!r} is no signal that can be handled; "
+            f"{nearest(name.strip(), known)}"
+        )
     return known[name.strip()]
 
 
@@ -258,7 +408,10 @@ def _membership_signal(options: dict[str, Any]) -> int:
     if not options["membership_signal"]:
         return 0
     if options["on_membership_change"] != "notify":
-        raise ValueError("--membership-signal goes with --on-membership-change notify: otherwise workers are restarted, not told")
+        raise ValueError(
+            "--membership-signal goes with --on-membership-change notify: otherwise workers are "
+            "restarted, not told"
+        )
     return _signal("--membership-signal", options["membership_signal"])
 
 
@@ -272,14 +425,30 @@ def _seconds(conf: dict[str, str], key: str, default: float) -> float:
     return value
 
 
+def _standalone(run_id: str) -> RendezvousHandler:
+    # Brings the handler and the store, which need not be there before the options are checked.
+    from runtime.rendezvous.back_ends import standalone
+
+    return standalone(run_id, SystemEnvironment())
+
+
 def _handlers(
-    backend: str, endpoint: str, run_id: str, nodes: tuple[int, int], local_addr: str | None, conf: dict[str, str]
+    backend: str,
+    endpoint: str,
+    run_id: str,
+    nodes: tuple[int, int],
+    local_addr: str | None,
+    conf: dict[str, str],
 ) -> Callable[[], RendezvousHandler]:
-    """Makes handlers out of the registry. One is made here and thrown away, so that what is wrong is said at once."""
+    """Makes handlers out of the registry. One is made here and thrown away, so that what is wrong
+    is said at once.
+    """
 
     def make() -> RendezvousHandler:
         given: dict[str, Any] = dict(conf)
-        return create_handler(RendezvousParameters(backend, endpoint, run_id, *nodes, local_addr=local_addr, **given))
+        return create_handler(
+            RendezvousParameters(backend, endpoint, run_id, *nodes, local_addr=local_addr, **given)
+        )
 
     make()
     return make

@@ -13,35 +13,71 @@ from pathlib import Path
 import attrs
 import click
 
-from runtime.command_line.amounts import Number
+from runtime.command_line.units import Number
 from runtime.simulation.faults import KINDS, check_kinds
 from runtime.simulation.first_contacts import first_contacts
 from runtime.simulation.page import page
-from runtime.simulation.report import Happening, Report
-from runtime.simulation.running import simulate_once
+from runtime.simulation.report import Report, TraceEvent
+from runtime.simulation.runs import simulate_once
 
 QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
 """Kinds of happenings that the time line shows only when asked for."""
 
 
-@click.command(epilog="Example:  understudy simulate --seed 7 --nodes 10 --minutes 5 --html run.html")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which run; the first one with --seeds.")
-@click.option("--seeds", type=click.IntRange(1), help="Try so many seeds, and show only what is wrong.")
-@click.option("--jobs", type=click.IntRange(1), help="Processes that try seeds side by side; by default one for each core.")
-@click.option("--nodes", type=click.IntRange(1, 200), default=3, show_default=True, help="Nodes of the simulated cluster.")
-@click.option("--minutes", type=Number(0, min_open=True), default=0.5, show_default=True, help="Virtual minutes of faults.")
-@click.option("--faults", metavar="KIND,...", help=f"Faults to draw from; 'none' for none. All by default: {', '.join(KINDS)}.")
+@click.command(
+    epilog="Example:  understudy simulate --seed 7 --nodes 10 --minutes 5 --html run.html"
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Which run; the first one with --seeds.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Try so many seeds, and show only what is wrong."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    help="Processes that try seeds side by side; by default one for each core.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 200),
+    default=3,
+    show_default=True,
+    help="Nodes of the simulated cluster.",
+)
+@click.option(
+    "--minutes",
+    type=Number(0, min_open=True),
+    default=0.5,
+    show_default=True,
+    help="Virtual minutes of faults.",
+)
+@click.option(
+    "--faults",
+    metavar="KIND,...",
+    help=f"Faults to draw from; 'none' for none. All by default: {', '.join(KINDS)}.",
+)
 @click.option(
     "--first-contacts",
     "rounds",
     type=click.IntRange(1),
     metavar="ROUNDS",
-    help="Instead: all nodes call all others for the first time at once, in so many rounds, while connections break.",
+    help="Instead: all nodes call all others for the first time at once, in so many rounds, while "
+    "connections break.",
 )
 @click.option(
-    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page with a time line for each node."
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a page with a time line for each node.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print trace hash, faults and verdicts as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print trace hash, faults and verdicts as JSON."
+)
 @click.option("--verbose", is_flag=True, help="Show calls and logs on the time line as well.")
 def simulate(
     seed: int,
@@ -55,13 +91,17 @@ def simulate(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Run a whole cluster in this process on a virtual clock, under the faults that a seed draws, and check the promises.
+    """Run a whole cluster in this process on a virtual clock, under the faults that a seed draws,
+    and check the promises.
 
-    The same seed gives the same run, down to the last byte on its network. If a check fails the exit status is 1.
+    The same seed gives the same run, down to the last byte on its network. If a check fails the
+    exit status is 1.
     """
     kinds = _kinds(faults)
     if html is not None and seeds is not None:
-        raise click.UsageError("--html shows one run: leave --seeds out, and give the --seed to look at.")
+        raise click.UsageError(
+            "--html shows one run: leave --seeds out, and give the --seed to look at."
+        )
     run = partial(_one, nodes=nodes, seconds=minutes * 60, kinds=kinds, rounds=rounds)
     if seeds is None:
         report = run(seed)
@@ -77,7 +117,12 @@ def simulate(
         if not report.holds:
             wrong += 1
             if not as_json:
-                _show_wrong(report, nodes, f"--first-contacts {rounds}" if rounds else f"--minutes {minutes:g}", faults)
+                _show_wrong(
+                    report,
+                    nodes,
+                    f"--first-contacts {rounds}" if rounds else f"--minutes {minutes:g}",
+                    faults,
+                )
     if not as_json:
         click.echo(f"{seeds} seeds, {wrong} of them with something wrong")
     raise SystemExit(1 if wrong else 0)
@@ -94,16 +139,25 @@ def _kinds(text: str | None) -> list[str] | None:
     return kinds
 
 
-def _side_by_side(seeds: Iterable[int], jobs: int, run: Callable[[int], Report]) -> Iterator[Report]:
-    """The reports in the order of their seeds, without the happenings of those in which all holds."""
-    # Started anew rather than forked: what this process has done must not matter. Each does many runs, for importing takes longest.
+def _side_by_side(
+    seeds: Iterable[int], jobs: int, run: Callable[[int], Report]
+) -> Iterator[Report]:
+    """The reports in the order of their seeds, without the happenings of those in which all
+    holds.
+    """
+    # Started anew rather than forked: what this process has done must not matter. Each does many
+    # runs, for importing takes longest.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         yield from pool.map(partial(_without_happenings, run=run), seeds, chunksize=4)
 
 
-def _one(seed: int, *, nodes: int, seconds: float, kinds: list[str] | None, rounds: int | None) -> Report:
+def _one(
+    seed: int, *, nodes: int, seconds: float, kinds: list[str] | None, rounds: int | None
+) -> Report:
     if rounds is not None:
-        return first_contacts(seed, nodes=nodes, rounds=rounds, cuts=kinds is None or "cut" in kinds)
+        return first_contacts(
+            seed, nodes=nodes, rounds=rounds, cuts=kinds is None or "cut" in kinds
+        )
     return simulate_once(seed, nodes=nodes, seconds=seconds, faults=kinds)
 
 
@@ -115,31 +169,39 @@ def _show(report: Report, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         click.echo(json.dumps(_facts(report), indent=2))
         return
-    for happening in report.happenings:
-        if verbose or happening.kind not in QUIET_KINDS:
-            click.echo(_line(happening))
+    for event in report.happenings:
+        if verbose or event.kind not in QUIET_KINDS:
+            click.echo(_line(event))
     click.echo("")
     drawn = ", ".join(f"{kind} every {often:g} s" for kind, often in report.faults.items())
-    click.echo(f"seed {report.seed}, {len(report.nodes)} nodes: {report.seconds:.1f} virtual seconds in {report.took:.2f} s")
+    click.echo(
+        f"seed {report.seed}, {len(report.nodes)} nodes: {report.seconds:.1f} virtual seconds in "
+        f"{report.took:.2f} s"
+    )
     click.echo(f"faults drawn: {drawn or 'none'}")
     click.echo("calls: " + ", ".join(f"{count} {how}" for how, count in report.calls.items()))
     click.echo(f"trace hash: {report.trace_hash}")
-    for verdict in report.verdicts:
-        mark = click.style("holds", fg="green") if verdict.holds else click.style("WRONG", fg="red")
-        click.echo(f"  {mark}  {verdict.name}: {verdict.text}")
+    for result in report.verdicts:
+        mark = click.style("holds", fg="green") if result.holds else click.style("WRONG", fg="red")
+        click.echo(f"  {mark}  {result.name}: {result.text}")
 
 
 def _show_wrong(report: Report, nodes: int, length: str, faults: str | None) -> None:
     again = f"understudy simulate --seed {report.seed} --nodes {nodes} {length}"
-    click.echo(f"seed {report.seed}: see it again with  {again}{f' --faults {faults!r}' if faults else ''}")
-    for verdict in report.verdicts:
-        if not verdict.holds:
-            click.echo(f"  {click.style('WRONG', fg='red')}  {verdict.name}: {verdict.text}")
+    click.echo(
+        f"seed {report.seed}: see it again with  {again}{f' --faults {faults!r}' if faults else ''}"
+    )
+    for result in report.verdicts:
+        if not result.holds:
+            click.echo(f"  {click.style('WRONG', fg='red')}  {result.name}: {result.text}")
 
 
-def _line(happening: Happening) -> str:
-    kind = click.style(happening.kind.ljust(10), fg="red" if happening.kind in ("wrong", "crash") else None)
-    return f"{happening.at:9.3f} s  {happening.node.ljust(9)} {kind} {happening.text.splitlines()[0] if happening.text else ''}"
+def _line(event: TraceEvent) -> str:
+    kind = click.style(event.kind.ljust(10), fg="red" if event.kind in ("wrong", "crash") else None)
+    return (
+        f"{event.at:9.3f} s  {event.node.ljust(9)} {kind} "
+        f"{event.text.splitlines()[0] if event.text else ''}"
+    )
 
 
 def _facts(report: Report) -> dict[str, object]:

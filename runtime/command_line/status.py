@@ -10,8 +10,8 @@ import click
 import trio
 
 from actors.errors import CallError
-from runtime.command_line.amounts import age, many, size
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.units import age, many, size
 from runtime.environment import SystemEnvironment
 
 NODE_SECONDS = 3.0
@@ -20,7 +20,9 @@ NODE_SECONDS = 3.0
 @click.command(epilog="Example:  understudy status --address 127.0.0.1:7400 --json")
 @cluster_options
 def status(address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
-    """Show the nodes of a cluster, their actors and links. Exit status 1 if a node does not answer."""
+    """Show the nodes of a cluster, their actors and links. Exit status 1 if a node does not
+    answer.
+    """
     facts = trio.run(_ask, address, cluster, secret_file)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
@@ -34,7 +36,7 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
     async with connect(address, cluster, secret_file) as client:
 
         async def ask(member: dict[str, Any]) -> None:
-            service = client.station.node_service(member["name"], member["incarnation"])
+            service = client.endpoint.node_service(member["name"], member["incarnation"])
             try:
                 answer: dict[str, Any] = await service.options(timeout=NODE_SECONDS).status()
             except CallError as error:
@@ -55,16 +57,30 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
 
 def _print(facts: dict[str, Any]) -> None:
     store = facts["store"]
-    where = f"at {store['address'] or 'an address that takes a user or certificates'}" if store["kind"] == "etcd" else f"on {store['node']}"
+    where = (
+        f"at {store['address'] or 'an address that takes a user or certificates'}"
+        if store["kind"] == "etcd"
+        else f"on {store['node']}"
+    )
     health = click.style("away", fg="red") if store["away"] else "well"
-    click.echo(f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} {where}, {health}")
+    click.echo(
+        f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} {where}, "
+        f"{health}"
+    )
     for node in facts["nodes"]:
         state = node["state"] if node["answers"] else "does not answer"
         joined = age(facts["time"] - node["joined"])
-        click.echo(f"  {node['name']:<16} {state:<8} {joined:>8}  incarnation {node['incarnation']:<6} pid {node['pid']:<8} {_tcp(node)}")
+        click.echo(
+            f"  {node['name']:<16} {state:<8} {joined:>8}  incarnation {node['incarnation']:<6} "
+            f"pid {node['pid']:<8} {_tcp(node)}"
+        )
         for actor in node.get("actors", []):
-            load = f"waiting {actor['waiting']:<4} served {actor['served']}" + (f" pid {actor['pid']}" if "pid" in actor else "")
-            click.echo(f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}")
+            load = f"waiting {actor['waiting']:<4} served {actor['served']}" + (
+                f" pid {actor['pid']}" if "pid" in actor else ""
+            )
+            click.echo(
+                f"    {actor['name']:<24} {actor['class']:<40} epoch {actor['epoch']:<6} {load}"
+            )
         kept = node.get("references", {})
         if any(kept.get(what) for what in ("owned", "held", "fetched_bytes")):
             click.echo(f"    references: {_references(kept)}")
@@ -75,8 +91,13 @@ def _references(kept: dict[str, int]) -> str:
         f", {size(kept['disk'])} on disk" if kept["disk"] else ""
     )
     owned = f"owns {many(kept['owned'], 'value')} of {size(kept['bytes'])} ({where})"
-    return f"{owned}, holds {kept['held']:,} of other nodes, keeps {size(kept['fetched_bytes'])} of what was fetched"
+    return (
+        f"{owned}, holds {kept['held']:,} of other nodes, keeps {size(kept['fetched_bytes'])} "
+        "of what was fetched"
+    )
 
 
 def _tcp(node: dict[str, Any]) -> str:
-    return next((where.removeprefix("tcp:") for where in node["addresses"] if where.startswith("tcp:")), "")
+    return next(
+        (where.removeprefix("tcp:") for where in node["addresses"] if where.startswith("tcp:")), ""
+    )

@@ -18,23 +18,39 @@ from runtime.command_line.connect import cluster_options, connect
 @click.argument("name")
 @click.option("--actor", is_flag=True, help="NAME is an actor, not a node.")
 @cluster_options
-def stop(name: str, actor: bool, address: str, cluster: str, secret_file: Path | None, as_json: bool) -> None:
-    """Tell the node NAME to drain and leave, or stop the actor NAME. A supervised actor is started again by its supervisor's rules."""
+def stop(
+    name: str, actor: bool, address: str, cluster: str, secret_file: Path | None, as_json: bool
+) -> None:
+    """Tell the node NAME to drain and leave, or stop the actor NAME. A supervised actor is started
+    again by its supervisor's rules.
+    """
     trio.run(_stop, name, actor, address, cluster, secret_file)
     what = "actor" if actor else "node"
-    click.echo(json.dumps({"stopped": name, "kind": what}) if as_json else f"{what} {name} was told to stop")
+    click.echo(
+        json.dumps({"stopped": name, "kind": what})
+        if as_json
+        else f"{what} {name} was told to stop"
+    )
 
 
-async def _stop(name: str, actor: bool, address: str, cluster: str, secret_file: Path | None) -> None:
+async def _stop(
+    name: str, actor: bool, address: str, cluster: str, secret_file: Path | None
+) -> None:
     async with connect(address, cluster, secret_file) as client:
         if actor:
             found = (await client.lookup(name)).address
-            service = client.station.node_service(found.node, found.incarnation)
-            await service.options(timeout=20.0).stop_actor(name, found.epoch, ExitReason("stopped", "by the command line"))
+            service = client.endpoint.node_service(found.node, found.incarnation)
+            await service.options(timeout=20.0).stop_actor(
+                name, found.epoch, ExitReason("stopped", "by the command line")
+            )
             return
         for member in client.status["members"]:
             if member["name"] == name:
-                await client.station.node_service(name, member["incarnation"]).options(timeout=10.0).leave_cluster()
+                await (
+                    client.endpoint.node_service(name, member["incarnation"])
+                    .options(timeout=10.0)
+                    .leave_cluster()
+                )
                 return
         names = [member["name"] for member in client.status["members"]]
         near = difflib.get_close_matches(name, names, n=1)

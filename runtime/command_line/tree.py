@@ -14,13 +14,12 @@ import click
 import trio
 
 from actors.errors import UnderstudyError
-from runtime.command_line.amounts import Number
 from runtime.command_line.connect import cluster_options, connect
-from runtime.environment import SystemEnvironment
-from runtime.exception_groups import unwrap
-from runtime.observation.asking import ask_for_tree
-from runtime.observation.drawing import draw_deaths, draw_tree, lines_for
-from runtime.observation.tree import GONE, SILENT, Tree
+from runtime.command_line.units import Number
+from runtime.environment import SystemEnvironment, unwrap
+from runtime.identifiers import NodeId
+from runtime.observation.node_queries import ask_for_tree
+from runtime.observation.tree import GONE, SILENT, Tree, draw_deaths, draw_tree, lines_for
 
 REDRAW = "\x1b[H\x1b[J"
 """To the first line of the terminal, and clear what is there."""
@@ -28,7 +27,11 @@ REDRAW = "\x1b[H\x1b[J"
 
 @click.command(epilog="Example:  understudy tree pipeline --watch --interval 0.5")
 @click.argument("name", required=False)
-@click.option("--deaths", is_flag=True, help="Show the ends of children that supervisors have kept, with tracebacks.")
+@click.option(
+    "--deaths",
+    is_flag=True,
+    help="Show the ends of children that supervisors have kept, with tracebacks.",
+)
 @click.option("--watch", is_flag=True, help="Draw it again and again, until Ctrl-C.")
 @click.option(
     "--interval",
@@ -39,13 +42,22 @@ REDRAW = "\x1b[H\x1b[J"
 )
 @cluster_options
 def tree(
-    name: str | None, deaths: bool, watch: bool, interval: float, address: str, cluster: str, secret_file: Path | None, as_json: bool
+    name: str | None,
+    deaths: bool,
+    watch: bool,
+    interval: float,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
 ) -> None:
-    """Show the supervisors of a cluster and their children; with NAME only what is below that supervisor.
+    """Show the supervisors of a cluster and their children; with NAME only what is below that
+    supervisor.
 
-    A supervisor that does not answer within a second is shown with what the cluster's names tell, and the exit status is 1.
+    A supervisor that does not answer within a second is shown with what the cluster's names tell,
+    and the exit status is 1.
     """
-    display = _Display(name, deaths=deaths, as_json=as_json, watch=watch)
+    display = _TreeDisplay(name, deaths=deaths, as_json=as_json, watch=watch)
     if watch:
         trio.run(_watch, display, interval, address, cluster, secret_file)
     else:
@@ -54,15 +66,21 @@ def tree(
         raise SystemExit(0 if shown.answers else 1)
 
 
-async def _ask(display: _Display, address: str, cluster: str, secret_file: Path | None) -> Tree:
+async def _ask(display: _TreeDisplay, address: str, cluster: str, secret_file: Path | None) -> Tree:
     async with connect(address, cluster, secret_file) as client:
-        members = [(member["name"], member["incarnation"]) for member in client.status["members"]]
-        found = await ask_for_tree(client.station, client.names, members, cluster)
+        members = [
+            NodeId(member["name"], member["incarnation"]) for member in client.status["members"]
+        ]
+        found = await ask_for_tree(client.endpoint, client.names, members, cluster)
     return display.chosen(found)
 
 
-async def _watch(display: _Display, interval: float, address: str, cluster: str, secret_file: Path | None) -> None:
-    """Each drawing by a client of its own, so that none is the last one because a connection was lost. Raises what the first one does."""
+async def _watch(
+    display: _TreeDisplay, interval: float, address: str, cluster: str, secret_file: Path | None
+) -> None:
+    """Each drawing by a client of its own, so that none is the last one because a connection was
+    lost. Raises what the first one does.
+    """
     begun = False
     while True:
         next_at = trio.current_time() + interval
@@ -75,14 +93,15 @@ async def _watch(display: _Display, interval: float, address: str, cluster: str,
         try:
             display.show(text)
         except BrokenPipeError:
-            # Whoever reads has seen enough. What is still buffered must not fail once more when the process ends.
+            # The reader has closed the pipe. What is still buffered must not fail once more when
+            # the process ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
         begun = True
         await trio.sleep_until(next_at)
 
 
-class _Display:
+class _TreeDisplay:
     """What to show, and how: on a terminal in place and in colour, otherwise one after another."""
 
     def __init__(self, name: str | None, *, deaths: bool, as_json: bool, watch: bool) -> None:
@@ -102,7 +121,9 @@ class _Display:
             facts: dict[str, Any] = {"time": self._clock(), **found.facts()}
             return json.dumps(facts, indent=None if self._watch else 2)
         size = shutil.get_terminal_size()
-        drawn = draw_tree(found, lines=self._lines, width=size.columns if self._in_place else None, paint=_paint)
+        drawn = draw_tree(
+            found, lines=self._lines, width=size.columns if self._in_place else None, paint=_paint
+        )
         if self._deaths:
             drawn += "\n\n" + draw_deaths(found, _time)
         if self._watch:
@@ -110,12 +131,19 @@ class _Display:
         lines = drawn.splitlines()
         if self._in_place and len(lines) >= size.lines:
             kept = max(1, size.lines - 2)
-            lines[kept:] = [f"... and {len(lines) - kept} more lines: make the window higher, or give the NAME of one supervisor"]
+            lines[kept:] = [
+                f"... and {len(lines) - kept} more lines: make the window higher, or give the "
+                "NAME of one supervisor"
+            ]
         return "\n".join(lines)
 
     def trouble(self, error: BaseException) -> str:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return json.dumps({"time": self._clock(), "error": line}) if self._as_json else f"{_time(self._clock())}  {line}; trying again"
+        return (
+            json.dumps({"time": self._clock(), "error": line})
+            if self._as_json
+            else f"{_time(self._clock())}  {line}; trying again"
+        )
 
     def show(self, text: str) -> None:
         click.echo(f"{REDRAW if self._in_place else ''}{text}")
@@ -125,7 +153,11 @@ class _Display:
 def _paint(state: str, text: str) -> str:
     # `click` leaves the colours out by itself where the output is no terminal.
     colour = _COLOURS.get(state)
-    return click.style(text, fg=colour) if colour is not None and not os.environ.get("NO_COLOR") else text
+    return (
+        click.style(text, fg=colour)
+        if colour is not None and not os.environ.get("NO_COLOR")
+        else text
+    )
 
 
 def _time(seconds: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 import math
 import os
@@ -10,45 +12,221 @@ import signal
 import socket
 import tempfile
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import attrs
 import trio
 
 from runtime.elastic import machine
-from runtime.elastic.events import Counts, EventLog, prometheus_text
-from runtime.elastic.failures import Failure, read_error_file
-from runtime.elastic.health import as_json, serve_health
+from runtime.elastic.budget import WorkerFailure, read_error_file
 from runtime.elastic.machine import AgentMachine, Effect, Event
-from runtime.elastic.outputs import Console
-from runtime.elastic.records import SECONDS, Records
-from runtime.elastic.rounds import JoinError, OpenHandler, Rounds
-from runtime.elastic.settings import Settings
-from runtime.elastic.workers import Worker, Workers
+from runtime.elastic.rounds import SECONDS, OpenHandler, Records, RoundJoinError, Rounds
+from runtime.elastic.settings import ElasticSettings
+from runtime.elastic.workers import Console, WorkerGroup, WorkerProcess
 from runtime.environment import Environment
-from runtime.rendezvous.errors import RendezvousError
+from runtime.rendezvous.parameters import RendezvousError
+
+# What happens to a job, as JSON lines in a file, and counters of it for monitoring.
+
+
+class EventLog:
+    """A log file of whole JSON lines: each an object with `time` (seconds since 1970, for people),
+    `event` and the fields of that event.
+    """
+
+    def __init__(self, path: Path | None, environment: Environment, **common: object) -> None:
+        self._file: IO[str] | None = None
+        if path is not None:
+            # `close` closes it.
+            self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+        self._environment = environment
+        self._common = common
+
+    def write(self, event: str, **fields: object) -> None:
+        """Add a line. Leave out fields that are None. If the disk is full, only the line is
+        lost.
+        """
+        if self._file is None:
+            return
+        told = {"time": round(self._environment.wall_time(), 3), "event": event, **self._common}
+        told.update({name: value for name, value in fields.items() if value is not None})
+        try:
+            self._file.write(json.dumps(told) + "\n")
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        """Close the file; later events are not written."""
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError:
+                pass
+
+
+@attrs.define
+class Counts:
+    """What an agent has seen since it began."""
+
+    rounds: int = 0
+    worker_starts: int = 0
+    worker_failures: int = 0
+    workers_stuck: int = 0
+    restarts_granted: int = 0
+    restarts_refused: int = 0
+    membership_changes: int = 0
+    cut_off: int = 0
+    rendezvous_seconds: float = 0.0
+
+
+def prometheus_text(
+    counts: Counts, state: str, workers: dict[str, int], labels: dict[str, str]
+) -> str:
+    """Return the state and the counters in Prometheus' text format:
+    https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+
+    def value(text: str) -> str:
+        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    common = ",".join(f'{name}="{value(text)}"' for name, text in labels.items())
+    lines: list[str] = []
+    for field in attrs.fields(Counts):
+        name = f"understudy_elastic_{field.name}_total"
+        lines += [f"# TYPE {name} counter", f"{name}{{{common}}} {getattr(counts, field.name):g}"]
+    lines += [
+        "# TYPE understudy_elastic_agent_state gauge",
+        f'understudy_elastic_agent_state{{{common},state="{value(state)}"}} 1',
+    ]
+    lines.append("# TYPE understudy_elastic_workers gauge")
+    lines += [
+        f'understudy_elastic_workers{{{common},state="{name}"}} {number}'
+        for name, number in workers.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# The agent's answers over HTTP: `GET /healthz` and `GET /metrics`. Written by hand, because it is
+# so little; every answer ends its connection.
+
+MAX_REQUEST_BYTES = 8192
+
+
+REQUEST_SECONDS = 5.0
+
+
+Answer = Callable[[str], tuple[int, str, str] | None]
+"""Path to status, content type and text; None where there is nothing."""
+
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+async def serve_health(
+    port: int, answer: Answer, *, host: str = "0.0.0.0", task_status: trio.TaskStatus[int]
+) -> None:
+    """Answer HTTP requests until cancelled. `task_status` gets the port that is bound. Raises
+    OSError if the port cannot be bound.
+    """
+
+    async def serve(stream: trio.SocketStream) -> None:
+        try:
+            with trio.move_on_after(REQUEST_SECONDS):
+                async with stream:
+                    await stream.send_all(_respond(await _head(stream), answer))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The client has gone.
+            pass
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(functools.partial(trio.serve_tcp, serve, port, host=host))
+        task_status.started(listeners[0].socket.getsockname()[1])
+
+
+async def _head(stream: trio.SocketStream) -> bytes:
+    head = b""
+    while b"\r\n\r\n" not in head and b"\n\n" not in head and len(head) < MAX_REQUEST_BYTES:
+        data = await stream.receive_some(MAX_REQUEST_BYTES)
+        if not data:
+            break
+        head += data
+    return head
+
+
+def _respond(head: bytes, answer: Answer) -> bytes:
+    words = head.split(b"\n", 1)[0].split()
+    if len(words) != 3 or not words[2].startswith(b"HTTP/"):
+        return _response(
+            400, "text/plain", "the request is not HTTP; send GET /healthz or GET /metrics\n"
+        )
+    method, path = (
+        words[0].decode("ascii", "replace"),
+        words[1].decode("ascii", "replace").partition("?")[0],
+    )
+    if method not in ("GET", "HEAD"):
+        return _response(405, "text/plain", "this port answers only GET and HEAD\n")
+    found = answer(path)
+    if found is None:
+        found = (404, "text/plain", "unknown path; request /healthz or /metrics\n")
+    return _response(*found, body=method == "GET")
+
+
+def _response(status: int, kind: str, text: str, *, body: bool = True) -> bytes:
+    data = text.encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}; charset=utf-8\r\n"
+        f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (data if body else b"")
+
+
+def as_json(fields: dict[str, object]) -> str:
+    """Encode the fields of an answer as JSON text."""
+    return json.dumps(fields) + "\n"
+
 
 logger = logging.getLogger("understudy.elastic")
 
+
 CUT_OFF_GRACE = 1.0
 """Seconds that workers have between SIGTERM and SIGKILL when others may take their places soon."""
-CLOSE_SECONDS = 10.0
+
+
+AGENT_CLOSE_SECONDS = 10.0
+"""How long an agent that ends may take to gather failures and to write how it has ended."""
 
 
 @attrs.frozen
-class Outcome:
-    """How a job ended on this machine: an exit code, why, what failed (the root cause first), and where the logs are."""
+class JobOutcome:
+    """How a job ended on this machine: an exit code, why, what failed (the root cause first), and
+    where the logs are.
+    """
 
     code: int
     text: str
-    failures: tuple[Failure, ...]
+    failures: tuple[WorkerFailure, ...]
     log_dir: Path
 
 
-async def run_agent(settings: Settings, open_handler: OpenHandler, environment: Environment, master_address: str) -> Outcome:
-    """Run this machine's part of a job until it has ended. Nothing that it started is left then, whatever way it ends.
+async def run_agent(
+    settings: ElasticSettings,
+    open_handler: OpenHandler,
+    environment: Environment,
+    master_address: str,
+) -> JobOutcome:
+    """Run this machine's part of a job until it has ended. However it ends, no process that it
+    started is left.
 
-    Raises what making a rendezvous handler raises, and OSError if a log, a port or a process cannot be had.
+    Raises what making a rendezvous handler raises, and OSError if a log file cannot be opened, a
+    port cannot be bound or a process cannot be started.
     """
     return await Agent(settings, open_handler, environment, master_address).run()
 
@@ -56,7 +234,13 @@ async def run_agent(settings: Settings, open_handler: OpenHandler, environment: 
 class Agent:
     """One agent; see `run_agent`."""
 
-    def __init__(self, settings: Settings, open_handler: OpenHandler, environment: Environment, master_address: str) -> None:
+    def __init__(
+        self,
+        settings: ElasticSettings,
+        open_handler: OpenHandler,
+        environment: Environment,
+        master_address: str,
+    ) -> None:
         self.machine = AgentMachine(settings.rules)
         self.counts = Counts()
         self.health_port = 0
@@ -67,28 +251,40 @@ class Agent:
         self._rounds = Rounds(open_handler, settings, self._records, environment, master_address)
         self._console = Console()
         self._log = EventLog(
-            settings.event_log, environment, run_id=settings.run_id, role=settings.role, host=self._host, agent_pid=os.getpid()
+            settings.event_log,
+            environment,
+            run_id=settings.run_id,
+            role=settings.role,
+            host=self._host,
+            agent_pid=os.getpid(),
         )
-        # Not bounded, but by itself: each event comes of one process, one round or one signal, and is dealt with at once.
+        # Not bounded, but by itself: each event comes of one process, one round or one signal, and
+        # is dealt with at once.
         self._events: deque[Event] = deque()
         self._happened = trio.Event()
         self._joining = trio.CancelScope()
         self._roll_call = trio.CancelScope()
         self._end: machine.End | None = None
-        self._to_keep, self._failed = trio.open_memory_channel[Failure](math.inf)
+        self._to_keep, self._failed = trio.open_memory_channel[WorkerFailure](math.inf)
         self._unkept = 0
-        self._found: list[Failure] = []
+        self._found: list[WorkerFailure] = []
         self._all_kept = trio.Event()
         self._worker_restarts: dict[int, int] = {}
         self._join_began = 0.0
 
-    async def run(self) -> Outcome:
-        """Until the end."""
+    async def run(self) -> JobOutcome:
+        """Run until the job has ended on this machine, and return its outcome."""
         directory, temporary = make_run_directory(self._settings.log_dir, self._settings.run_id)
         try:
             async with trio.open_nursery() as self._nursery:
-                self._workers = Workers(
-                    self._settings, self._environment, self._console, directory, self._host, self._nursery, self._worker_ended
+                self._workers = WorkerGroup(
+                    self._settings,
+                    self._environment,
+                    self._console,
+                    directory,
+                    self._host,
+                    self._nursery,
+                    self._worker_ended,
                 )
                 try:
                     self._nursery.start_soon(self._console.run)
@@ -98,10 +294,12 @@ class Agent:
                     if self._settings.signals:
                         await self._nursery.start(self._receive_signals)
                     if self._settings.health_port is not None:
-                        self.health_port = await self._nursery.start(serve_health, self._settings.health_port, self._answer)
+                        self.health_port = await self._nursery.start(
+                            serve_health, self._settings.health_port, self._answer
+                        )
                     outcome = await self._decide(directory)
                 finally:
-                    with trio.CancelScope(shield=True), trio.move_on_after(4 * CLOSE_SECONDS):
+                    with trio.CancelScope(shield=True), trio.move_on_after(4 * AGENT_CLOSE_SECONDS):
                         await self._workers.aclose()
                         await self._rounds.aclose()
                         await self._console.drain(1.0)
@@ -112,9 +310,13 @@ class Agent:
                 shutil.rmtree(directory, ignore_errors=True)
         return outcome
 
-    async def _decide(self, directory: Path) -> Outcome:
+    async def _decide(self, directory: Path) -> JobOutcome:
         """Feed the machine until it has ended."""
-        self._log.write("agent started", local_world_size=self._settings.local_world_size, policy=self._settings.rules.policy)
+        self._log.write(
+            "agent started",
+            local_world_size=self._settings.local_world_size,
+            policy=self._settings.rules.policy,
+        )
         for effect in self.machine.begin():
             await self._carry_out(effect)
         while self._end is None:
@@ -125,16 +327,23 @@ class Agent:
                 for effect in self.machine.handle(event):
                     await self._carry_out(effect)
                 if self.machine.state != before:
-                    self._log.write("agent state", state=self.machine.state, before=before, round=self._round)
+                    self._log.write(
+                        "agent state", state=self.machine.state, before=before, round=self._round
+                    )
             if self._end is None:
                 await self._happened.wait()
                 self._happened = trio.Event()
         self._log.write("agent ended", code=self._end.code, text=self._end.text or None)
-        return Outcome(self._end.code, self._end.text, tuple(self._found) if self._end.code == 1 else (), directory)
+        return JobOutcome(
+            self._end.code,
+            self._end.text,
+            tuple(self._found) if self._end.code == 1 else (),
+            directory,
+        )
 
     @property
     def guardian_pid(self) -> int:
-        """The process that kills the workers when this one cannot."""
+        """The process id of the guardian, which kills the workers when this process cannot."""
         return self._workers.guarded.guardian_pid
 
     @property
@@ -172,10 +381,12 @@ class Agent:
                 await self._part(effect)
 
     async def _part(self, effect: machine.MarkDone | machine.Leave | machine.Close) -> None:
-        """Say goodbye, within bounded time: a store that is away does not keep an agent from ending."""
+        """Mark the agent as done, or leave, or close the rendezvous, within bounded time: a store
+        that does not answer must not keep an agent from ending.
+        """
         self._joining.cancel()
         try:
-            with trio.move_on_after(CLOSE_SECONDS):
+            with trio.move_on_after(AGENT_CLOSE_SECONDS):
                 await self._gather_failures()
                 if isinstance(effect, machine.MarkDone):
                     await self._mark_done(failed=effect.failed)
@@ -183,10 +394,12 @@ class Agent:
                     await self._rounds.close(effect.reason)
                 await self._rounds.aclose()
         except RendezvousError as error:
-            logger.warning("other agents could not be told that this one ends: %s", error)
+            logger.warning("could not tell the other agents that this agent ends: %s", error)
 
     async def _gather_failures(self) -> None:
-        """For the report, while the store can still be asked: those of all agents in the latest round."""
+        """Read the failures of all agents in the latest round for the report, while the store can
+        still be asked.
+        """
         with trio.move_on_after(SECONDS):
             while self._unkept:
                 await self._all_kept.wait()
@@ -205,12 +418,14 @@ class Agent:
                 await self._rounds.close(machine.FINISHED, finished=True)
 
     async def _join(self, order: machine.Join, scope: trio.CancelScope) -> None:
-        """Come into a round, and tell what happens to it until the next one is wanted."""
+        """Take part in a round, and pass what happens to it to the machine until the next one is
+        wanted.
+        """
         with scope:
             self._join_began = self._environment.now()
             try:
                 placement = await self._rounds.join(order, self.machine.placement, self._nursery)
-            except JoinError as error:
+            except RoundJoinError as error:
                 if not scope.cancel_called:
                     self._emit(error.event)
                 return
@@ -218,7 +433,9 @@ class Agent:
                 return
             self._emit(machine.Joined(placement))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._rounds.answer_roll_calls, lambda: not self._workers.guarded.was_paused)
+                nursery.start_soon(
+                    self._rounds.answer_roll_calls, lambda: not self._workers.guarded.was_paused
+                )
                 async for change in self._rounds.follow():
                     self._emit(change)
                 # Cut off, it is no part of the round any more.
@@ -237,7 +454,9 @@ class Agent:
         else:
             self.counts.restarts_refused += 1
             logger.error("%s", text)
-        self._log.write("restart", granted=granted, incident=incident, text=text or None, round=self._round)
+        self._log.write(
+            "restart", granted=granted, incident=incident, text=text or None, round=self._round
+        )
         self._emit(machine.Answered(incident, granted, text))
 
     def _start(self, local_ranks: tuple[int, ...]) -> None:
@@ -251,13 +470,22 @@ class Agent:
             worker = self._workers.start(local_rank, placement, restarts)
             self.counts.worker_starts += 1
             self._log.write(
-                "worker started", round=placement.round, rank=worker.rank, local_rank=local_rank, pid=worker.pid, attempt=worker.attempt
+                "worker started",
+                round=placement.round,
+                rank=worker.rank,
+                local_rank=local_rank,
+                pid=worker.pid,
+                attempt=worker.attempt,
             )
 
     def _stop(self, signum: int, *, at_once: bool) -> None:
-        seconds = min(CUT_OFF_GRACE, self._settings.shutdown_timeout) if at_once else self._settings.shutdown_timeout
+        seconds = (
+            min(CUT_OFF_GRACE, self._settings.shutdown_timeout)
+            if at_once
+            else self._settings.shutdown_timeout
+        )
         if self._workers.is_stopping:
-            # The end of that is told once.
+            # Emit the end of that worker only once.
             self._workers.hurry(signum, seconds)
         else:
             self._nursery.start_soon(self._stop_all, signum, seconds)
@@ -265,13 +493,23 @@ class Agent:
     async def _stop_all(self, signum: int, seconds: float) -> None:
         began = self._environment.now()
         stuck = await self._workers.stop(signum, seconds)
-        self._log.write("workers stopped", round=self._round, seconds=round(self._environment.now() - began, 3), stuck=len(stuck) or None)
+        self._log.write(
+            "workers stopped",
+            round=self._round,
+            seconds=round(self._environment.now() - began, 3),
+            stuck=len(stuck) or None,
+        )
         pids = ", ".join(str(worker.pid) for worker in stuck)
         self._emit(
-            machine.Stopped(f"workers hang in the kernel and cannot be ended (pid {pids}): this machine is not fit" if stuck else "")
+            machine.Stopped(
+                f"SIGKILL does not end the workers with pid {pids}: they hang in the kernel; this "
+                "machine cannot run workers any more"
+                if stuck
+                else ""
+            )
         )
 
-    def _worker_ended(self, worker: Worker) -> None:
+    def _worker_ended(self, worker: WorkerProcess) -> None:
         status = worker.status
         assert status is not None
         seconds = round(self._environment.now() - worker.started_at, 3)
@@ -286,9 +524,17 @@ class Agent:
             stopped=worker.stopping or None,
             seconds=seconds,
         )
-        if not worker.stopping and status.signal == signal.SIGKILL and self._workers.guarded.was_paused:
+        if (
+            not worker.stopping
+            and status.signal == signal.SIGKILL
+            and self._workers.guarded.was_paused
+        ):
             worker.stopping = True
-            self._emit(machine.Lost("this agent was stopped for so long that its workers had to be ended"))
+            self._emit(
+                machine.AgentLost(
+                    "this agent did not run for so long that its guardian killed the workers"
+                )
+            )
         if worker.stopping:
             return
         failed = status.code != 0
@@ -299,21 +545,26 @@ class Agent:
             self._to_keep.send_nowait(self._failure_of(worker))
         self._emit(machine.WorkerExited(worker.local_rank, failed))
 
-    def _failure_of(self, worker: Worker) -> Failure:
+    def _failure_of(self, worker: WorkerProcess) -> WorkerFailure:
         status = worker.status
         assert status is not None
         why = ""
         if worker.expired is not None:
             self.counts.workers_stuck += 1
-            why = f"stuck: in {worker.expired.scope!r} for longer than {worker.expired.after:g} s, so the agent killed it"
+            why = (
+                f"stuck: in {worker.expired.scope!r} for longer than {worker.expired.after:g} "
+                "s, so the agent killed it"
+            )
         message, traceback, error_file = "", "", ""
         try:
-            message, traceback = read_error_file(worker.error_file.read_text(encoding="utf-8", errors="replace"))
+            message, traceback = read_error_file(
+                worker.error_file.read_text(encoding="utf-8", errors="replace")
+            )
             error_file = str(worker.error_file)
         except OSError:
             # It had none to write.
             pass
-        failure = Failure(
+        failure = WorkerFailure(
             number=0,
             round=worker.round,
             rank=worker.rank,
@@ -329,11 +580,15 @@ class Agent:
             traceback=traceback,
             error_file=error_file,
         )
-        logger.warning("%s%s", failure.headline(), f": {message.splitlines()[0]}" if message else "")
+        logger.warning(
+            "%s%s", failure.headline(), f": {message.splitlines()[0]}" if message else ""
+        )
         return failure
 
     async def _keep_failures(self) -> None:
-        """One after the other, as they were observed: the job's store numbers them."""
+        """Write failures to the job's store one after the other, in the order in which they were
+        observed: the store numbers them.
+        """
         async for failure in self._failed:
             await self._records.add_failure(failure)
             self._unkept -= 1
@@ -341,7 +596,7 @@ class Agent:
                 self._all_kept.set()
 
     def _observe(self, event: Event) -> None:
-        """Count, and write down, what has happened."""
+        """Count an event and write it to the log."""
         match event:
             case machine.Joined(placement):
                 seconds = self._environment.now() - self._join_began
@@ -359,10 +614,16 @@ class Agent:
                 )
             case machine.MembershipChanged(left, waiting, closed):
                 self.counts.membership_changes += 1
-                self._log.write("membership changed", round=self._round, left=list(left), waiting=waiting, closed=closed or None)
-            case machine.Lost(text):
+                self._log.write(
+                    "membership changed",
+                    round=self._round,
+                    left=list(left),
+                    waiting=waiting,
+                    closed=closed or None,
+                )
+            case machine.AgentLost(text):
                 self.counts.cut_off += 1
-                logger.warning("this agent is cut off, and stops its workers: %s", text)
+                logger.warning("this agent is cut off from its job and stops its workers: %s", text)
                 self._log.write("cut off", round=self._round, text=text)
             case machine.JoinFailed(kind, text):
                 self._log.write("no round", kind=kind, text=text)
@@ -372,13 +633,15 @@ class Agent:
                 pass
 
     async def _receive_signals(self, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(*(signal.Signals(number) for number in self._settings.signals)) as signals:
+        with trio.open_signal_receiver(
+            *(signal.Signals(number) for number in self._settings.signals)
+        ) as signals:
             task_status.started()
             async for signum in signals:
                 self._emit(machine.Signalled(signum))
 
     def _answer(self, path: str) -> tuple[int, str, str] | None:
-        """For the health port."""
+        """Return status, content type and text for a path of the health port, or None."""
         running = len(self._workers.running)
         if path == "/healthz":
             fields: dict[str, object] = {
@@ -392,14 +655,24 @@ class Agent:
             }
             return (503 if self.machine.failing else 200), "application/json", as_json(fields)
         if path == "/metrics":
-            workers = {"running": running, "finished": len(self.machine.succeeded), "given_up": len(self.machine.given_up)}
+            workers = {
+                "running": running,
+                "finished": len(self.machine.succeeded),
+                "given_up": len(self.machine.given_up),
+            }
             labels = {"run_id": self._settings.run_id, "role": self._settings.role}
-            return 200, "text/plain; version=0.0.4", prometheus_text(self.counts, self.machine.state, workers, labels)
+            return (
+                200,
+                "text/plain; version=0.0.4",
+                prometheus_text(self.counts, self.machine.state, workers, labels),
+            )
         return None
 
 
 def make_run_directory(log_dir: Path | None, run_id: str) -> tuple[Path, bool]:
-    """A directory that is this run's own, and whether it is temporary: `<log_dir>/<run_id>`, numbered if others have that."""
+    """Make a directory for this run only, and return it and whether it is temporary. It is
+    `<log_dir>/<run_id>`, with a number if that exists.
+    """
     if log_dir is None:
         return Path(tempfile.mkdtemp(prefix="understudy-")), True
     log_dir.mkdir(parents=True, exist_ok=True)

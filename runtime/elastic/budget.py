@@ -1,18 +1,154 @@
-"""How many restarts a job has left: pure, over the list that all its agents share in the job's store.
+"""How many restarts a job has left: pure, over the list that all its agents share in the job's
+store.
 
-No clocks of hosts are compared. Each entry says how long after the one before it came, measured by the agent that added it on its own
-monotonic clock, from when it first saw that one. An agent that saw it late measures too little, so it may refuse too early, never too late.
+No clocks of hosts are compared. Each entry says how long after the one before it came, measured by
+the agent that added it on its own monotonic clock, from when it first saw that one. An agent that
+saw it late measures too little, so it may refuse too early, never too late.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import attrs
 
-from runtime.rendezvous.errors import RendezvousStateError
+from runtime.processes.fork_server import ExitStatus
+from runtime.rendezvous.parameters import RendezvousStateError
+
+# What is known of a worker that failed, and how it is reported: no I/O. The order is that of the
+# job's store, never that of clocks.
+
+MAX_TEXT = 32 * 1024
+"""Characters kept of a message or a traceback; of a longer one the end, where the error is."""
+
+
+@attrs.frozen
+class WorkerFailure:
+    """One worker that failed. `number`: the job's store gave it when its agent saw the end of the
+    process; the lowest was seen first.
+
+    `code` or `signal` is set. `why`: what the agent did to it, where that was the cause. `message`
+    and `traceback` are the worker's own.
+    """
+
+    number: int
+    round: int
+    rank: int
+    local_rank: int
+    role: str
+    agent: str
+    host: str
+    pid: int
+    code: int | None = None
+    signal: int | None = None
+    why: str = ""
+    message: str = ""
+    traceback: str = ""
+    error_file: str = ""
+
+    @property
+    def status(self) -> str:
+        """How the process ended."""
+        return self.why or ExitStatus(self.code, self.signal).describe()
+
+    def headline(self) -> str:
+        """One line: who, where and how."""
+        return (
+            f"rank {self.rank} (local rank {self.local_rank}, role {self.role}) on "
+            f"{self.host}, pid {self.pid}: {self.status}"
+        )
+
+
+def read_error_file(text: str) -> tuple[str, str]:
+    """Read message and traceback from the text of an error file, as our runner and torch's `record`
+    write it; return empty texts if there is nothing to read.
+    """
+    try:
+        fields: object = json.loads(text)
+    except ValueError:
+        return _end(text.strip()), ""
+    message = fields.get("message", "") if isinstance(fields, dict) else fields
+    if not isinstance(message, dict):
+        return _end(str(message)), ""
+    told = cast("Mapping[str, object]", message)
+    extra = told.get("extraInfo")
+    traceback = (
+        cast("Mapping[str, object]", extra).get("py_callstack", "")
+        if isinstance(extra, dict)
+        else ""
+    )
+    return _end(str(told.get("message", ""))), _end(str(traceback))
+
+
+def _end(text: str) -> str:
+    return (
+        text
+        if len(text) <= MAX_TEXT
+        else f"[... {len(text) - MAX_TEXT} characters before]\n{text[-MAX_TEXT:]}"
+    )
+
+
+def encode_failure(failure: WorkerFailure) -> bytes:
+    """Encode a failure as it is kept in the job's store."""
+    return json.dumps(attrs.asdict(failure)).encode()
+
+
+def decode_failure(value: bytes) -> WorkerFailure | None:
+    """Decode what `encode_failure` wrote. Return None for anything else: a report with some
+    failures missing is better than none.
+    """
+    try:
+        fields = json.loads(value)
+        return WorkerFailure(
+            **{
+                field.name: fields[field.name]
+                for field in attrs.fields(WorkerFailure)
+                if field.name in fields
+            }
+        )
+    except (ValueError, TypeError):
+        return None
+
+
+def in_order(failures: Iterable[WorkerFailure]) -> list[WorkerFailure]:
+    """Return each failure once, the one that was seen first at the head."""
+    unique = {
+        (failure.number, failure.agent, failure.local_rank, failure.pid): failure
+        for failure in failures
+    }
+    return sorted(unique.values(), key=lambda failure: (failure.number, failure.rank))
+
+
+def report(job: str, failures: Iterable[WorkerFailure], text: str) -> str:
+    """Write the report that the user reads when a job has failed: the root cause first, with its
+    traceback, and then the others.
+    """
+    ordered = in_order(failures)
+    rule = "=" * 72
+    lines = [rule, f"job {job} failed" + (f": {text}" if text else "")]
+    for number, failure in enumerate(ordered):
+        lines.append("-" * 72)
+        lines.append(
+            f"{'root cause' if number == 0 else f'failure {number + 1} (seen later)'}: "
+            f"{failure.headline()}"
+        )
+        if failure.traceback:
+            lines += ["", *failure.traceback.rstrip().splitlines()]
+        elif failure.message:
+            lines += ["", *failure.message.rstrip().splitlines()]
+        else:
+            lines.append(
+                "  it left no traceback: it ended without a Python exception, or was started with "
+                "--no-python"
+            )
+        if failure.error_file:
+            lines.append(f"  error file: {failure.error_file}")
+    lines.append(rule)
+    return "\n".join(lines)
+
 
 MAX_KEPT = 256
 """Entries of the list. Older ones are dropped; what was counted before is kept as a number."""
@@ -20,7 +156,9 @@ MAX_KEPT = 256
 
 @attrs.frozen
 class Counted:
-    """One restart that was asked for: what for, by which agent, seconds after the one before, and whether it was granted."""
+    """One request for a restart: its incident, the agent that asked, the seconds since the request
+    before, and whether it was granted.
+    """
 
     incident: str
     agent: str
@@ -29,8 +167,8 @@ class Counted:
 
 
 @attrs.frozen
-class History:
-    """All of them, and how many granted ones are not in the list any more."""
+class RestartHistory:
+    """The list of requests, and the number of granted ones that were dropped from it."""
 
     counted: tuple[Counted, ...] = ()
     dropped: int = 0
@@ -42,16 +180,20 @@ class History:
 
 
 @attrs.frozen
-class Verdict:
-    """Whether a restart may happen, the list afterwards (the same if it was counted before), and how many count in the window."""
+class RestartDecision:
+    """Whether a restart may happen, the list afterwards (unchanged if the incident was counted
+    before), and how many granted restarts lie in the window.
+    """
 
     granted: bool
-    history: History
+    history: RestartHistory
     recent: int
 
 
-def recent(history: History, gap: float, window: float) -> int:
-    """Granted restarts within the last `window` seconds, when the last entry is `gap` seconds old."""
+def recent(history: RestartHistory, gap: float, window: float) -> int:
+    """Count granted restarts within the last `window` seconds, when the last entry is `gap` seconds
+    old.
+    """
     if window == math.inf:
         return history.granted
     age = gap
@@ -64,41 +206,58 @@ def recent(history: History, gap: float, window: float) -> int:
     return found
 
 
-def ask(history: History, incident: str, agent: str, gap: float, limit: int, window: float) -> Verdict:
-    """Ask for a restart because of `incident`; `gap` is the age of the last entry in seconds, 0 where there is none.
+def ask(
+    history: RestartHistory, incident: str, agent: str, gap: float, limit: int, window: float
+) -> RestartDecision:
+    """Ask for a restart because of `incident`; `gap` is the age of the last entry in seconds, 0
+    where there is none.
 
-    An incident is counted once, whoever asks: a failure in a group fails all of it, and every agent may come to ask for the same restart.
-    At most `limit` restarts are granted within `window` seconds.
+    An incident is counted once, whichever agent asks: a failure in a group fails all of it, and
+    every agent may ask for the same restart. At most `limit` restarts are granted within `window`
+    seconds.
     """
+    # Before the budget is looked at: what was granted to one agent of a group is granted to all.
     for entry in history.counted:
         if entry.incident == incident:
-            return Verdict(entry.granted, history, recent(history, gap, window))
+            return RestartDecision(entry.granted, history, recent(history, gap, window))
     used = recent(history, gap, window)
     granted = used < limit
     counted = (*history.counted, Counted(incident, agent, gap, granted))
     dropped = counted[:-MAX_KEPT]
-    kept = History(counted[-MAX_KEPT:], history.dropped + sum(entry.granted for entry in dropped))
-    return Verdict(granted, kept, used + granted)
+    kept = RestartHistory(
+        counted[-MAX_KEPT:], history.dropped + sum(entry.granted for entry in dropped)
+    )
+    assert kept.granted == history.granted + granted, "what is dropped still counts"
+    assert len(kept.counted) <= MAX_KEPT
+    return RestartDecision(granted, kept, used + granted)
 
 
-def encode_history(history: History) -> bytes:
-    """As it is kept in the job's store."""
-    return json.dumps({"dropped": history.dropped, "counted": [attrs.astuple(entry) for entry in history.counted]}).encode()
+def encode_history(history: RestartHistory) -> bytes:
+    """Encode the list of restarts as it is kept in the job's store."""
+    return json.dumps(
+        {"dropped": history.dropped, "counted": [attrs.astuple(entry) for entry in history.counted]}
+    ).encode()
 
 
-def decode_history(value: bytes | None) -> History:
-    """What `encode_history` wrote; an empty one for None. Raises `RendezvousStateError`."""
+def decode_history(value: bytes | None) -> RestartHistory:
+    """Decode what `encode_history` wrote; return an empty list for None. Raises
+    `RendezvousStateError`.
+    """
     if value is None:
-        return History()
+        return RestartHistory()
     try:
         fields = json.loads(value)
-        return History(tuple(_counted(entry) for entry in fields["counted"]), int(fields["dropped"]))
+        return RestartHistory(
+            tuple(_counted(entry) for entry in fields["counted"]), int(fields["dropped"])
+        )
     except (ValueError, KeyError, TypeError) as error:
-        raise RendezvousStateError(f"the list of the job's restarts in its store cannot be understood: {error}") from error
+        raise RendezvousStateError(
+            f"the list of restarts in the job's store is malformed: {error}"
+        ) from error
 
 
 def _counted(entry: Sequence[object]) -> Counted:
     incident, agent, gap, granted = entry
     if not isinstance(gap, int | float) or isinstance(gap, bool) or not math.isfinite(gap):
-        raise ValueError(f"{gap!r} is no number of seconds")
+        raise ValueError(f"{gap!r} is not a number of seconds")
     return Counted(str(incident), str(agent), float(gap), bool(granted))

@@ -1,13 +1,15 @@
-"""A process that outlives the agent by a moment, to end what the agent can no longer end.
+"""The guardian: a process that outlives the agent by a moment and kills the agent's workers.
 
-Started by the agent with a pipe to it. When the pipe breaks, because the agent has ended in whatever way, `kill -9` included, everything
-that carries the agent's mark in its environment is killed: workers, their children, and children that went their own ways in sessions of
-their own. The kernel's signal at the death of a parent does the same for the workers alone, and sooner.
+The agent starts it with a pipe. When the agent ends in any way, `kill -9` included, the pipe
+breaks, and the guardian kills every process with the agent's mark in its environment: workers,
+their children, and children in sessions of their own. The kernel's parent-death signal does the
+same sooner, but only for the workers.
 
-Where others may take the workers' places, the agent also says from time to time that it runs. If it does not, because it is stopped, the
-guardian kills the workers before that can happen.
+Where other agents may take the workers' places, the agent also writes to the pipe while it runs. If
+it stops writing, because it is stopped, the guardian kills the workers before others can take their
+places.
 
-A program by itself; nothing but the standard library is imported, and little of that.
+It runs as a program of its own, and imports only a few modules of the standard library.
 """
 
 from __future__ import annotations
@@ -18,32 +20,42 @@ import signal
 import sys
 
 MARK = "UNDERSTUDY_WORKER"
-"""The environment variable with the mark: the agent's own token, the local rank and the number of the start, with slashes between."""
+"""The environment variable with the mark: the agent's own token, the local rank and the number of
+the start, with slashes between.
+"""
 
 _PASSES = 200
 
 
 def is_marked(pid: int, mark: str) -> bool:
-    """Whether that process, as far as it can be seen, was started with a mark that begins with `mark`, or by such a process."""
+    """Say whether the process was started with a mark that begins with `mark`, or by such a
+    process; False if its environment cannot be read.
+    """
     wanted = f"{MARK}={mark}".encode()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()
     except OSError:
-        # Gone already, a kernel thread, or somebody else's.
+        # The process has ended, is a kernel thread, or belongs to another user.
         return False
     return environment.startswith(wanted) or b"\0" + wanted in environment
 
 
 def marked(mark: str) -> list[int]:
-    """The pids of all processes whose mark begins with `mark`, which were started with it or by such a process; not the caller's own."""
+    """Return the pids of all processes that were started with a mark that begins with `mark`, or by
+    such a process; not the caller's own pid.
+    """
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and is_marked(pid, mark)]
 
 
 def sweep(mark: str) -> int:
-    """Kill all of them, until there are none or it has been tried often enough; how many were killed."""
+    """Kill all processes with the mark, again and again until there are none, at most `_PASSES`
+    times; return how many were killed.
+    """
     killed: set[int] = set()
+    # Again until there are none: what is killed may have forked since the list was made. Bounded:
+    # a process that forks faster than this would keep the guardian for ever.
     for _ in range(_PASSES):
         pids = marked(mark)
         if not pids:
@@ -58,7 +70,10 @@ def sweep(mark: str) -> int:
 
 
 def main(descriptor: int, mark: str, seconds: float) -> None:
-    """Wait for the agent's end, then sweep; and sweep whenever the agent has said nothing for so many seconds, if that is not infinity."""
+    """Wait for the agent's end, then sweep. Also sweep whenever the agent has written nothing for
+    `seconds`, unless that is infinity.
+    """
+    # Ctrl-C and the end of a session reach the whole process group; the guardian must outlive it.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, signal.SIG_IGN)
     patience = None if seconds == float("inf") else seconds

@@ -1,9 +1,11 @@
-"""What an agent of an elastic job decides: pure. Events in, effects out, in the order in which they are to be begun.
+"""The decisions of an agent of an elastic job, without I/O. Events in, effects out, in the order in
+which they are to begin.
 
-The agent is in one of four states. *joining*: none of its workers runs, and it waits for a round. *running*: workers run; if the membership
-changed and they may stay, it waits for the next round meanwhile (`rejoining`). *stopping*: workers are being stopped, for a new round, a
-start in the round that has come, or for good; or they have been, and it is not known yet whether there is a restart for them. *ended*:
-nothing more is decided.
+The agent is in one of four states. *joining*: none of its workers runs, and it waits for a round.
+*running*: workers run; if the membership changed and they may stay, it waits for the next round
+meanwhile (`rejoining`). *stopping*: workers are being stopped, for a new round, a start in the
+round that has come, or for good; or they have been, and it is not known yet whether there is a
+restart for them. *ended*: nothing more is decided.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Literal
 
 import attrs
 
-from runtime.elastic.ranks import Placement
+from runtime.elastic.ranks import RankAssignment
 
 Policy = Literal["group", "worker", "spare"]
 State = Literal["joining", "running", "stopping", "ended"]
@@ -20,36 +22,37 @@ State = Literal["joining", "running", "stopping", "ended"]
 POLICIES: tuple[Policy, ...] = ("group", "worker", "spare")
 
 FINISHED = "finished"
-"""What people are told of a rendezvous that was closed when all workers of its job had ended well."""
-
-LOSS_SECONDS = 6.0
-"""Longer than the lease of an agent: so long it may take until the loss of one is known."""
+"""The reason that is shown for a rendezvous that was closed when all workers of its job had ended
+well.
+"""
 
 
 @attrs.frozen
 class Rules:
-    """The job's wishes. `notify`: workers stay when the membership changes, and are told; otherwise they are restarted, as by torchrun.
+    """The user's settings for the job. `notify`: workers stay when the membership changes, and are
+    told; otherwise they are restarted, as by torchrun.
 
-    `loss_seconds`: so long it may take until the loss of an agent is known; 0 where the job cannot go on without one anyway.
+    `loss_seconds`: so long it may take until the loss of an agent is known, which is longer than
+    its lease (see `Timings.loss_margin`); 0 where the job cannot go on without one anyway.
     """
 
     local_world_size: int
     policy: Policy = "group"
     notify: bool = False
-    loss_seconds: float = LOSS_SECONDS
+    loss_seconds: float = attrs.field(kw_only=True)
 
 
 @attrs.frozen
 class Joined:
     """A round is complete, and its ranks are known."""
 
-    placement: Placement
+    placement: RankAssignment
 
 
 @attrs.frozen
 class JoinFailed:
-    """There is no round. `kind`: the job has failed or finished, nobody came in time, the store is lost, this agent was a spare, or
-    something else.
+    """There is no round. `kind`: the job has failed or finished, too few agents came in time, the
+    store is lost, this agent was a spare, or something else.
     """
 
     kind: Literal["closed", "finished", "timeout", "lost", "spare", "other"]
@@ -66,7 +69,9 @@ class WorkerExited:
 
 @attrs.frozen
 class Stopped:
-    """Every worker that was to be stopped has ended, or is `stuck` in the kernel: why this machine is of no use any more."""
+    """Every worker that was to be stopped has ended, unless `stuck` is set: it says why this
+    machine can run no workers any more, because some hang in the kernel.
+    """
 
     stuck: str = ""
 
@@ -82,8 +87,8 @@ class Answered:
 
 @attrs.frozen
 class MembershipChanged:
-    """`left`: agents of the round that are gone without having finished; `waiting`: how many wait; `closed`: why it was closed, and whether
-    because the job has `finished`.
+    """`left`: agents of the round that are gone without having finished; `waiting`: how many wait;
+    `closed`: why it was closed, and whether because the job has `finished`.
     """
 
     left: tuple[str, ...] = ()
@@ -98,7 +103,7 @@ class MembershipChanged:
 
 
 @attrs.frozen
-class Lost:
+class AgentLost:
     """This agent is cut off: others may take its place soon."""
 
     text: str
@@ -111,14 +116,25 @@ class Signalled:
     signum: int
 
 
-Event = Joined | JoinFailed | WorkerExited | Stopped | Answered | MembershipChanged | Lost | Signalled
+Event = (
+    Joined
+    | JoinFailed
+    | WorkerExited
+    | Stopped
+    | Answered
+    | MembershipChanged
+    | AgentLost
+    | Signalled
+)
 
 
 @attrs.frozen
 class Join:
-    """Take part in the next round; an earlier attempt is given up. `behind_spares`: let a spare have the place first.
+    """Take part in the next round; an earlier attempt is given up. `behind_spares`: let a spare
+    have the place first.
 
-    `patient`: while the store is away, try again; otherwise say so at once, for there are workers that must not run on then.
+    `patient`: while the store is away, try again; otherwise say so at once, for there are workers
+    that must not run on then.
     """
 
     behind_spares: bool = False
@@ -139,9 +155,11 @@ class StartWorkers:
 
 @attrs.frozen
 class StopWorkers:
-    """Stop all that run, then say `Stopped`. `signum`: which signal they get first (0: as configured).
+    """Stop all that run, then say `Stopped`. `signum`: which signal they get first (0: as
+    configured).
 
-    `at_once`: there is hardly time to be polite, since others may take their places soon, or the user is impatient.
+    `at_once`: leave workers little time before SIGKILL, since others may take their places soon, or
+    the user has sent a second signal.
     """
 
     signum: int = 0
@@ -152,8 +170,9 @@ class StopWorkers:
 class AskRestart:
     """Ask for a restart out of the job's budget, then say `Answered`.
 
-    But first wait until all other agents of the round have said that they are there, for at most `roll_call` seconds: workers that fail
-    because another agent was lost need no restart out of the budget, and that it was lost is heard of later than that they have failed.
+    But first wait until all other agents of the round have said that they are there, for at most
+    `roll_call` seconds: workers that fail because another agent was lost need no restart out of the
+    budget, and that it was lost is heard of later than that they have failed.
     """
 
     incident: str
@@ -162,7 +181,9 @@ class AskRestart:
 
 @attrs.frozen
 class CancelAsk:
-    """Ask for no restart: the failure was another agent's doing, or this agent's own place is lost."""
+    """Ask for no restart: the failure was another agent's doing, or this agent's own place
+    is lost.
+    """
 
 
 @attrs.frozen
@@ -172,7 +193,7 @@ class Notify:
 
 @attrs.frozen
 class MarkDone:
-    """Let the other agents know that all workers of this one have ended, and leave."""
+    """Tell the other agents that all workers of this one have ended, and leave."""
 
     failed: bool
 
@@ -197,11 +218,23 @@ class End:
     text: str = ""
 
 
-Effect = Join | CancelJoin | StartWorkers | StopWorkers | AskRestart | CancelAsk | Notify | MarkDone | Leave | Close | End
+Effect = (
+    Join
+    | CancelJoin
+    | StartWorkers
+    | StopWorkers
+    | AskRestart
+    | CancelAsk
+    | Notify
+    | MarkDone
+    | Leave
+    | Close
+    | End
+)
 
 
 @attrs.define
-class _Stop:
+class _PendingStop:
     """What is known, while workers are being stopped, of what comes afterwards."""
 
     after: Literal["join", "start", "end"] = "join"
@@ -210,7 +243,7 @@ class _Stop:
     why_not: str = ""
     behind_spares: bool = False
     stopped: bool = False
-    lost_somebody: bool = False
+    lost_agent: bool = False
     last: tuple[Effect, ...] = ()
 
 
@@ -221,32 +254,55 @@ class AgentMachine:
         self.rules = rules
         self.state: State = "joining"
         self.rejoining = False
-        self.placement: Placement | None = None
+        self.placement: RankAssignment | None = None
         self.running: set[int] = set()
         self.succeeded: set[int] = set()
         self.given_up: set[int] = set()
         self._starts: dict[int, int] = {}
         self._asked: dict[str, int] = {}
-        self._stop = _Stop()
+        self._stop = _PendingStop()
 
     @property
     def failing(self) -> bool:
-        """Whether it has come to the end of its part, or is about to."""
-        return self.state == "ended" or (self.state == "stopping" and (self._stop.after == "end" or self._stop.granted is False))
+        """Whether the agent has ended its part, or is about to."""
+        return self.state == "ended" or (
+            self.state == "stopping" and (self._stop.after == "end" or self._stop.granted is False)
+        )
 
     def begin(self) -> list[Effect]:
         """The first thing to do."""
         return [Join()]
 
     def handle(self, event: Event) -> list[Effect]:
-        """What to do because of an event. Events that mean nothing any more, because they crossed with a decision, change nothing."""
+        """Decide what to do about an event, and return the effects. Events that arrive too late,
+        because a decision was made meanwhile, change nothing.
+        """
         if self.state == "joining":
-            return self._while_joining(event)
-        if self.state == "running":
-            return self._while_running(event)
-        if self.state == "stopping":
-            return self._while_stopping(event)
-        return []
+            effects = self._while_joining(event)
+        elif self.state == "running":
+            effects = self._while_running(event)
+        elif self.state == "stopping":
+            effects = self._while_stopping(event)
+        else:
+            effects = []
+        self.check_invariants()
+        return effects
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two events. Cheap beside what an event leads to, and so
+        checked after each.
+        """
+        ranks = self.running | self.succeeded | self.given_up
+        assert ranks <= set(range(self.rules.local_world_size)), "a worker has a local rank"
+        assert len(ranks) == len(self.running) + len(self.succeeded) + len(self.given_up), (
+            "a worker runs, has succeeded or is given up"
+        )
+        assert self.state in ("running", "stopping") or not self.running
+        assert not self.rejoining or self.state == "running"
+        assert self.placement is not None or self.state in ("joining", "ended")
+        assert not self._asked or (self.state == "running" and self.rules.policy == "worker")
+        assert self.running.isdisjoint(self._asked.values()), "a restart is asked for what is down"
+        assert self.running <= self._starts.keys()
 
     def _while_joining(self, event: Event) -> list[Effect]:
         match event:
@@ -265,29 +321,31 @@ class AgentMachine:
     def _while_running(self, event: Event) -> list[Effect]:
         match event:
             case WorkerExited(local_rank, failed):
-                return self._exited(local_rank, failed=failed)
+                return self._on_exited(local_rank, failed=failed)
             case Answered(incident, granted):
-                return self._answered(incident, granted=granted)
+                return self._on_answered(incident, granted=granted)
             case MembershipChanged():
-                return self._changed(event)
+                return self._on_changed(event)
             case Joined(placement):
-                return self._joined_again(placement)
+                return self._on_joined_again(placement)
             case JoinFailed("lost", _):
-                return self._stop_workers(_Stop(), at_once=True)
+                return self._stop_workers(_PendingStop(), at_once=True)
             case JoinFailed("finished", _):
-                # All others are done, and these workers are the last: they run to their end, like those who were not on their way anywhere.
+                # All others are done, and these workers are the last: they run to their end, like
+                # those who were not on their way anywhere.
                 self.rejoining = False
                 return []
             case JoinFailed(_, text):
                 return self._stop_for_good(Leave(), End(1, text))
-            case Lost():
-                return self._stop_workers(_Stop(), at_once=True)
+            case AgentLost():
+                return self._stop_workers(_PendingStop(), at_once=True)
             case Signalled(signum):
                 return self._stop_for_good(Leave(), End(128 + signum), signum=signum)
             case _:
                 return []
 
-    def _exited(self, local_rank: int, *, failed: bool) -> list[Effect]:
+    def _on_exited(self, local_rank: int, *, failed: bool) -> list[Effect]:
+        # Its exit was on its way when it was stopped, or its group was.
         if local_rank not in self.running:
             return []
         self.running.remove(local_rank)
@@ -297,16 +355,20 @@ class AgentMachine:
         assert self.placement is not None
         place = f"{self.placement.round}"
         if self.rules.policy == "worker":
-            # A worker by itself: its rank in this round, and how often it was started, make the incident one of its own.
+            # A worker by itself: its rank in this round, and how often it was started, make the
+            # incident one of its own.
             incident = f"{place}/{self.placement.rank_of(local_rank)}/{self._starts[local_rank]}"
             self._asked[incident] = local_rank
             return [AskRestart(incident)]
         spare = self.rules.policy == "spare"
         incident = f"{place}/group-{self.placement.own.group_rank}" if spare else place
         roll_call = self.rules.loss_seconds if self.placement.group_world_size > 1 else 0.0
-        return [*self._stop_workers(_Stop(incident=incident, granted=None, behind_spares=spare)), AskRestart(incident, roll_call)]
+        return [
+            *self._stop_workers(_PendingStop(incident=incident, granted=None, behind_spares=spare)),
+            AskRestart(incident, roll_call),
+        ]
 
-    def _answered(self, incident: str, *, granted: bool) -> list[Effect]:
+    def _on_answered(self, incident: str, *, granted: bool) -> list[Effect]:
         local_rank = self._asked.pop(incident, None)
         if local_rank is None:
             return []
@@ -316,30 +378,34 @@ class AgentMachine:
         self.given_up.add(local_rank)
         return self._finish_if_done()
 
-    def _changed(self, change: MembershipChanged) -> list[Effect]:
+    def _on_changed(self, change: MembershipChanged) -> list[Effect]:
         if change.failed:
-            return self._stop_for_good(Leave(), End(1, f"the rendezvous was closed: {change.failed}"))
+            return self._stop_for_good(
+                Leave(), End(1, f"the rendezvous was closed: {change.failed}")
+            )
         if change.closed:
             return []
         if not change.left and not change.waiting:
             return []
         if self.rules.policy == "group" and not self.rules.notify:
-            return self._stop_workers(_Stop())
+            return self._stop_workers(_PendingStop())
         if self.rejoining:
             return []
         self.rejoining = True
         return [Join(patient=False)]
 
-    def _joined_again(self, placement: Placement) -> list[Effect]:
+    def _on_joined_again(self, placement: RankAssignment) -> list[Effect]:
         if not self.rejoining:
             return []
         self.rejoining = False
         before, self.placement = self.placement, placement
         assert before is not None
-        same = placement.same_ranks(before) and (self.rules.policy == "worker" or placement.same_master(before))
+        same = placement.same_ranks(before) and (
+            self.rules.policy == "worker" or placement.same_master(before)
+        )
         if same or self.rules.notify:
             return [Notify()]
-        return self._stop_workers(_Stop(after="start"))
+        return self._stop_workers(_PendingStop(after="start"))
 
     def _while_stopping(self, event: Event) -> list[Effect]:
         stop = self._stop
@@ -353,13 +419,19 @@ class AgentMachine:
                 stop.granted, stop.why_not = granted, text
             case MembershipChanged() if event.failed:
                 if stop.after != "end":
-                    stop.after, stop.last = "end", (Leave(), End(1, f"the rendezvous was closed: {event.failed}"))
+                    stop.after, stop.last = (
+                        "end",
+                        (Leave(), End(1, f"the rendezvous was closed: {event.failed}")),
+                    )
             case MembershipChanged(left=left) if left:
                 return [*self._lose(stop), *self._proceed()]
-            case Lost():
+            case AgentLost():
                 cancelled = self._lose(stop)
-                # Whatever they were being stopped for: now it has to be quick.
-                return [*cancelled, *(self._proceed() if stop.stopped else [StopWorkers(at_once=True)])]
+                # Why they were being stopped does not matter: now it has to be quick.
+                return [
+                    *cancelled,
+                    *(self._proceed() if stop.stopped else [StopWorkers(at_once=True)]),
+                ]
             case Signalled(signum):
                 impatient = stop.after == "end"
                 if not impatient:
@@ -370,9 +442,9 @@ class AgentMachine:
                 return []
         return self._proceed()
 
-    def _lose(self, stop: _Stop) -> list[Effect]:
-        asking = stop.after == "join" and stop.granted is None and not stop.lost_somebody
-        stop.lost_somebody = True
+    def _lose(self, stop: _PendingStop) -> list[Effect]:
+        asking = stop.after == "join" and stop.granted is None and not stop.lost_agent
+        stop.lost_agent = True
         if stop.after == "start":
             # The round that they were to start in is no more.
             stop.after = "join"
@@ -381,26 +453,33 @@ class AgentMachine:
     def _proceed(self) -> list[Effect]:
         stop = self._stop
         if not stop.stopped:
+            # Whatever is known by now: no worker is started beside one that still runs.
             return []
+        assert not self.running
         if stop.after == "end":
             return self._end(*stop.last)
         if stop.after == "start":
             return self._start()
-        if stop.granted is None and not stop.lost_somebody:
+        if stop.granted is None and not stop.lost_agent:
             return []
-        if stop.granted or stop.lost_somebody:
+        if stop.granted or stop.lost_agent:
             self.state = "joining"
-            return [Join(behind_spares=stop.behind_spares and not stop.lost_somebody)]
+            return [Join(behind_spares=stop.behind_spares and not stop.lost_agent)]
         return self._end(Close(f"failed: {self._stop.why_not}"), End(1, self._stop.why_not))
 
     def _start(self) -> list[Effect]:
         if self.rules.policy != "worker":
-            # Ranks of one group depend on each other: what had finished is part of what begins again.
+            # Ranks of one group depend on each other: what had finished is part of what begins
+            # again.
             self.succeeded.clear()
             self.given_up.clear()
         self.state = "running"
         self._asked.clear()
-        wanted = tuple(rank for rank in range(self.rules.local_world_size) if rank not in self.succeeded | self.given_up)
+        wanted = tuple(
+            rank
+            for rank in range(self.rules.local_world_size)
+            if rank not in self.succeeded | self.given_up
+        )
         return self._start_these(wanted) if wanted else self._finish_if_done()
 
     def _start_these(self, local_ranks: tuple[int, ...]) -> list[Effect]:
@@ -413,11 +492,18 @@ class AgentMachine:
         if self.running or self._asked:
             return []
         failed = bool(self.given_up)
-        text = f"local rank {', '.join(map(str, sorted(self.given_up)))} failed, and no restart was left" if failed else ""
+        text = (
+            f"local rank {', '.join(map(str, sorted(self.given_up)))} failed, and no restart was "
+            "left"
+            if failed
+            else ""
+        )
         leaving: list[Effect] = [CancelJoin()] if self.rejoining else []
         return self._end(*leaving, MarkDone(failed), End(int(failed), text))
 
-    def _stop_workers(self, stop: _Stop, signum: int = 0, *, at_once: bool = False) -> list[Effect]:
+    def _stop_workers(
+        self, stop: _PendingStop, signum: int = 0, *, at_once: bool = False
+    ) -> list[Effect]:
         cancel: list[Effect] = [CancelJoin()] if self.rejoining else []
         self.state = "stopping"
         self.rejoining = False
@@ -426,8 +512,10 @@ class AgentMachine:
         return [*cancel, StopWorkers(signum, at_once)]
 
     def _stop_for_good(self, *last: Effect, signum: int = 0) -> list[Effect]:
-        return self._stop_workers(_Stop(after="end", last=last), signum)
+        return self._stop_workers(_PendingStop(after="end", last=last), signum)
 
     def _end(self, *effects: Effect) -> list[Effect]:
         self.state = "ended"
+        self.rejoining = False
+        self._asked.clear()
         return list(effects)

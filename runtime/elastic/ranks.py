@@ -1,4 +1,6 @@
-"""Which ranks the workers of a round have: pure. Those of the rendezvous say who came; these are kept from round to round if possible."""
+"""Assign ranks to the workers of a round, without I/O. The ranks of the rendezvous say which agents
+came; the ranks assigned here stay the same from round to round if possible.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ from collections.abc import Sequence
 
 import attrs
 
-from runtime.rendezvous.errors import RendezvousStateError
+from runtime.rendezvous.parameters import RendezvousStateError
 
 
 @attrs.frozen
-class Member:
-    """What an agent says of itself when a round begins. `previous`: its group rank in the round before, or None."""
+class RankedAgent:
+    """What an agent says of itself when a round begins. `previous`: its group rank in the round
+    before, or None.
+    """
 
     name: str
     role: str
@@ -21,8 +25,9 @@ class Member:
 
 
 @attrs.frozen
-class Place:
-    """The part of one agent in a round: of the group of agents, of all workers, and of the workers of its role.
+class AgentRanks:
+    """The part of one agent in a round: of the group of agents, of all workers, and of the workers
+    of its role.
 
     `base_rank` and `role_base_rank` are those of its first worker.
     """
@@ -36,15 +41,17 @@ class Place:
 
 
 @attrs.frozen
-class Placement:
-    """A round as one agent knows it: its own place among all, in the order of group ranks, and where rank 0 listens.
+class RankAssignment:
+    """A round as one agent knows it: its own place among all, in the order of group ranks, and
+    where rank 0 listens.
 
-    `restarts` are those that were counted for the job up to now. `master_address` and `master_port` are set by `at`.
+    `restarts` are those that were counted for the job up to now. `master_address` and `master_port`
+    are set by `at`.
     """
 
     round: int
-    own: Place
-    places: tuple[Place, ...]
+    own: AgentRanks
+    places: tuple[AgentRanks, ...]
     world_size: int
     restarts: int = 0
     master_address: str = ""
@@ -64,27 +71,32 @@ class Placement:
         """The global rank of one of this agent's workers."""
         return self.own.base_rank + local_rank
 
-    def at(self, address: str, port: int) -> Placement:
+    def at(self, address: str, port: int) -> RankAssignment:
         """The same, with rank 0 found at `address`."""
         return attrs.evolve(self, master_address=address, master_port=port)
 
-    def same_ranks(self, other: Placement) -> bool:
+    def same_ranks(self, other: RankAssignment) -> bool:
         """Whether this agent's workers have the same ranks in a world of the same size."""
-        return (attrs.evolve(self.own, name=""), self.world_size) == (attrs.evolve(other.own, name=""), other.world_size)
+        return (attrs.evolve(self.own, name=""), self.world_size) == (
+            attrs.evolve(other.own, name=""),
+            other.world_size,
+        )
 
-    def same_master(self, other: Placement) -> bool:
+    def same_master(self, other: RankAssignment) -> bool:
         """Whether rank 0 is found at the same place."""
         return (self.master_address, self.master_port) == (other.master_address, other.master_port)
 
 
-def assign(members: Sequence[Member]) -> tuple[Place, ...]:
-    """The places of a round, in the order of group ranks; `members` come in the order of their rendezvous ranks.
+def assign(members: Sequence[RankedAgent]) -> tuple[AgentRanks, ...]:
+    """The places of a round, in the order of group ranks; `members` come in the order of their
+    rendezvous ranks.
 
-    Who was there before keeps its group rank if that is still there to have, the first claim winning; the others fill the gaps. So a spare
-    that comes for an agent that is gone gets just its rank, and nobody else notices.
+    Who was there before keeps its group rank if that is still there to have, the first claim
+    winning; the others fill the gaps. So a spare that replaces an agent gets exactly its rank, and
+    no other rank changes.
     """
-    by_group_rank: list[Member | None] = [None] * len(members)
-    others: list[Member] = []
+    by_group_rank: list[RankedAgent | None] = [None] * len(members)
+    others: list[RankedAgent] = []
     for member in members:
         wanted = member.previous
         if wanted is not None and 0 <= wanted < len(members) and by_group_rank[wanted] is None:
@@ -96,48 +108,80 @@ def assign(members: Sequence[Member]) -> tuple[Place, ...]:
     role_sizes: dict[str, int] = {}
     for member in in_order:
         role_sizes[member.role] = role_sizes.get(member.role, 0) + member.local_world_size
-    places: list[Place] = []
+    places: list[AgentRanks] = []
     base = 0
     role_bases = dict.fromkeys(role_sizes, 0)
     for group_rank, member in enumerate(in_order):
-        places.append(Place(member.name, group_rank, member.local_world_size, base, role_bases[member.role], role_sizes[member.role]))
+        places.append(
+            AgentRanks(
+                member.name,
+                group_rank,
+                member.local_world_size,
+                base,
+                role_bases[member.role],
+                role_sizes[member.role],
+            )
+        )
         base += member.local_world_size
         role_bases[member.role] += member.local_world_size
+    assert next(waiting, None) is None, "each agent has a place"
+    assert role_bases == role_sizes, "ranks within a role have no gaps"
+    assert base == sum(member.local_world_size for member in members), "nor have those of all"
     return tuple(places)
 
 
-def encode_member(member: Member) -> bytes:
-    """As it is written to the round's store."""
+def encode_member(member: RankedAgent) -> bytes:
+    """Encode an agent's description as it is written to the round's store."""
     return json.dumps(attrs.asdict(member)).encode()
 
 
-def decode_member(value: bytes) -> Member:
-    """What `encode_member` wrote. Raises `RendezvousStateError`."""
+def decode_member(value: bytes) -> RankedAgent:
+    """Decode what `encode_member` wrote. Raises `RendezvousStateError`."""
     try:
         fields = json.loads(value)
         previous = fields["previous"]
-        return Member(
-            str(fields["name"]), str(fields["role"]), int(fields["local_world_size"]), None if previous is None else int(previous)
+        return RankedAgent(
+            str(fields["name"]),
+            str(fields["role"]),
+            int(fields["local_world_size"]),
+            None if previous is None else int(previous),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RendezvousStateError(
-            f"what an agent wrote of itself into the round's store is no description of an agent: {error}"
+            f"an agent's description of itself in the round's store is malformed: {error}"
         ) from error
 
 
-def encode_places(places: Sequence[Place], restarts: int) -> bytes:
-    """As the first agent of a round writes them to its store."""
-    return json.dumps({"restarts": restarts, "places": [attrs.astuple(place) for place in places]}).encode()
+def encode_places(places: Sequence[AgentRanks], restarts: int) -> bytes:
+    """Encode the ranks of a round as its first agent writes them to the round's store."""
+    return json.dumps(
+        {"restarts": restarts, "places": [attrs.astuple(place) for place in places]}
+    ).encode()
 
 
-def decode_places(value: bytes, round_: int, name: str) -> Placement:
-    """What `encode_places` wrote, as seen by the agent called `name`. Raises `RendezvousStateError`."""
+def decode_places(value: bytes, round_: int, name: str) -> RankAssignment:
+    """Decode what `encode_places` wrote, for the agent called `name`. Raises
+    `RendezvousStateError`.
+    """
     try:
         fields = json.loads(value)
-        places = tuple(Place(str(each[0]), *(int(number) for number in each[1:])) for each in fields["places"])
+        places = tuple(
+            AgentRanks(str(each[0]), *(int(number) for number in each[1:]))
+            for each in fields["places"]
+        )
         own = next(place for place in places if place.name == name)
-        return Placement(round_, own, places, sum(place.local_world_size for place in places), int(fields["restarts"]))
+        return RankAssignment(
+            round_,
+            own,
+            places,
+            sum(place.local_world_size for place in places),
+            int(fields["restarts"]),
+        )
     except StopIteration:
-        raise RendezvousStateError(f"round {round_} has no ranks for {name}, which takes part in it") from None
+        raise RendezvousStateError(
+            f"round {round_} has no ranks for {name}, which takes part in it"
+        ) from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise RendezvousStateError(f"the ranks of round {round_} in its store cannot be understood: {error}") from error
+        raise RendezvousStateError(
+            f"the ranks of round {round_} in the round's store are malformed: {error}"
+        ) from error

@@ -1,25 +1,44 @@
-"""How an agent comes into a round: the rendezvous, then the ranks of all workers, then where rank 0 listens; and what happens then."""
+"""How an agent comes into a round: the rendezvous, then the ranks of all workers, then where rank 0
+listens; and what happens then.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Literal, Protocol
+from typing import Literal
 
 import attrs
 import trio
 
 from actors.errors import HandshakeError
 from runtime.elastic import ranks
-from runtime.elastic.machine import Join, JoinFailed, Lost, MembershipChanged
-from runtime.elastic.ranks import Member, Placement
-from runtime.elastic.records import Records
-from runtime.elastic.settings import Settings
+from runtime.elastic.budget import (
+    RestartDecision,
+    RestartHistory,
+    WorkerFailure,
+    ask,
+    decode_failure,
+    decode_history,
+    encode_failure,
+    encode_history,
+    in_order,
+)
+from runtime.elastic.machine import AgentLost, Join, JoinFailed, MembershipChanged
+from runtime.elastic.ranks import RankAssignment, RankedAgent
+from runtime.elastic.settings import ElasticSettings
 from runtime.environment import Environment
-from runtime.rendezvous.errors import (
+from runtime.rendezvous.interface import (
+    KeyValueStore,
+    RendezvousChange,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+from runtime.rendezvous.parameters import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -30,19 +49,182 @@ from runtime.rendezvous.errors import (
     RoundOverError,
     StoreTimeoutError,
 )
-from runtime.rendezvous.interface import RendezvousChange, RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+# What the agents of a job share beyond rounds, in the job's store: its restarts, its failures, and
+# which agents have finished.
+#
+# The store may be away just when there is something to write. Failures and restarts wait for it no
+# longer than `SECONDS`: a failure is then known to this agent alone, and a restart is refused.
+
+SECONDS = 5.0
+
+
+MAX_FAILURES = 64
+"""The latest that are read for a report."""
+
+
+RESTARTS = "elastic/restarts"
+
+
+FAILURE_COUNT = "elastic/failures/count"
+
+
+class Records:
+    """Reads and writes these records for one agent. `store` is set with the first round."""
+
+    def __init__(self, environment: Environment, limit: int, window: float) -> None:
+        self.store: KeyValueStore | None = None
+        self._environment = environment
+        self._limit = limit
+        self._window = window
+        self._seen = 0
+        self._seen_at: float | None = None
+        self._own: list[WorkerFailure] = []
+
+    async def restarts(self) -> int:
+        """Return the number of restarts that the job has had."""
+        return (await self._history()).granted
+
+    async def ask_restart(self, incident: str, agent: str) -> tuple[bool, str]:
+        """Ask for a restart; return whether it is granted, and if not, why."""
+        why = f"the job's store did not answer the request for a restart within {SECONDS:g} s"
+        try:
+            with trio.move_on_after(SECONDS):
+                decision = await self._ask(incident, agent)
+                if decision.granted:
+                    return True, ""
+                if not self._limit:
+                    return False, "no restart is allowed (--max-restarts 0)"
+                within = "" if self._window == float("inf") else f" within {self._window:g} s"
+                return (
+                    False,
+                    f"no restart is left: the job has used {decision.recent} of {self._limit} "
+                    f"allowed{within} (--max-restarts)",
+                )
+        except RendezvousError as error:
+            why = str(error)
+        return False, f"no restart: {why}"
+
+    async def add_failure(self, failure: WorkerFailure) -> WorkerFailure:
+        """Write a failure to the store; return it with the number that the store gave it, which
+        orders it among those of all agents.
+        """
+        numbered = failure
+        try:
+            with trio.move_on_after(SECONDS):
+                if self.store is not None:
+                    number = await self.store.add(FAILURE_COUNT, 1)
+                    numbered = attrs.evolve(failure, number=number)
+                    await self.store.set(_failure_key(number), encode_failure(numbered))
+        except RendezvousError:
+            # Only this agent knows the failure then; its own report has it.
+            pass
+        self._own.append(numbered)
+        del self._own[:-MAX_FAILURES]
+        return numbered
+
+    async def failures(self, from_round: int) -> list[WorkerFailure]:
+        """Return the failures of all agents since a round began, the one that was seen first at the
+        head.
+        """
+        found = [failure for failure in self._own if failure.round >= from_round]
+        try:
+            with trio.move_on_after(SECONDS):
+                if self.store is not None:
+                    count = int(await self.store.peek(FAILURE_COUNT) or b"0")
+                    for number in range(max(1, count - MAX_FAILURES + 1), count + 1):
+                        value = await self.store.peek(_failure_key(number))
+                        failure = decode_failure(value) if value is not None else None
+                        if failure is not None and failure.round >= from_round:
+                            found.append(failure)
+        except (RendezvousError, ValueError):
+            # Report only what is known here.
+            pass
+        return in_order(found)
+
+    async def mark_done(self, agent: str, *, failed: bool) -> None:
+        """Record that all workers of an agent have ended. Raises `RendezvousError`."""
+        if self.store is not None:
+            await self.store.set(_done_key(agent), b"failed" if failed else b"finished")
+
+    async def done(self, agents: Sequence[str]) -> dict[str, bool]:
+        """Return those of these agents that are done, and for each whether a worker of it failed
+        for good. Raises `RendezvousError`.
+        """
+        found: dict[str, bool] = {}
+        if self.store is not None:
+            for agent in agents:
+                value = await self.store.peek(_done_key(agent))
+                if value is not None:
+                    found[agent] = value == b"failed"
+        return found
+
+    async def _history(self) -> RestartHistory:
+        history = (
+            decode_history(await self.store.peek(RESTARTS))
+            if self.store is not None
+            else RestartHistory()
+        )
+        self._look_at(history)
+        return history
+
+    def _look_at(self, history: RestartHistory) -> None:
+        """Note when the last entry of the list was first seen: its age is measured from then on."""
+        total = history.dropped + len(history.counted)
+        if total != self._seen:
+            self._seen, self._seen_at = total, self._environment.now()
+
+    async def _ask(self, incident: str, agent: str) -> RestartDecision:
+        if self.store is None:
+            raise RendezvousStateError(
+                "the job's store is not known before the first round; join a round first"
+            )
+        while True:
+            before = await self.store.peek(RESTARTS)
+            history = decode_history(before)
+            self._look_at(history)
+            gap = 0.0 if self._seen_at is None else self._environment.now() - self._seen_at
+            decision = ask(history, incident, agent, gap, self._limit, self._window)
+            if decision.history == history:
+                return decision
+            done, _ = await self.store.compare_set(
+                RESTARTS, before, encode_history(decision.history)
+            )
+            if done:
+                self._look_at(decision.history)
+                return decision
+
+
+def _failure_key(number: int) -> str:
+    return f"elastic/failures/{number}"
+
+
+def _done_key(agent: str) -> str:
+    return f"elastic/done/{agent}"
+
 
 logger = logging.getLogger("understudy.elastic")
 
+
 MEMBER, PLACES = "elastic/members/{}", "elastic/places"
+
+
 ROLL_CALL, HERE = "elastic/roll-call", "elastic/here/{}"
+
+
 CUT_OFF_SECONDS = 3.0
-"""So long a handler that cannot reach its store is asked again, before this agent counts as cut off: less than a lease."""
+"""Seconds for which a handler that cannot reach its store is asked again, before this agent counts
+as cut off: less than a lease.
+"""
+
+
 PAUSE_SECONDS = 0.5
+
+
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
 
 
-class JoinError(Exception):
+class RoundJoinError(Exception):
     """There is no round; `event` says why."""
 
     def __init__(self, event: JoinFailed) -> None:
@@ -53,29 +235,31 @@ class JoinError(Exception):
         return type(self), (self.event,), vars(self)
 
 
-class OpenHandler(Protocol):
-    """Makes a handler for the job. If it is an asynchronous context manager, leaving it leaves the rendezvous."""
-
-    def __call__(self) -> RendezvousHandler:
-        """A new one."""
-        ...
+OpenHandler = Callable[[], RendezvousHandler]
+"""Makes a handler for the job. If it is an asynchronous context manager, leaving it leaves the
+rendezvous.
+"""
 
 
 @attrs.define
 class Reservation:
-    """A port of rank 0. As long as the socket is open nobody is given the port who asks for any; who asks for just this one gets it."""
+    """A port of rank 0. As long as the socket is open, the kernel gives the port to no process that
+    asks for any free port; a process that asks for exactly this port gets it.
+    """
 
     port: int
     sockets: list[socket.socket]
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the sockets, which gives the port back."""
         for each in self.sockets:
             each.close()
 
 
 def reserve_port(port: int = 0) -> Reservation:
-    """Bind a port on all addresses without listening, so that a worker can listen there (both with SO_REUSEADDR). Raises OSError."""
+    """Bind a port on all addresses without listening, so that a worker can listen there (both with
+    SO_REUSEADDR). Raises OSError.
+    """
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             bound = socket.socket(family, socket.SOCK_STREAM)
@@ -92,14 +276,19 @@ def reserve_port(port: int = 0) -> Reservation:
                 raise
             continue
         return Reservation(bound.getsockname()[1], [bound])
-    raise OSError("no port can be had: there is neither IPv6 nor IPv4 here")
+    raise OSError("cannot bind a port: this machine has neither IPv6 nor IPv4")
 
 
 class Rounds:
     """One agent's rendezvous. `master_address`: under which others reach this machine."""
 
     def __init__(
-        self, open_handler: OpenHandler, settings: Settings, records: Records, environment: Environment, master_address: str
+        self,
+        open_handler: OpenHandler,
+        settings: ElasticSettings,
+        records: Records,
+        environment: Environment,
+        master_address: str,
     ) -> None:
         self._open_handler = open_handler
         self._settings = settings
@@ -115,7 +304,7 @@ class Rounds:
         self.name = ""
 
     async def _open(self, nursery: trio.Nursery) -> None:
-        """Have a handler, held by a task in `nursery`. Raises what making one raises."""
+        """Make a handler, held by a task in `nursery`. Raises what making one raises."""
         self._handler = await nursery.start(self._hold)
 
     async def aclose(self) -> None:
@@ -129,9 +318,11 @@ class Rounds:
             self._handler = None
 
     async def _hold(self, *, task_status: trio.TaskStatus[RendezvousHandler]) -> None:
-        """Keep a handler open until it is to be left: in a task of its own, because it is left from other places than it was entered.
+        """Keep a handler open until `aclose`: in a task of its own, because it is left from other
+        places than it was entered.
 
-        Shielded until then: whoever cancels the agent has its workers killed first, and only then may others take their places.
+        It is shielded until then: if the agent is cancelled, its workers are killed first, and only
+        then may other agents take their places.
         """
         self._release, self._released = trio.Event(), trio.Event()
         released = self._released
@@ -147,16 +338,18 @@ class Rounds:
             released.set()
 
     async def close(self, reason: str, *, finished: bool = False) -> None:
-        """No round is to follow, for anybody."""
+        """Close the rendezvous: no round follows, for any agent."""
         if self._handler is not None:
             await self._handler.set_closed(reason, finished=finished)
 
-    async def join(self, order: Join, before: Placement | None, nursery: trio.Nursery) -> Placement:
-        """Take part in the next round, with a handler that a task in `nursery` holds. Raises `JoinError`, and ValueError for a handler that
-        cannot be made.
+    async def join(
+        self, order: Join, before: RankAssignment | None, nursery: trio.Nursery
+    ) -> RankAssignment:
+        """Take part in the next round, with a handler that a task in `nursery` holds. Raises
+        `RoundJoinError`, and ValueError for a handler that cannot be made.
         """
         if order.behind_spares:
-            # As somebody new: whoever waited has the place first.
+            # Come back as a new agent, so that agents which have waited get the place first.
             await self.aclose()
             before = None
         delay = FIRST_DELAY
@@ -167,31 +360,38 @@ class Rounds:
                     await self._open(nursery)
                 return await self._join(before)
             except RendezvousGracefulExitError as error:
-                raise JoinError(JoinFailed("spare", str(error))) from error
+                raise RoundJoinError(JoinFailed("spare", str(error))) from error
             except RendezvousClosedError as error:
-                kind: Literal["finished", "closed"] = "finished" if isinstance(error, RendezvousFinishedError) else "closed"
-                raise JoinError(JoinFailed(kind, str(error))) from error
+                kind: Literal["finished", "closed"] = (
+                    "finished" if isinstance(error, RendezvousFinishedError) else "closed"
+                )
+                raise RoundJoinError(JoinFailed(kind, str(error))) from error
             except RendezvousStateError as error:
-                raise JoinError(JoinFailed("other", str(error))) from error
+                raise RoundJoinError(JoinFailed("other", str(error))) from error
             except RendezvousConnectionError as error:
-                if self._handler is None and (self.info is None or isinstance(error.__cause__, HandshakeError)):
-                    # It was never there, and has been waited for; or it is somebody else: waiting changes nothing.
-                    raise JoinError(JoinFailed("other", str(error))) from error
+                if self._handler is None and (
+                    self.info is None or isinstance(error.__cause__, HandshakeError)
+                ):
+                    # The store was never there, although this agent waited for it, or another
+                    # program answers at its address: waiting longer changes nothing.
+                    raise RoundJoinError(JoinFailed("other", str(error))) from error
                 if not order.patient or self._environment.now() >= deadline:
-                    raise JoinError(JoinFailed("lost", str(error))) from error
+                    raise RoundJoinError(JoinFailed("lost", str(error))) from error
                 logger.warning("%s; trying again", error)
             except RendezvousTimeoutError as error:
-                raise JoinError(JoinFailed("timeout", str(error))) from error
+                raise RoundJoinError(JoinFailed("timeout", str(error))) from error
             except RendezvousError as error:
                 # The round came to an end before its ranks were known.
                 if self._environment.now() >= deadline:
-                    raise JoinError(JoinFailed("timeout", str(error))) from error
-                logger.info("%s; on to the next round", error)
+                    raise RoundJoinError(JoinFailed("timeout", str(error))) from error
+                logger.info("%s; joining the next round", error)
             await trio.sleep(delay * (0.5 + self._environment.random()))
             delay = min(2 * delay, LONGEST_DELAY)
 
-    async def follow(self) -> AsyncIterator[MembershipChanged | Lost]:
-        """What happens to the round; the last is `Lost` if this agent is cut off."""
+    async def follow(self) -> AsyncIterator[MembershipChanged | AgentLost]:
+        """Yield what happens to the round; the last item is `AgentLost` if this agent is cut
+        off.
+        """
         assert self.info is not None
         told: MembershipChanged | None = None
         away_since: float | None = None
@@ -199,13 +399,13 @@ class Rounds:
             try:
                 event = await self._next_change(self.info)
             except RendezvousStateError as error:
-                yield Lost(str(error))
+                yield AgentLost(str(error))
                 return
             except RendezvousError as error:
                 now = self._environment.now()
                 away_since = now if away_since is None else away_since
                 if now - away_since >= CUT_OFF_SECONDS:
-                    yield Lost(str(error))
+                    yield AgentLost(str(error))
                     return
                 await trio.sleep(PAUSE_SECONDS)
                 continue
@@ -216,37 +416,48 @@ class Rounds:
                 continue
             told = event if isinstance(event, MembershipChanged) else None
             yield event
-            if isinstance(event, Lost):
+            if isinstance(event, AgentLost):
                 return
 
-    async def _next_change(self, info: RendezvousInfo) -> MembershipChanged | Lost:
+    async def _next_change(self, info: RendezvousInfo) -> MembershipChanged | AgentLost:
         assert self._handler is not None
         change = self._early.pop(0) if self._early else await self._handler.wait_change(info.round)
         if self.name in change.left:
-            return Lost("this agent is no part of the round any more: its lease could not be renewed in time")
+            return AgentLost(
+                "this agent is no longer part of the round: it could not renew its lease in time"
+            )
         done = await self._records.done(info.participants)
         left = tuple(name for name in change.left if name not in done)
-        # Where somebody has finished the job nears its end, and those that wait were let in by the place that this made free.
+        # Once an agent has finished, the job nears its end; agents that wait then were only let in
+        # to the place of the finished agent, so they are no reason for a new round.
         waiting = change.waiting if not done else 0
         return MembershipChanged(left, waiting, change.closed, change.finished)
 
     async def roll_call(self) -> None:
-        """Wait until all agents of the round have said, after this moment, that they are there, or are done. For ever if one is lost."""
+        """Wait until all agents of the round have said, after this moment, that they are there, or
+        are done. If one is lost, this never returns.
+        """
         assert self.info is not None
-        store, everyone = self.info.store, [HERE.format(rank) for rank in range(self.info.world_size)]
+        store, everyone = (
+            self.info.store,
+            [HERE.format(rank) for rank in range(self.info.world_size)],
+        )
         while True:
             try:
                 await store.set(ROLL_CALL, b"")
                 await store.wait(everyone, timeout=math.inf)
                 return
             except RendezvousError as error:
-                # What has happened to the round or to the store is told by `follow`.
-                logger.debug("a roll call in round %d: %s", self.info.round, error)
+                # `follow` reports what has happened to the round or to the store.
+                logger.debug(
+                    "the roll call in round %d failed, trying again: %s", self.info.round, error
+                )
                 await trio.sleep(PAUSE_SECONDS)
 
     async def answer_roll_calls(self, is_well: Callable[[], bool]) -> None:
-        """Say, when that is asked for, that this agent is there; unless what it answers for is not. One roll call a round is enough:
-        each ends in another round, or in the end of the job.
+        """Answer a roll call: say that this agent is there, unless `is_well` says that its workers
+        were killed. One roll call a round is enough: each ends in another round, or in the end of
+        the job.
         """
         assert self.info is not None
         store, rank = self.info.store, self.info.rank
@@ -257,29 +468,37 @@ class Rounds:
                     await store.set(HERE.format(rank), b"")
                 return
             except RendezvousError as error:
-                logger.debug("roll calls of round %d: %s", self.info.round, error)
+                logger.debug(
+                    "could not answer roll calls of round %d, trying again: %s",
+                    self.info.round,
+                    error,
+                )
                 await trio.sleep(PAUSE_SECONDS)
 
     async def answer_in_advance(self) -> None:
-        """Say so before it is asked for: this agent is done, and about to go. Raises `RendezvousError`."""
+        """Answer the roll call in advance, because this agent is done and about to leave. Raises
+        `RendezvousError`.
+        """
         assert self.info is not None
         try:
             await self.info.store.set(HERE.format(self.info.rank), b"")
         except RoundOverError:
-            # Nobody asks any more.
+            # The round is over, so no agent asks any more.
             pass
 
-    async def _join(self, before: Placement | None) -> Placement:
+    async def _join(self, before: RankAssignment | None) -> RankAssignment:
         assert self._handler is not None
         info = await self._handler.next_rendezvous()
         self.info = info
         self.name = info.participants[info.rank] if info.participants else str(info.rank)
         self._records.store = info.job_store if info.job_store is not None else info.store
         self._early.clear()
-        placement: Placement | None = None
-        trouble: RendezvousError = StoreTimeoutError(f"round {info.round} has ended before its ranks were known")
+        placement: RankAssignment | None = None
+        trouble: RendezvousError = StoreTimeoutError(
+            f"round {info.round} has ended before its ranks were known"
+        )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_placing, info.round, nursery.cancel_scope)
+            nursery.start_soon(self._watch_assignment, info.round, nursery.cancel_scope)
             try:
                 placement = await self._place(info, before)
             except RendezvousError as error:
@@ -289,46 +508,65 @@ class Rounds:
             raise trouble
         return placement
 
-    async def _watch_placing(self, round_: int, placing: trio.CancelScope) -> None:
-        """Cancel `placing` if an agent that it may be waiting for is gone. What else happens to the round is kept for `follow`."""
+    async def _watch_assignment(self, round_: int, scope: trio.CancelScope) -> None:
+        """Cancel `scope` if an agent that it may be waiting for is gone. What else happens to
+        the round is kept for `follow`.
+        """
         assert self._handler is not None
         try:
             while True:
                 change = await self._handler.wait_change(round_)
                 if change.left or change.closed:
-                    placing.cancel()
+                    scope.cancel()
                     return
                 if not self._early:
                     self._early.append(change)
                 await trio.sleep(PAUSE_SECONDS)
         except RendezvousError:
-            # Whoever places this agent meets the same trouble, and deals with it.
+            # The task that waits for the placement meets the same error, and handles it.
             pass
 
-    async def _place(self, info: RendezvousInfo, before: Placement | None) -> Placement:
-        """The ranks of the round: each agent says what it has, the first decides for all."""
+    async def _place(self, info: RendezvousInfo, before: RankAssignment | None) -> RankAssignment:
+        """Agree on the ranks of the round: each agent writes its description, the first one decides
+        for all.
+        """
         timeout = self._settings.join_timeout
         previous = before.own.group_rank if before is not None else None
-        own = Member(self.name, self._settings.role, self._settings.local_world_size, previous)
+        own = RankedAgent(self.name, self._settings.role, self._settings.local_world_size, previous)
         await info.store.set(MEMBER.format(info.rank), ranks.encode_member(own))
         if info.rank == 0:
-            values = await info.store.multi_get([MEMBER.format(rank) for rank in range(info.world_size)], timeout=timeout)
+            values = await info.store.multi_get(
+                [MEMBER.format(rank) for rank in range(info.world_size)], timeout=timeout
+            )
             places = ranks.assign([ranks.decode_member(value) for value in values])
-            await info.store.set(PLACES, ranks.encode_places(places, await self._records.restarts()))
-        placement = ranks.decode_places(await info.store.get(PLACES, timeout=timeout), info.round, self.name)
+            await info.store.set(
+                PLACES, ranks.encode_places(places, await self._records.restarts())
+            )
+        placement = ranks.decode_places(
+            await info.store.get(PLACES, timeout=timeout), info.round, self.name
+        )
         rules = self._settings.rules
-        if self._reservation is not None and (placement.own.group_rank != 0 or (rules.policy == "group" and not rules.notify)):
-            # All workers start anew: with a port of their own, nothing of an earlier round can disturb them.
+        if self._reservation is not None and (
+            placement.own.group_rank != 0 or (rules.policy == "group" and not rules.notify)
+        ):
+            # All workers start anew: with a port of their own, nothing of an earlier round can
+            # disturb them.
             self._reservation.close()
             self._reservation = None
         if placement.own.group_rank == 0:
-            where = await RendezvousStoreInfo.build(0, info.store, self._master_address, self._reserve())
+            where = await RendezvousStoreInfo.build(
+                0, info.store, self._master_address, self._reserve()
+            )
         else:
-            where = await RendezvousStoreInfo.build(placement.own.group_rank, info.store, timeout=timeout)
+            where = await RendezvousStoreInfo.build(
+                placement.own.group_rank, info.store, timeout=timeout
+            )
         return placement.at(where.master_addr, where.master_port)
 
     def _reserve(self) -> int:
-        """The port of rank 0: bound here before anybody hears of it, and kept for as long as this agent has rank 0."""
+        """Return the port of rank 0: bound here before other agents learn it, and kept for as long
+        as this agent has rank 0.
+        """
         if self._reservation is None:
             if self._settings.master_port:
                 return self._settings.master_port

@@ -1,33 +1,48 @@
-"""The first thing that runs in a worker's process: it makes sure of dying with the agent, then becomes the user's script or command.
+"""The first code that runs in a worker's process: it makes sure that the process ends with the
+agent, then becomes the user's script or command.
 
-A program by itself, started by its path in an interpreter that may not find this package: nothing but the standard library is imported,
-and little of that. What a script raises is written to the error file before it goes on as without us.
+It is a program of its own, started by its path in an interpreter that may not find this package, so
+it imports only a few modules of the standard library. An exception of the script is written to the
+error file before Python handles it as usual.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+
+
 _PR_SET_PDEATHSIG = 1
+
+
 _SIGKILL = 9
 
 
 def write_error(error: BaseException, path: str, skip: str = "") -> None:
-    """Write an exception to an error file, in the form that torchelastic has: whole, or not at all. Frames of the file `skip` are left out.
+    """Write an exception to an error file, in the form that torchelastic has: whole, or not at all.
+    Frames of the file `skip` are left out.
 
     A disk that is full, or a directory that is gone, costs the file, never the error itself.
     """
     trace = error.__traceback__ if not skip else without_frames_of(skip, error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
-    message = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": {"py_callstack": text}}}
+    message = {
+        "message": {
+            "message": f"{type(error).__name__}: {error}",
+            "extraInfo": {"py_callstack": text},
+        }
+    }
     temporary = f"{path}.{os.getpid()}"
     try:
         with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -38,7 +53,9 @@ def write_error(error: BaseException, path: str, skip: str = "") -> None:
 
 
 def without_frames_of(path: str, trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames at its head that belong to the file `path`, and to what it uses to import and run a script."""
+    """A traceback without the frames at its head that belong to the file `path`, and to what it
+    uses to import and run a script.
+    """
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if file != path and not file.startswith(("<frozen importlib", "<frozen runpy")):
@@ -50,12 +67,14 @@ def without_frames_of(path: str, trace: TracebackType | None) -> TracebackType |
 def _die_with_parent(parent: int) -> None:
     import ctypes
 
-    ctypes.CDLL(None, use_errno=True).prctl(ctypes.c_int(_PR_SET_PDEATHSIG), *(ctypes.c_ulong(value) for value in (_SIGKILL, 0, 0, 0)))
+    ctypes.CDLL(None, use_errno=True).prctl(
+        ctypes.c_int(_PR_SET_PDEATHSIG), *(ctypes.c_ulong(value) for value in (_SIGKILL, 0, 0, 0))
+    )
     if os.getppid() != parent:
         os._exit(1)
 
 
-class _Script(SourceFileLoader):
+class _UserScript(SourceFileLoader):
     """Compiles afresh and caches nothing, as Python does with a script."""
 
     def get_code(self, fullname: str) -> types.CodeType:
@@ -64,7 +83,9 @@ class _Script(SourceFileLoader):
 
 
 def _run_script(path: str) -> None:
-    """Run a file as Python does: in the module `__main__` itself, so that what it defines can be pickled and its threads outlive us."""
+    """Run a file as Python does: in the module `__main__` itself, so that what it defines can be
+    pickled and its threads outlive us.
+    """
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
@@ -74,11 +95,17 @@ def _run_script(path: str) -> None:
         return
     path = os.path.abspath(path)
     main = sys.modules["__main__"]
-    for name in set(vars(main)) - {"__name__", "__builtins__", "__doc__", "__package__", "__spec__"}:
+    for name in set(vars(main)) - {
+        "__name__",
+        "__builtins__",
+        "__doc__",
+        "__package__",
+        "__spec__",
+    }:
         delattr(main, name)
     main.__doc__ = None
     main.__file__ = path
-    main.__loader__ = loader = _Script("__main__", path)
+    main.__loader__ = loader = _UserScript("__main__", path)
     loader.exec_module(main)
 
 
@@ -91,7 +118,9 @@ def _run_module(name: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Be a worker: `script`, `module` or `command`, the pid of the agent, then what to run and its arguments."""
+    """Be a worker: `script`, `module` or `command`, the pid of the agent, then what to run and its
+    arguments.
+    """
     mode, parent, *command = arguments
     _die_with_parent(int(parent))
     if mode == "command":
@@ -114,14 +143,47 @@ def main(arguments: list[str]) -> None:
     except BaseException as error:  # noqa: ASYNC103 - the last that is known of this process; no trio runs here
         if error_file and os.getpid() == own_pid:
             write_error(error, error_file, __file__)
-        # As Python itself does it, with the user's own hook if there is one; only our frames are not shown.
+        # As Python itself does it, with the user's own hook if there is one; only our frames are
+        # not shown.
         error = error.with_traceback(without_frames_of(__file__, error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)  # noqa: ASYNC104
 
 
+# `record`: what a function raises goes into the worker's error file, from where the agent takes it
+# into its report.
+
+P = ParamSpec("P")
+
+
+R = TypeVar("R")
+
+
+def record(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate the main function of a worker: what it raises is written to the error file
+    (TORCHELASTIC_ERROR_FILE) and raised again.
+
+    Scripts and modules that `understudy run` starts need none, for it sees their exceptions anyway.
+    It is useful where exceptions are caught further up, in processes that were started with
+    `--no-python`, and under torchrun. Without an error file it changes nothing.
+    """
+
+    @functools.wraps(function)
+    def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except SystemExit:
+            raise
+        except Exception as error:
+            if path := os.environ.get(ERROR_FILE):
+                write_error(error, path, __file__)
+            raise
+
+    return recorded
+
+
 if __name__ == "__main__":
-    # The script takes over the module `__main__`; what is ours goes on in another.
+    # The script takes over the module `__main__`; the code of this file goes on in another module.
     _own = spec_from_file_location("understudy_runner", __file__)
     assert _own is not None
     assert _own.loader is not None

@@ -1,4 +1,4 @@
-"""What a job is told by its user: pure, with the texts of torchrun's options understood."""
+"""The settings of a job, parsed from the texts of torchrun's options; no I/O."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ Mode = Literal["script", "module", "command"]
 
 
 @attrs.frozen
-class Settings:
+class ElasticSettings:
     """A job on this machine. Times in seconds.
 
-    `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console, None for all. `filters`: by stream,
-    texts whose lines are written to a file of all workers as well. `signals`: which end the agent. `membership_signal`: sent to workers
-    when they are told of a new membership, 0 for none. `restart_window`: infinity for the whole job. `fence_seconds`: if the agent does
-    not run for so long, its workers are killed, since others may soon take their places.
+    `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console,
+    None for all. `filters`: by stream, texts whose lines are written to a file of all workers as
+    well. `signals`: which end the agent. `membership_signal`: sent to workers when they are told of
+    a new membership, 0 for none. `restart_window`: infinity for the whole job. `fence_seconds`: if
+    the agent does not run for so long, its workers are killed, since others may soon take their
+    places.
     """
 
     run_id: str
@@ -65,34 +67,47 @@ def parse_nodes(text: str) -> tuple[int, int]:
     except ValueError:
         numbers = []
     if len(numbers) not in (1, 2):
-        raise ValueError(f"--nnodes takes a number of agents, such as 2, or MIN:MAX, such as 1:3; not {text!r}")
+        raise ValueError(
+            f"--nnodes takes a number of agents, such as 2, or MIN:MAX, such as 1:3; not {text!r}"
+        )
     least, most = numbers[0], numbers[-1]
     if least < 1:
         raise ValueError(f"--nnodes {text}: a job needs at least 1 agent, not {least}")
     if least > most:
-        raise ValueError(f"--nnodes {text}: MIN is {least}, above MAX, which is {most}; write {most}:{least}")
+        raise ValueError(
+            f"--nnodes {text}: MIN is {least}, above MAX, which is {most}; write {most}:{least}"
+        )
     return least, most
 
 
 def parse_processes(text: str, processors: int) -> int:
-    """`--nproc-per-node`: a number, or `auto` or `cpu` for as many as there are processors. Raises ValueError."""
+    """`--nproc-per-node`: a number, or `auto` or `cpu` for as many as there are processors. Raises
+    ValueError.
+    """
     if text in ("auto", "cpu"):
         return processors
     try:
         number = int(text)
     except ValueError:
-        raise ValueError(f"--nproc-per-node takes a number of workers, auto or cpu; not {text!r}") from None
+        raise ValueError(
+            f"--nproc-per-node takes a number of workers, auto or cpu; not {text!r}"
+        ) from None
     if number < 1:
         raise ValueError(f"--nproc-per-node takes at least 1 worker, not {number}")
     return number
 
 
 def parse_masks(option: str, text: str, local_world_size: int) -> dict[int, int]:
-    """`--redirects` and `--tee`: "3" for all workers, or "0:1,1:2" by local rank. Raises ValueError."""
+    """`--redirects` and `--tee`: "3" for all workers, or "0:1,1:2" by local rank. Raises
+    ValueError.
+    """
 
     def mask(part: str) -> int:
         if part not in ("0", "1", "2", "3"):
-            raise ValueError(f"{option} takes 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:MASK,...; not {text!r}")
+            raise ValueError(
+                f"{option} takes 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:MASK,...; "
+                f"not {text!r}"
+            )
         return int(part)
 
     if ":" not in text:
@@ -101,7 +116,10 @@ def parse_masks(option: str, text: str, local_world_size: int) -> dict[int, int]
     for part in text.split(","):
         rank, _, value = part.partition(":")
         if not rank.strip().isdecimal() or int(rank) >= local_world_size:
-            raise ValueError(f"{option} {text}: {rank!r} is no local rank; they go from 0 to {local_world_size - 1}")
+            raise ValueError(
+                f"{option} {text}: {rank!r} is no local rank; they go from 0 to "
+                f"{local_world_size - 1}"
+            )
         if int(rank) in masks:
             raise ValueError(f"{option} {text}: local rank {int(rank)} is given twice")
         masks[int(rank)] = mask(value.strip())
@@ -115,12 +133,17 @@ def parse_ranks(option: str, text: str, local_world_size: int) -> frozenset[int]
     ranks = [part.strip() for part in text.split(",")]
     for rank in ranks:
         if not rank.isdecimal() or int(rank) >= local_world_size:
-            raise ValueError(f"{option} {text}: {rank!r} is no local rank; they go from 0 to {local_world_size - 1}")
+            raise ValueError(
+                f"{option} {text}: {rank!r} is no local rank; they go from 0 to "
+                f"{local_world_size - 1}"
+            )
     return frozenset(int(rank) for rank in ranks)
 
 
 def parse_filters(text: str) -> tuple[str, ...]:
-    """`--duplicate-stdout-filters`: texts with commas between; a comma that is doubled is part of a text."""
+    """`--duplicate-stdout-filters`: texts with commas between; a comma that is doubled is part of a
+    text.
+    """
     parts = text.replace(",,", "\0").split(",")
     return tuple(part.replace("\0", ",") for part in parts if part)
 
@@ -139,7 +162,9 @@ def parse_pairs(option: str, text: str) -> dict[str, str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error's text: what was probably meant, or all there is."""
+    """Return the end of an error's text: the known name that was probably meant, or all known
+    names.
+    """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(names))}"

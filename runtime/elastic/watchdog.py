@@ -1,4 +1,6 @@
-"""Deadlines that workers have set themselves: pure. The agent's own monotonic clock measures them."""
+"""Deadlines that workers have set themselves, without I/O. The agent's own monotonic clock measures
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ MAX_SCOPES = 1024
 
 
 @attrs.frozen
-class Request:
-    """A process enters a scope in which it will stay for at most `after` seconds, or leaves it. `pid`: its own."""
+class DeadlineRequest:
+    """A process enters a scope in which it will stay for at most `after` seconds, or leaves it.
+    `pid`: its own.
+    """
 
     what: Literal["enter", "leave"]
     scope: str
@@ -25,25 +29,36 @@ class Request:
     pid: int = 0
 
 
-def encode_request(request: Request) -> bytes:
-    """One line. Raises ValueError if it is too long to be written in one piece."""
+def encode_request(request: DeadlineRequest) -> bytes:
+    """Encode a request as one line. Raises ValueError if it is too long to be written in one
+    piece.
+    """
     line = json.dumps([request.what, request.scope, request.after, request.pid]).encode() + b"\n"
     if len(line) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"the name of a scope is {len(request.scope)} characters long; some 500 are possible")
+        raise ValueError(
+            f"the name of the scope is {len(request.scope)} characters long; use at most about 500"
+        )
     return line
 
 
-def decode_request(line: str) -> Request | None:
-    """What a worker wrote; None for anything else, which counts for nothing: the pipe is the worker's own."""
+def decode_request(line: str) -> DeadlineRequest | None:
+    """Decode a line that a worker wrote; return None for anything else, which is ignored: user code
+    can write to the pipe as well.
+    """
     try:
         what, scope, after, pid = json.loads(line)
     except (ValueError, TypeError):
         return None
-    if what not in ("enter", "leave") or not isinstance(scope, str) or isinstance(after, bool) or not isinstance(after, int | float):
+    if (
+        what not in ("enter", "leave")
+        or not isinstance(scope, str)
+        or isinstance(after, bool)
+        or not isinstance(after, int | float)
+    ):
         return None
     if isinstance(pid, bool) or not isinstance(pid, int) or pid < 0:
         return None
-    return Request(what, scope, float(after), pid) if math.isfinite(after) else None
+    return DeadlineRequest(what, scope, float(after), pid) if math.isfinite(after) else None
 
 
 @attrs.frozen
@@ -55,8 +70,9 @@ class Expired:
     pid: int = 0
 
 
-class Deadlines:
-    """Those of one worker and the processes that it has forked, which have its pipe as well: a scope is the process's that entered it.
+class WatchdogDeadlines:
+    """The deadlines of one worker and of the processes that it has forked, which have its pipe as
+    well. A scope belongs to the process that entered it.
 
     One that is entered again is watched anew: its old deadline is forgotten.
     """
@@ -64,24 +80,30 @@ class Deadlines:
     def __init__(self) -> None:
         self._scopes: dict[tuple[int, str], tuple[float, float]] = {}
 
-    def apply(self, request: Request, now: float) -> None:
-        """Note what the worker said at `now`."""
+    def apply(self, request: DeadlineRequest, now: float) -> None:
+        """Enter or remove the deadline of a request that arrived at `now`."""
         key = (request.pid, request.scope)
         if request.what == "leave":
             self._scopes.pop(key, None)
         elif key in self._scopes or len(self._scopes) < MAX_SCOPES:
             self._scopes[key] = (now + request.after, request.after)
+        # The pipe is user code's: it must not fill the agent's memory.
+        assert len(self._scopes) <= MAX_SCOPES
 
     def forget(self, pid: int) -> None:
-        """That process has ended, and its scopes with it."""
+        """Remove the scopes of a process that has ended."""
         self._scopes = {key: kept for key, kept in self._scopes.items() if key[0] != pid}
 
     @property
     def next(self) -> float:
-        """When the first of them is over; infinity if there is none."""
+        """Return when the first deadline is over; infinity if there is none."""
         return min((deadline for deadline, _ in self._scopes.values()), default=math.inf)
 
     def expired(self, now: float) -> Expired | None:
-        """The one that was over first, if any is."""
-        over = [(deadline, scope, after, pid) for (pid, scope), (deadline, after) in self._scopes.items() if deadline <= now]
+        """Return the scope whose deadline was over first, if any is."""
+        over = [
+            (deadline, scope, after, pid)
+            for (pid, scope), (deadline, after) in self._scopes.items()
+            if deadline <= now
+        ]
         return Expired(*min(over)[1:]) if over else None

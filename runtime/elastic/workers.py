@@ -1,4 +1,6 @@
-"""The workers of one agent as processes: started, watched by events, and ended with everything that they started."""
+"""The workers of one agent as processes: started, watched by events, and ended with everything that
+they started.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +8,450 @@ import json
 import logging
 import os
 import signal
+import string
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import attrs
 import trio
 
 from runtime.elastic import guardian, runner
-from runtime.elastic.guarding import Guarded
-from runtime.elastic.outputs import Console, Streams, open_streams
-from runtime.elastic.ranks import Placement
-from runtime.elastic.settings import Settings
-from runtime.elastic.surroundings import environment_of, line_prefix, substituted
-from runtime.elastic.watchdog import Deadlines, Expired, decode_request
+from runtime.elastic.expiry import WATCHDOG
+from runtime.elastic.guardian import MARK
+from runtime.elastic.ranks import RankAssignment
+from runtime.elastic.runner import ERROR_FILE
+from runtime.elastic.settings import ERR, OUT, ElasticSettings
+from runtime.elastic.watchdog import Expired, WatchdogDeadlines, decode_request
 from runtime.environment import Environment
-from runtime.processes.child import read_available
-from runtime.processes.output import LineSplitter
-from runtime.processes.status import ExitStatus
+from runtime.processes.fork_server import ExitStatus, LineSplitter, read_available
+
+# What workers print: into files, to the console, or both, by pipes that are read no faster than
+# what is behind them takes it.
+
+_CHUNK = 64 * 1024
+
+
+_LINES_WAITING = 256
+
+
+_DRAIN_CHUNKS = 32
+
+
+STREAMS = {OUT: "stdout.log", ERR: "stderr.log"}
+
+
+FILTERED = {OUT: "filtered_stdout.log", ERR: "filtered_stderr.log"}
+"""By stream: the file with the filtered lines of all workers of a start."""
+
+
+class Console:
+    """The agent's own standard output and error. A stopped terminal, or a pipe that is not read,
+    holds up workers, not the agent.
+    """
+
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[tuple[int, bytes]](_LINES_WAITING)
+        self._broken: set[int] = set()
+        self._idle = trio.Event()
+        self._idle.set()
+
+    async def write(self, stream: int, text: str) -> None:
+        """Pass lines on; waits for room."""
+        self._idle = trio.Event()
+        await self._send.send((stream, text.encode()))
+
+    async def run(self) -> None:
+        """Write what comes, in order, until cancelled."""
+        while True:
+            if not self._receive.statistics().current_buffer_used:
+                self._idle.set()
+            stream, data = await self._receive.receive()
+            if stream not in self._broken:
+                await trio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until all is written, for so long at most."""
+        with trio.move_on_after(seconds):
+            await self._idle.wait()
+
+    def _write(self, stream: int, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(stream, rest) :]
+        except OSError:
+            # The reader has gone, as with `| head`; the log files have the lines all the same.
+            self._broken.add(stream)
+
+
+@attrs.frozen
+class Filtered:
+    """Where the lines of a stream go that contain one of `texts`, with a prefix: a file that is
+    added to by whole lines.
+    """
+
+    texts: tuple[str, ...]
+    file: IO[bytes]
+
+    def keep(self, lines: list[str], prefix: str) -> None:
+        """Add the lines that contain one of the texts."""
+        found = "".join(
+            f"{prefix}{line}\n" for line in lines if any(text in line for text in self.texts)
+        )
+        try:
+            if found:
+                self.file.write(found.encode())
+        except OSError:
+            # A full disk costs the log, not the worker.
+            pass
+
+
+class Tee:
+    """A stream of one worker: to a file as it comes, to the console in whole lines with a prefix
+    (without if it is `plain`), and to a file of what is `filtered`.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        file: IO[bytes] | None,
+        console: Console | None,
+        stream: int,
+        prefix: str,
+        filtered: Filtered | None = None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        self._stream = trio.lowlevel.FdStream(descriptor)
+        self._file = file
+        self._filtered = filtered
+        self._shown_prefix = "" if plain else prefix
+        self._console = console
+        self._number = stream
+        self._prefix = prefix
+        self._splitter = LineSplitter()
+
+    async def follow(self) -> None:
+        """Until all that hold the other end have closed it."""
+        try:
+            while data := await self._stream.receive_some(_CHUNK):
+                lines = self._keep(data)
+                await self._show(lines)
+            await self._show(self._split(self._splitter.flush()))
+        except trio.ClosedResourceError:
+            # `close` has closed this end: a process that escaped still holds the other end.
+            pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening. What is in the pipe goes to the file: a console that was too slow costs
+        no log.
+        """
+        for _ in range(_DRAIN_CHUNKS):
+            data = read_available(self._stream)
+            if not data:
+                break
+            self._keep(data)
+        self._split(self._splitter.flush())
+        self._stream.close()
+        for file in (self._file, self._filtered.file if self._filtered is not None else None):
+            if file is not None:
+                file.close()
+
+    def _keep(self, data: bytes) -> list[str]:
+        """Write it to the files; the whole lines that it ends."""
+        try:
+            if self._file is not None:
+                self._file.write(data)
+        except OSError:
+            # A full disk costs the log, not the worker.
+            pass
+        return self._split(self._splitter.feed(data))
+
+    def _split(self, lines: list[str]) -> list[str]:
+        if self._filtered is not None and lines:
+            self._filtered.keep(lines, self._prefix)
+        return lines
+
+    async def _show(self, lines: list[str]) -> None:
+        if self._console is not None and lines:
+            await self._console.write(
+                self._number, "".join(f"{self._shown_prefix}{line}\n" for line in lines)
+            )
+
+
+@attrs.define
+class Streams:
+    """Where one worker's output goes: what its process is given, what is followed here, and what to
+    close here once it has started.
+    """
+
+    stdout: int | IO[bytes] | None = None
+    stderr: int | IO[bytes] | None = None
+    tees: list[Tee] = attrs.field(factory=list)
+    to_close: list[int | IO[bytes]] = attrs.field(factory=list)
+
+    def started(self) -> None:
+        """Close the ends that the started process has inherited."""
+        for each in self.to_close:
+            if isinstance(each, int):
+                os.close(each)
+            else:
+                each.close()
+        self.to_close.clear()
+
+    def abandon(self) -> None:
+        """Close everything: the process could not be started."""
+        self.started()
+        for tee in self.tees:
+            tee.close()
+
+
+def open_streams(
+    settings: ElasticSettings, local_rank: int, directory: Path, console: Console, prefix: str
+) -> Streams:
+    """Open what a worker is to write to, as its masks say."""
+    streams = Streams()
+    shown = settings.local_ranks is None or local_rank in settings.local_ranks
+    try:
+        for number, file_name in STREAMS.items():
+            target: int | IO[bytes] | None = None if shown else subprocess.DEVNULL
+            teed, texts = settings.tee.get(local_rank, 0) & number, settings.filters.get(number, ())
+            redirected = settings.redirects.get(local_rank, 0) & number
+            if teed or texts:
+                reader, target = os.pipe()
+                streams.to_close.append(target)
+                # The tee closes both files.
+                file = filtered = None
+                if teed or redirected:
+                    file = open(directory / file_name, "ab", buffering=0)  # noqa: SIM115
+                if texts:
+                    part = open(directory.parent / FILTERED[number], "ab", buffering=0)  # noqa: SIM115
+                    filtered = Filtered(texts, part)
+                to_console = console if shown and (teed or not redirected) else None
+                streams.tees.append(
+                    Tee(reader, file, to_console, number, prefix, filtered, plain=not teed)
+                )
+            elif redirected:
+                target = open(directory / file_name, "ab", buffering=0)  # noqa: SIM115 - closed once the process has it
+                streams.to_close.append(target)
+            if number == OUT:
+                streams.stdout = target
+            else:
+                streams.stderr = target
+    except BaseException:
+        streams.abandon()
+        raise
+    return streams
+
+
+# What a worker finds in its environment and on its command line; no I/O. The names are torchrun's,
+# so that ordinary scripts just run.
+
+MEMBERSHIP_FILE = "UNDERSTUDY_MEMBERSHIP_FILE"
+
+
+def environment_of(
+    inherited: Mapping[str, str],
+    settings: ElasticSettings,
+    placement: RankAssignment,
+    local_rank: int,
+    *,
+    restarts: int,
+    error_file: str,
+    membership_file: str,
+    mark: str,
+    watchdog: int,
+) -> dict[str, str]:
+    """All variables of a worker. `restarts`: how many were counted before this start; `watchdog`:
+    the descriptor of its pipe to us.
+    """
+    own = placement.own
+    given = {
+        "RANK": placement.rank_of(local_rank),
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": placement.world_size,
+        "LOCAL_WORLD_SIZE": own.local_world_size,
+        "GROUP_RANK": own.group_rank,
+        "GROUP_WORLD_SIZE": placement.group_world_size,
+        "ROLE_NAME": settings.role,
+        "ROLE_RANK": own.role_base_rank + local_rank,
+        "ROLE_WORLD_SIZE": own.role_world_size,
+        "MASTER_ADDR": placement.master_address,
+        "MASTER_PORT": placement.master_port,
+        "TORCHELASTIC_RESTART_COUNT": restarts,
+        "TORCHELASTIC_MAX_RESTARTS": settings.max_restarts,
+        "TORCHELASTIC_RUN_ID": settings.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        ERROR_FILE: error_file,
+        MEMBERSHIP_FILE: membership_file,
+        MARK: mark,
+        WATCHDOG: watchdog,
+    }
+    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if own.local_world_size > 1:
+        # Otherwise each of them would take all processors for itself.
+        defaults["OMP_NUM_THREADS"] = "1"
+    return {**defaults, **inherited, **{name: str(value) for name, value in given.items()}}
+
+
+def substituted(command: Sequence[str], local_rank: int) -> list[str]:
+    """The arguments, with `${local_rank}` replaced; other texts with a dollar stay as they are."""
+    return [string.Template(part).safe_substitute(local_rank=str(local_rank)) for part in command]
+
+
+def line_prefix(template: str, role: str, rank: int, local_rank: int, host: str) -> str:
+    """What stands before a worker's lines on the console."""
+    if not template:
+        return f"[{role}{rank}]: "
+    return string.Template(template).safe_substitute(
+        role_name=role, rank=str(rank), local_rank=str(local_rank), hostname=host
+    )
+
+
+# The guardian of an agent's workers, started and kept alive: for our own agent and for torch's.
+
+SHARE = 0.8
+"""The share of the time for which no other agent may take the workers' places, after which the
+guardian kills the workers.
+"""
+
+
+BEATS = 4
+"""How often the guardian hears of the agent while it waits."""
+
+
+GUARDIAN_KILL_SECONDS = 10.0
+"""How long the kernel may take to end what the guardian kills at last."""
+
 
 logger = logging.getLogger("understudy.elastic")
 
-_CHUNK = 64 * 1024
+
+def fence_seconds(lease_seconds: float, keep_alive_interval: float) -> float:
+    """For how many seconds an agent may not run before its workers are killed.
+
+    Its last renewal may be an interval old when it stops, and its workers have to be gone before
+    the rest of its lease is.
+    """
+    return SHARE * (lease_seconds - keep_alive_interval)
+
+
+class Reaper:
+    """The agent's handle of the guardian, a process that kills all processes with `mark` when this
+    process has ended, or has not run for `seconds`.
+    """
+
+    def __init__(self, environment: Environment, mark: str, seconds: float) -> None:
+        """Start the guardian. Raises OSError if the system has no further process."""
+        self._environment = environment
+        self._mark = mark
+        self._seconds = seconds
+        self._beat_at = environment.now()
+        self._was_paused = False
+        self._beating = trio.CancelScope()
+        self._process, self._pipe = _start(mark, seconds)
+
+    @property
+    def guardian_pid(self) -> int:
+        """The process id of the guardian; it changes if the guardian is killed and started
+        again.
+        """
+        return self._process.pid
+
+    @property
+    def was_paused(self) -> bool:
+        """Whether this process has not run for so long that the guardian has killed what it guards,
+        and nothing was started since.
+        """
+        return self._was_paused or self._environment.now() - self._beat_at >= self._seconds
+
+    def starts(self) -> None:
+        """Note that a process is started, which no earlier pause has ended."""
+        self._was_paused = False
+
+    async def beat(self) -> None:
+        """Tell the guardian, until `aclose` or cancelled, that this process runs; start another
+        guardian if it was killed.
+        """
+        with self._beating:
+            while True:
+                # Remember the pause before the time is overwritten: a task that sees a worker end
+                # at the same moment must still learn of it.
+                self._was_paused = self.was_paused
+                self._beat_at = self._environment.now()
+                try:
+                    os.write(self._pipe, b".")
+                except BlockingIOError:
+                    # The guardian itself is stopped; it has enough to read when it goes on.
+                    pass
+                except BrokenPipeError:
+                    logger.warning(
+                        "the guardian of this agent's workers was killed; starting another one"
+                    )
+                    self._replace()
+                await trio.sleep(self._seconds / BEATS)
+
+    def _replace(self) -> None:
+        killed, pipe = self._process, self._pipe
+        self._process, self._pipe = _start(self._mark, self._seconds)
+        os.close(pipe)
+        killed.wait()
+
+    async def aclose(self) -> None:
+        """Have every process killed that still carries the mark, and end the guardian. The time is
+        bounded; call it shielded.
+        """
+        # Before the pipe is closed: its number may be another file's a moment later. A beat that is
+        # due by now is cancelled, too.
+        self._beating.cancel()
+        os.close(self._pipe)
+        with trio.move_on_after(GUARDIAN_KILL_SECONDS) as waiting:
+            await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+        if waiting.cancelled_caught:
+            self._process.kill()
+
+
+def _start(mark: str, seconds: float) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a guardian; return it and our end of the pipe to it, which does not block."""
+    reader, writer = os.pipe()
+    environment = {name: value for name, value in os.environ.items() if name != guardian.MARK}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, str(reader), mark, str(seconds)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[reader],
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(writer)
+        raise
+    finally:
+        os.close(reader)
+    os.set_blocking(writer, False)
+    return process, writer
+
+
 DRAIN_SECONDS = 1.0
-"""How long what an ended worker has printed is waited for: somebody who got away may hold the pipe."""
+"""Seconds to wait for the rest of an ended worker's output: a process that escaped may hold the
+pipe open.
+"""
+
+
 KILL_SECONDS = 10.0
-"""How long the kernel may take to end what has been killed. A process in uninterruptible sleep takes longer."""
+"""Seconds that the kernel may take to end what has been killed. A process in uninterruptible sleep
+takes longer.
+"""
 
 
 @attrs.define(eq=False)
-class Worker:
+class WorkerProcess:
     """One process. `stopping`: the agent has begun to end it, so that how it ends means nothing."""
 
     local_rank: int
@@ -62,7 +477,9 @@ class Worker:
         return self.process.pid
 
     def signal_group(self, signum: int) -> None:
-        """Signal it and what it started, unless that belongs to another group. Only as long as the pid is certainly its own."""
+        """Signal it and what it started, unless that belongs to another group. Only as long as the
+        pid is certainly its own.
+        """
         if self.status is None:
             try:
                 os.killpg(self.pid, signum)
@@ -70,22 +487,27 @@ class Worker:
                 pass
 
     def has_ended_by_itself(self) -> bool:
-        """Whether its end is there to be seen, although nobody has looked yet."""
-        return self.status is not None or os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        """Whether it has ended by itself, even if the agent has not handled that yet."""
+        return (
+            self.status is not None
+            or os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        )
 
 
-class Workers:
-    """All workers of one agent. `on_exit` is called once for each that ends, as soon as the kernel says so."""
+class WorkerGroup:
+    """All workers of one agent. `on_exit` is called once for each that ends, as soon as the kernel
+    says so.
+    """
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ElasticSettings,
         environment: Environment,
         console: Console,
         directory: Path,
         host: str,
         nursery: trio.Nursery,
-        on_exit: Callable[[Worker], None],
+        on_exit: Callable[[WorkerProcess], None],
     ) -> None:
         self._settings = settings
         self._environment = environment
@@ -97,28 +519,30 @@ class Workers:
         self._mark = environment.token(12).hex()
         self._attempts: dict[int, int] = {}
         self._stopping: trio.CancelScope | None = None
-        self.current: dict[int, Worker] = {}
+        self.current: dict[int, WorkerProcess] = {}
         """By local rank; those that have ended included, until their place is taken."""
         self.membership_file = directory / "membership.json"
-        self.guarded = Guarded(environment, self._mark, settings.fence_seconds)
+        self.guarded = Reaper(environment, self._mark, settings.fence_seconds)
 
     @property
-    def running(self) -> list[Worker]:
-        """Those that have not ended."""
+    def running(self) -> list[WorkerProcess]:
+        """The workers that have not ended."""
         return [worker for worker in self.current.values() if worker.status is None]
 
-    def start(self, local_rank: int, placement: Placement, restarts: int) -> Worker:
+    def start(self, local_rank: int, placement: RankAssignment, restarts: int) -> WorkerProcess:
         """Start a worker. Raises OSError if the system has no process, descriptor or disk for it.
 
-        From the main thread on purpose, although it takes a millisecond: the kernel's parent-death signal follows the thread that
-        created the process.
+        From the main thread on purpose, although it takes a millisecond: the kernel's parent-death
+        signal follows the thread that created the process.
         """
         self.guarded.starts()
         attempt = self._attempts[local_rank] = self._attempts.get(local_rank, -1) + 1
         directory = self._directory / f"attempt_{attempt}" / str(local_rank)
         directory.mkdir(parents=True, exist_ok=True)
         rank = placement.rank_of(local_rank)
-        prefix = line_prefix(self._settings.prefix_template, self._settings.role, rank, local_rank, self._host)
+        prefix = line_prefix(
+            self._settings.prefix_template, self._settings.role, rank, local_rank, self._host
+        )
         mark = f"{self._mark}/{local_rank}/{attempt}"
         streams = open_streams(self._settings, local_rank, directory, self._console, prefix)
         reader, writer = os.pipe()
@@ -150,7 +574,7 @@ class Workers:
         finally:
             os.close(writer)
         streams.started()
-        worker = Worker(
+        worker = WorkerProcess(
             local_rank,
             rank,
             attempt,
@@ -167,14 +591,19 @@ class Workers:
         self._nursery.start_soon(self._follow, worker)
         return worker
 
-    def tell(self, placement: Placement) -> None:
-        """Rewrite the membership file in one step, and signal the workers if that is wanted. A full disk costs the notice: it is logged."""
+    def tell(self, placement: RankAssignment) -> None:
+        """Rewrite the membership file in one step, and signal the workers if that is wanted. A full
+        disk costs the notice: it is logged.
+        """
         told = {
             "round": placement.round,
             "world_size": placement.world_size,
             "group_rank": placement.own.group_rank,
             "group_world_size": placement.group_world_size,
-            "ranks": {str(local_rank): placement.rank_of(local_rank) for local_rank in range(placement.own.local_world_size)},
+            "ranks": {
+                str(local_rank): placement.rank_of(local_rank)
+                for local_rank in range(placement.own.local_world_size)
+            },
             "participants": list(placement.participants),
             "master_addr": placement.master_address,
             "master_port": placement.master_port,
@@ -184,7 +613,7 @@ class Workers:
             temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
             temporary.replace(self.membership_file)
         except OSError as error:
-            logger.error("workers cannot be told of round %d: %s", placement.round, error)
+            logger.error("could not tell the workers of round %d: %s", placement.round, error)
             return
         if self._settings.membership_signal:
             for worker in self.running:
@@ -196,14 +625,20 @@ class Workers:
         return self._stopping is not None
 
     def hurry(self, signum: int, seconds: float) -> None:
-        """While `stop` is at work: send another signal, and leave no more than `seconds` before SIGKILL."""
+        """While `stop` is at work: send another signal, and leave no more than `seconds` before
+        SIGKILL.
+        """
         if self._stopping is not None:
             for worker in self.running:
                 worker.signal_group(signum)
-            self._stopping.deadline = min(self._stopping.deadline, self._environment.now() + seconds)
+            self._stopping.deadline = min(
+                self._stopping.deadline, self._environment.now() + seconds
+            )
 
-    async def stop(self, signum: int, seconds: float) -> list[Worker]:
-        """End all that run: a signal, then SIGKILL after `seconds`; returns those that even that has not ended."""
+    async def stop(self, signum: int, seconds: float) -> list[WorkerProcess]:
+        """End all running workers: send a signal, then SIGKILL after `seconds`. Return those that
+        have not ended even then.
+        """
         stopped = [worker for worker in self.running if not worker.has_ended_by_itself()]
         for worker in stopped:
             worker.stopping = True
@@ -221,12 +656,18 @@ class Workers:
         stuck = self.running
         for worker in stuck:
             logger.error(
-                "worker of rank %d, pid %d, has not ended %g s after SIGKILL: it hangs in the kernel", worker.rank, worker.pid, KILL_SECONDS
+                "worker of rank %d, pid %d, has not ended %g s after SIGKILL: it hangs in the "
+                "kernel",
+                worker.rank,
+                worker.pid,
+                KILL_SECONDS,
             )
         return stuck
 
     async def aclose(self) -> None:
-        """Kill what is left, and let the guardian look for what got away. Bounded; to be called shielded."""
+        """Kill the workers that are left, and let the guardian kill processes that escaped. The
+        time is bounded; call it shielded.
+        """
         for worker in self.running:
             worker.stopping = True
             worker.signal_group(signal.SIGKILL)
@@ -242,12 +683,22 @@ class Workers:
 
     def _command(self, local_rank: int) -> list[str]:
         mode = self._settings.mode
-        # A command is no business of Python's: its variables are not to disturb the few lines that become it.
+        # For a command, ignore Python's environment variables: they must not disturb the few lines
+        # of the runner, which then becomes the command.
         flags = ["-I", "-S"] if mode == "command" else ["-u"]
-        return [sys.executable, *flags, runner.__file__, mode, str(os.getpid()), *substituted(self._settings.command, local_rank)]
+        return [
+            sys.executable,
+            *flags,
+            runner.__file__,
+            mode,
+            str(os.getpid()),
+            *substituted(self._settings.command, local_rank),
+        ]
 
-    async def _follow(self, worker: Worker) -> None:
-        """See to one worker until its end. Shielded: whoever cancels the agent waits until its workers have been killed; see `aclose`."""
+    async def _follow(self, worker: WorkerProcess) -> None:
+        """Follow one worker until its end. It is shielded: if the agent is cancelled, that waits
+        until its workers have been killed; see `aclose`.
+        """
         try:
             with worker.following:
                 async with trio.open_nursery() as reading:
@@ -257,7 +708,8 @@ class Workers:
                         watching.start_soon(self._watch, worker)
                         await trio.lowlevel.wait_readable(worker.pidfd)
                         watching.cancel_scope.cancel()
-                    # Its children are no worker's any more. As long as it is not reaped, nobody else can have its group.
+                    # Kill what is left of its process group before it is reaped: until then the
+                    # kernel gives the group's id to no other process.
                     worker.signal_group(signal.SIGKILL)
                     worker.status = ExitStatus.of_return_code(worker.process.wait())
                     self._on_exit(worker)
@@ -269,9 +721,11 @@ class Workers:
             worker.requests.close()
             worker.ended.set()
 
-    async def _watch(self, worker: Worker) -> None:
-        """Kill a worker that stays in a scope for longer than it said, and likewise, but alone, a process that it has forked."""
-        deadlines, lines = Deadlines(), LineSplitter()
+    async def _watch(self, worker: WorkerProcess) -> None:
+        """Kill a worker that stays in a scope for longer than it said. Kill a process that it has
+        forked in the same way, but only that process.
+        """
+        deadlines, lines = WatchdogDeadlines(), LineSplitter()
 
         def hear(data: bytes) -> None:
             for line in lines.feed(data):
@@ -285,7 +739,8 @@ class Workers:
                     return
                 hear(data)
                 continue
-            # It may have been this process that did not run: what the worker has said meanwhile counts.
+            # It may have been this process that did not run: what the worker has said meanwhile
+            # counts.
             hear(read_available(worker.requests))
             if (expired := deadlines.expired(self._environment.now())) is not None:
                 if expired.pid == worker.pid:
@@ -295,14 +750,16 @@ class Workers:
                 deadlines.forget(expired.pid)
                 self._end_forked(worker, expired)
 
-    def _end_forked(self, worker: Worker, expired: Expired) -> None:
-        """End one process of a worker's, not the worker: that may be well, and what it has forked is its own to look after.
+    def _end_forked(self, worker: WorkerProcess, expired: Expired) -> None:
+        """Kill one forked process of a worker, not the worker, which may be well and must handle
+        the end of its own processes.
 
-        The process may have ended long ago, within its scope, and its id be another's: only what carries the worker's mark is its own.
+        The process may have ended long ago, within its scope, and its id be another's: only what
+        carries the worker's mark is its own.
         """
         if worker.status is None and guardian.is_marked(expired.pid, worker.mark):
             logger.warning(
-                "process %d of worker %d is killed: it was in %r for longer than %g s",
+                "killing process %d of worker %d: it was in scope %r for longer than %g s",
                 expired.pid,
                 worker.local_rank,
                 expired.scope,

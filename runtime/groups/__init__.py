@@ -1,1 +1,3 @@
-"""Groups: which actors are in them, kept in the store under their nodes' leases, and followed by the nodes that ask."""
+"""Groups: which actors are in them, kept in the store under their nodes' leases, and followed by
+the nodes that ask.
+"""

@@ -1,41 +1,64 @@
-"""Groups at work: this node's memberships go to the store, and the groups that somebody here asks for are followed.
+"""Groups: write this node's memberships to the store, and follow the groups that are asked for
+here.
 
-Its own members a node knows without the store. A group is followed as long as anyone holds it; the task that does so looks now and then.
+A node knows its own members without the store. A group is followed as long as its `Followed` object
+is referenced; the following task checks this every `GROUP_LOOK_SECONDS`.
 """
 
 from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 import attrs
 import trio
 
-from actors.errors import DecodeError, LeaseLostError, StoreCompactedError, StoreError, StoreOutcomeUnknownError
-from actors.groups import check_group_name
-from actors.method import Address
+from actors.errors import (
+    CallError,
+    DecodeError,
+    EmptyGroupError,
+    LeaseLostError,
+    NodeUnreachableError,
+    StoreCompactedError,
+    StoreError,
+    StoreOutcomeUnknownError,
+)
+from actors.groups import Answer, check_group_name
+from actors.method import Address, BoundMethod, Method
+from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 from actors.supervision import ExitReason
-from runtime.calls.station import Station
-from runtime.environment import Environment
-from runtime.groups.holdings import Holdings, Write
-from runtime.groups.records import Membership, Record, from_plain, plain, prefix_of
-from runtime.groups.view import GroupView
-from runtime.hosting.cell import Cell
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.environment import Environment, first
+from runtime.groups.memberships import (
+    GroupMembership,
+    GroupRecord,
+    GroupView,
+    GroupWrite,
+    LocalMemberships,
+    from_plain,
+    plain,
+    prefix_of,
+)
+from runtime.hosting.cell import ActorCell
+from runtime.identifiers import ActorId, NodeId
 from runtime.membership.members import Members
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
 
-ASK_AGAIN = 0.5
+GROUP_RETRY_SECONDS = 0.5
 """Seconds between two attempts while the store is away."""
 
-LOOK_SECONDS = 30.0
-"""How often it is looked at whether anyone still holds a group that is followed."""
+
+GROUP_LOOK_SECONDS = 30.0
+"""Seconds between two checks whether a followed group is still held."""
+
 
 logger = logging.getLogger("understudy.groups")
 
 
 class Followed:
-    """A group that somebody on this node holds."""
+    """A group that is held on this node."""
 
     def __init__(self, name: str, own: int) -> None:
         self.name = name
@@ -57,42 +80,50 @@ class Followed:
 
 
 class Groups:
-    """Those of one node; see `runtime.hosting.extensions.Extension`. `lease`: the node's, which ends its memberships."""
+    """The groups of one node; implements `runtime.hosting.host.HostExtension`. `lease`: the node's;
+    when it ends, the store drops the node's memberships.
+    """
 
     def __init__(
-        self, station: Station, store: Store, members: Members, lease: int, environment: Environment, nursery: trio.Nursery
+        self,
+        endpoint: RpcEndpoint,
+        store: Store,
+        members: Members,
+        lease: int,
+        environment: Environment,
+        nursery: trio.Nursery,
     ) -> None:
-        self.station = station
-        self.identity = station.identity
+        self.endpoint = endpoint
+        self.identity = endpoint.identity
         self.environment = environment
         self._store = store
         self._members = members
         self._lease = lease
         self._nursery = nursery
-        self._holdings = Holdings(*station.identity)
+        self._memberships = LocalMemberships(*endpoint.identity)
         self._dirty = trio.Event()
         self._followed: weakref.WeakValueDictionary[str, Followed] = weakref.WeakValueDictionary()
 
-    def of(self, cell: Cell) -> ActorSide:
-        """See `Extension.of`."""
-        return ActorSide(self, cell)
+    def of(self, cell: ActorCell) -> ActorGroupsAdapter:
+        """See `HostExtension.of`."""
+        return ActorGroupsAdapter(self, cell)
 
-    def ending(self, cell: Cell) -> None:
-        """See `Extension.ending`: it is in no group any more."""
-        for group in self._holdings.ended((cell.address.name, cell.address.epoch)):
+    def ending(self, cell: ActorCell) -> None:
+        """See `HostExtension.ending`: the actor leaves all its groups."""
+        for group in self._memberships.on_ended(ActorId(cell.address.name, cell.address.epoch)):
             self._changed(group)
 
     def ended(self, address: Address, reason: ExitReason) -> None:
-        """See `Extension.ended`."""
+        """See `HostExtension.ended`."""
 
     def join(self, group: str, address: Address) -> None:
         """An actor of this node is in the group once more."""
-        self._holdings.join(group, address)
+        self._memberships.join(group, address)
         self._changed(group)
 
     def leave(self, group: str, address: Address) -> bool:
         """It is once less; False if it was not in it."""
-        left = self._holdings.leave(group, (address.name, address.epoch))
+        left = self._memberships.leave(group, ActorId(address.name, address.epoch))
         if left:
             self._changed(group)
         return left
@@ -102,28 +133,44 @@ class Groups:
         check_group_name(group)
         followed = self._followed.get(group)
         if followed is None:
-            followed = self._followed[group] = Followed(group, self.station.identity[1])
-            self._nursery.start_soon(self._follow, prefix_of(group), weakref.ref(followed), name=f"group {group}")
+            followed = self._followed[group] = Followed(group, self.endpoint.identity[1])
+            self._nursery.start_soon(
+                self._follow, prefix_of(group), weakref.ref(followed), name=f"group {group}"
+            )
         return followed
 
-    def members(self, followed: Followed) -> tuple[object, list[Membership]]:
+    def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
         """The members, those of this node first, and what changes whenever they do."""
-        here = [] if self.station.host.draining else self._holdings.members(followed.name)
+        # A node that drains is left out by all others, and so by itself.
+        here = [] if self.endpoint.host.draining else self._memberships.members(followed.name)
         return self.state(followed), here + followed.view.members(self._lives)
 
     def state(self, followed: Followed) -> object:
         """Equal as long as the members are the same."""
         live = frozenset(filter(self._lives, followed.view.nodes()))
-        return self.station.host.draining, self._holdings.version(followed.name), followed.view.version, live
+        return (
+            self.endpoint.host.draining,
+            self._memberships.version(followed.name),
+            followed.view.version,
+            live,
+        )
 
     def look(self) -> None:
         """The members of the cluster have changed, or one is known to have ended."""
         for followed in list(self._followed.values()):
             followed.tell()
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every member: for tests and
+        simulations.
+        """
+        self._memberships.check_invariants()
+        for followed in self._followed.values():
+            followed.view.check_invariants()
+
     def loads(self) -> dict[str, int]:
         """How much is kept at the moment."""
-        return {"memberships": len(self._holdings), "groups followed": len(self._followed)}
+        return {"memberships": len(self._memberships), "groups followed": len(self._followed)}
 
     async def run(self) -> None:
         """Write what changes here, for ever."""
@@ -131,10 +178,9 @@ class Groups:
             nursery.start_soon(self._look)
             nursery.start_soon(self._write)
 
-    def _lives(self, node: tuple[str, int]) -> bool:
-        seen = self._members.find(node[0])
-        here = seen is not None and seen.member.incarnation == node[1] and seen.member.state != "draining"
-        return here and not self._members.is_dead(node)
+    def _lives(self, node: NodeId) -> bool:
+        seen = self._members.current(node)
+        return seen is not None and seen.member.state != "draining"
 
     def _changed(self, group: str) -> None:
         self._dirty.set()
@@ -150,58 +196,85 @@ class Groups:
     async def _write(self) -> None:
         while True:
             await self._dirty.wait()
+            # Renewed before the batches are taken: a change during the last write counts.
             self._dirty = trio.Event()
-            while self._holdings.is_dirty:
-                if not await self._write_batch(self._holdings.batch()):
-                    await trio.sleep(ASK_AGAIN)
+            while self._memberships.is_dirty:
+                if not await self._write_batch(self._memberships.batch()):
+                    await trio.sleep(GROUP_RETRY_SECONDS)
 
-    async def _write_batch(self, writes: list[Write]) -> bool:
+    async def _write_batch(self, writes: list[GroupWrite]) -> bool:
         """False if it must be tried again after a while."""
         try:
             result = await self._store.transaction(
                 [Compare(write.key, "mod_revision", write.revision) for write in writes],
                 [
-                    Delete(write.key) if write.record is None else Put(write.key, self._encode(write.record), self._lease)
+                    Delete(write.key)
+                    if write.record is None
+                    else Put(write.key, self._encode(write.record), self._lease)
                     for write in writes
                 ],
                 [Get(write.key) for write in writes],
             )
         except trio.Cancelled:
-            self._holdings.doubtful()
+            # The transaction may be on its way.
+            self._memberships.on_doubtful()
             raise
         except StoreOutcomeUnknownError:
-            self._holdings.doubtful()
+            self._memberships.on_doubtful()
             return False
         except StoreError as error:
-            self._holdings.not_written()
+            self._memberships.on_not_written()
             if isinstance(error, LeaseLostError):
                 # The node is about to leave: nothing of it is in the store any more.
                 await trio.sleep_forever()
             return False
         if result.succeeded:
-            self._holdings.written(result.revision, writes)
+            self._memberships.on_written(result.revision, writes)
         else:
             found = dict(zip((write.key for write in writes), result.responses, strict=True))
-            self._holdings.refused({key: entry.mod_revision if isinstance(entry, Entry) else 0 for key, entry in found.items()})
+            self._memberships.on_refused(
+                {
+                    key: entry.mod_revision if isinstance(entry, Entry) else 0
+                    for key, entry in found.items()
+                }
+            )
         return True
 
     async def _follow(self, prefix: str, reference: weakref.ref[Followed]) -> None:
-        """Keep a view up to date while anyone holds it. Between two answers of the store only that one does."""
+        """Keep a view up to date while its group is held. This task has only a weak reference to it
+        while it waits for the store.
+        """
         seen = 0
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
-            with trio.move_on_after(LOOK_SECONDS):
+            with trio.move_on_after(GROUP_LOOK_SECONDS):
                 try:
                     if not seen:
                         found = await self._store.range(prefix)
-                        records = {entry.key: self._decode(entry.key, entry.value) for entry in found.entries}
+                        records = {
+                            entry.key: self._decode(entry.key, entry.value)
+                            for entry in found.entries
+                        }
                         seen = found.revision
                         if (followed := reference()) is not None:
-                            followed.view.replace({key: record for key, record in records.items() if record is not None}, seen)
+                            followed.view.replace(
+                                {
+                                    key: record
+                                    for key, record in records.items()
+                                    if record is not None
+                                },
+                                seen,
+                            )
                     else:
                         batch = await self._store.poll(prefix, seen + 1)
                         seen = batch.revision
                         changes = [
-                            (event.key, self._decode(event.key, event.value) if event.kind == "put" else None) for event in batch.events
+                            (
+                                event.key,
+                                self._decode(event.key, event.value)
+                                if event.kind == "put"
+                                else None,
+                            )
+                            for event in batch.events
                         ]
                         if (followed := reference()) is not None:
                             followed.view.change(changes, seen)
@@ -211,45 +284,324 @@ class Groups:
                         followed.tell()
                     followed = None
                 except StoreCompactedError:
+                    # Changes were missed: everything is read again.
                     seen = 0
                 except StoreError as error:
-                    logger.info("group %s is not followed while the store is away: %s", prefix, error)
+                    logger.info(
+                        "group %s is not followed while the store is away: %s", prefix, error
+                    )
                     if (followed := reference()) is not None:
                         followed.problem = error
                         followed.tell()
                     followed = None
-                    await trio.sleep(ASK_AGAIN)
+                    await trio.sleep(GROUP_RETRY_SECONDS)
+            # The view was let go of by all that held its group.
             if reference() is None:
                 return
 
-    def _encode(self, record: Record) -> bytes:
+    def _encode(self, record: GroupRecord) -> bytes:
         segments: list[Any] = []
-        return self.station.codec.encode(plain(record), segments)
+        return self.endpoint.codec.encode(plain(record), segments)
 
-    def _decode(self, key: str, value: bytes) -> Record | None:
+    def _decode(self, key: str, value: bytes) -> GroupRecord | None:
         try:
-            return from_plain(self.station.codec.decode(value))
+            return from_plain(self.endpoint.codec.decode(value))
         except (DecodeError, TypeError, ValueError) as error:
-            logger.error("the record %s in the store is none of ours; ignored: %s", key, error)
+            logger.error(
+                "the record %s in the store cannot be decoded as a group record; it is ignored: %s",
+                key,
+                error,
+            )
             return None
 
 
 @attrs.frozen
-class ActorSide:
-    """What one actor sees; see `actors.watching.ActorGroups`."""
+class ActorGroupsAdapter:
+    """What one actor sees; see `actors.actor.ActorGroups`."""
 
     _groups: Groups
-    _cell: Cell
+    _cell: ActorCell
 
     async def join(self, group: str) -> None:
-        """See `Observing.join`."""
+        """See `Observer.join`."""
         check_group_name(group)
         await trio.lowlevel.checkpoint()
         if self._cell.ended is not None:
-            raise RuntimeError(f"{self._cell.address.name} has ended; it can join no group any more")
+            raise RuntimeError(
+                f"{self._cell.address.name} has ended; it can join no group any more"
+            )
         self._groups.join(group, self._cell.address)
 
     async def leave(self, group: str) -> bool:
-        """See `Observing.leave`."""
+        """See `Observer.leave`."""
         await trio.lowlevel.checkpoint()
         return self._groups.leave(group, self._cell.address)
+
+
+# A group as users hold it; see `actors.groups.Group`.
+
+P = ParamSpec("P")
+
+
+R = TypeVar("R")
+
+
+A = TypeVar("A")
+
+
+MOST_AT_ONCE = 100
+"""The most calls of one `call_all` that are under way at once."""
+
+
+class GroupSource(Protocol):
+    """What is seen of groups, and whose calls reach their members: a node, or a process of an
+    isolated actor.
+    """
+
+    @property
+    def identity(self) -> NodeId:
+        """The node whose members come first."""
+        ...
+
+    @property
+    def endpoint(self) -> RpcEndpoint:
+        """It makes the calls."""
+        ...
+
+    @property
+    def environment(self) -> Environment:
+        """It draws among members."""
+        ...
+
+    def followed(self, group: str) -> Followed:
+        """The group, followed from now on. Raises ValueError for what cannot be a group's name."""
+        ...
+
+    def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
+        """The state of a group, and its members, those of the node first."""
+        ...
+
+    def state(self, followed: Followed) -> object:
+        """Equal as long as the members are the same."""
+        ...
+
+
+class ProcessGroup(Generic[A]):
+    """A group, seen from one node. To hold it is what keeps it followed."""
+
+    def __init__(
+        self,
+        groups: GroupSource,
+        followed: Followed,
+        actor: Callable[..., A],
+        options: CallOptions = NO_CALL_OPTIONS,
+    ) -> None:
+        self._groups = groups
+        self._followed = followed
+        self._actor = actor
+        self._options = options
+        self._state: object = None
+        self._handles: tuple[A, ...] = ()
+        self._nodes: tuple[NodeId, ...] = ()
+        """Where they are, one by one."""
+        self._local = 0
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self._followed.name
+
+    def options(self, **changes: Unpack[CallChanges]) -> ProcessGroup[A]:
+        """See `Group.options`."""
+        return ProcessGroup(
+            self._groups, self._followed, self._actor, CallOptions(**changes).over(self._options)
+        )
+
+    async def ready(self) -> ProcessGroup[A]:
+        """See `Group.ready`."""
+        followed = self._followed
+        with self._groups.endpoint.lifetime.asking(
+            f"the members of the group {self.name!r} could not be read"
+        ):
+            while not followed.ready.is_set():
+                await followed.wait_changed()
+                if followed.problem is not None:
+                    raise followed.problem
+            await trio.lowlevel.checkpoint()
+        return self
+
+    def members(self) -> tuple[A, ...]:
+        """See `Group.members`."""
+        self._groups.endpoint.lifetime.check()
+        state = self._groups.state(self._followed)
+        if state != self._state:
+            self._state, found = self._groups.members(self._followed)
+            here = self._groups.identity
+            self._handles = tuple(
+                handle for one in found for handle in [self._handle(one)] * one.times
+            )
+            self._nodes = tuple(_node(one) for one in found for _ in range(one.times))
+            self._local = sum(one.times for one in found if _node(one) == here)
+        return self._handles
+
+    def choose(self) -> A:
+        """See `Group.choose`."""
+        members, draw = self.members(), self._groups.environment.random()
+        if not members:
+            raise EmptyGroupError(
+                f"the group {self.name!r} has no members that node {self._groups.identity[0]} "
+                "knows of; "
+                "wait with `async for members in group.watch()` until it has"
+            )
+        drawn = int(draw * (self._local or len(members)))
+        if not self._is_unreachable(self._nodes[drawn]):
+            return members[drawn]
+        reachable = [
+            member
+            for member, node in zip(members, self._nodes, strict=True)
+            if not self._is_unreachable(node)
+        ]
+        if not reachable:
+            raise EmptyGroupError(
+                f"the group {self.name!r} has {len(members)} members, and node "
+                f"{self._groups.identity[0]} cannot reach the node of any of "
+                "them at the moment; call a handle of one of `members()` to wait until it can"
+            )
+        return reachable[int(draw * len(reachable))]
+
+    async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """See `Group.broadcast`."""
+        handed = 0
+        lifetime = self._groups.endpoint.lifetime
+
+        async def send(bounds: Iterable[BoundMethod[P, object]]) -> None:
+            nonlocal handed
+            for bound in bounds:
+                try:
+                    await bound.send(*args, **kwargs)
+                except CallError:
+                    # It has just ended, or its node has: no member any more. Of this node itself
+                    # that is news.
+                    lifetime.check()
+                    continue
+                handed += 1
+
+        by_node: dict[str, list[BoundMethod[P, object]]] = {}
+        for one, bound in await self._bound(method):
+            if not self._is_unreachable(_node(one)):
+                by_node.setdefault(one.address.node, []).append(bound)
+        try:
+            # A node that has no room holds up its own members only.
+            async with trio.open_nursery() as nursery:
+                for bounds in by_node.values():
+                    nursery.start_soon(send, bounds)
+        except BaseExceptionGroup as group:
+            # What cannot be sent cannot be sent to any of them.
+            raise first(group) from None
+        return handed
+
+    async def call_all(
+        self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """See `Group.call_all`."""
+        asked = await self._bound(method)
+        answers: list[Answer[R] | None] = [None] * len(asked)
+        limit = trio.CapacityLimiter(MOST_AT_ONCE)
+
+        async def call(index: int, one: GroupMembership, bound: BoundMethod[P, R]) -> None:
+            if self._is_unreachable(_node(one)):
+                answers[index] = Answer(self._handle(one), None, _passed_over(one, bound))
+                return
+            async with limit:
+                try:
+                    answers[index] = Answer(self._handle(one), await bound(*args, **kwargs))
+                except CallError as error:
+                    answers[index] = Answer(self._handle(one), None, error)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for index, (one, bound) in enumerate(asked):
+                    nursery.start_soon(call, index, one, bound)
+        except BaseExceptionGroup as group:
+            raise first(group) from None
+        return [answer for answer in answers if answer is not None]
+
+    def watch(self) -> GroupWatch[A]:
+        """See `Group.watch`."""
+        return GroupWatch(self)
+
+    async def wait_other_than(self, seen: object) -> tuple[object, tuple[A, ...]]:
+        """Wait until the members differ from `seen`. Returns a value to pass as the next `seen`,
+        and the members.
+        """
+        await self.ready()
+        with self._groups.endpoint.lifetime.asking(f"the group {self.name!r} cannot be watched"):
+            while True:
+                _, found = self._groups.members(self._followed)
+                if found != seen:
+                    return found, self.members()
+                await self._followed.wait_changed()
+
+    async def _bound(self, method: Method[P, R]) -> list[tuple[GroupMembership, BoundMethod[P, R]]]:
+        """The method of each member, as often as it is one."""
+        if not isinstance(method, Method):
+            raise TypeError(
+                "a group is called by a method of its class, group.broadcast(Reader.on_news, "
+                f"...), not by {method!r}"
+            )
+        await self.ready()
+        _, found = self._groups.members(self._followed)
+        name = method.definition.name
+        # The member is this epoch of the actor: nothing is to be waited for when it is gone.
+        there = [
+            (one, attrs.evolve(one, address=attrs.evolve(one.address, registered=False)))
+            for one in found
+        ]
+        return [
+            (one, cast("BoundMethod[P, R]", getattr(self._handle(fixed), name)))
+            for one, fixed in there
+            for _ in range(one.times)
+        ]
+
+    def _is_unreachable(self, node: NodeId) -> bool:
+        return self._groups.endpoint.peers.is_unreachable(node)
+
+    def _handle(self, one: GroupMembership) -> Any:
+        handle = self._groups.endpoint.make_handle(one.address, self._actor)
+        options = self._options
+        return (
+            handle
+            if options.is_default
+            else handle.options(timeout=options.timeout, retry=options.retry)
+        )
+
+
+def _node(one: GroupMembership) -> NodeId:
+    return NodeId(one.address.node, one.address.incarnation)
+
+
+def _passed_over(one: GroupMembership, bound: BoundMethod[..., Any]) -> NodeUnreachableError:
+    name, method, node = one.address.name, bound._definition.name, one.address.node
+    return NodeUnreachableError(
+        f"{name}.{method} was not called: node {node} cannot be reached at the moment",
+        actor=name,
+        method=method,
+        node=node,
+    )
+
+
+class GroupWatch(Generic[A]):
+    """The members, again after every change. Needs no closing."""
+
+    def __init__(self, group: ProcessGroup[A]) -> None:
+        self._group = group
+        self._seen: object = None
+
+    def __aiter__(self) -> GroupWatch[A]:
+        return self
+
+    async def __anext__(self) -> tuple[A, ...]:
+        """The members, as soon as they are others than the last time."""
+        await trio.lowlevel.checkpoint()
+        self._seen, members = await self._group.wait_other_than(self._seen)
+        return members

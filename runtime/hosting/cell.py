@@ -1,7 +1,8 @@
-"""A cell: one hosted actor with its mailbox and what is running of it.
+"""An actor cell: one hosted actor with its mailbox and its running invocations.
 
-An idle actor is just this table entry, no task. One job runs at a time, in the order of arrival; jobs of concurrent methods run beside
-it. No I/O here: the workers take jobs from the mailbox and run them.
+An idle actor is just this table entry, no task. One invocation runs at a time, in the order of
+arrival; invocations of concurrent methods run beside it. No I/O here: the workers take invocations
+from the mailbox and run them.
 """
 
 from __future__ import annotations
@@ -14,52 +15,185 @@ from typing import Any, Protocol
 import trio
 
 from actors.actor import Actor
-from actors.arguments import Needs
-from actors.errors import ActorDiedError, ActorNotFoundError, CallError, MailboxFullError
+from actors.errors import (
+    ActorDiedError,
+    ActorNotFoundError,
+    ActorStartError,
+    CallError,
+    MailboxFullError,
+    UnderstudyError,
+)
 from actors.method import Address, MethodDefinition
+from actors.reference import Needs
 from actors.supervision import ExitReason
-from runtime.hosting.admission import Pace
-from runtime.hosting.applied import Origin
-from runtime.hosting.chains import Chain, Link
+from runtime.hosting.chains import Chain, ChainLink
+from runtime.hosting.completion_records import RequestOrigin
+from runtime.user_errors import raised_at, summary_of, traceback_of
+
+# Admission: which calls are worth queueing for an actor that has more of them than it can answer.
+#
+# A first-in-first-out queue that is longer than its callers' deadlines allow does only work that
+# comes too late. So a call with a deadline is refused on arrival when the calls before it take
+# longer than the time it has, and at its turn when the time left is less than a run takes. Then the
+# queue holds only calls that can be answered in time ("Handling Overload" in Google's SRE book;
+# gRPC and CoDel judge by the time spent waiting, too).
+#
+# No I/O and no clock. The estimate is an exponentially weighted mean of how long runs took. Only
+# calls with deadlines are measured, for only they use it. It cannot lock an actor out: a call that
+# finds an empty queue is always accepted, and corrects the estimate.
+
+WEIGHT = 0.2
+"""Weight of the latest run in the estimate."""
 
 
-class Sink(Protocol):
-    """Where the outcome of a job goes."""
+SHARE = 0.8
+"""The share of a call's remaining time that waiting and running may take by the estimate. The rest
+is for the answer's way back, and for errors of the estimate.
+"""
 
-    def value(self, job: Job, value: object) -> None:
+
+SLOW_SECONDS = 0.001
+"""Seconds. After a longer run, its answer should leave before the next run begins."""
+
+
+class ServiceTimeEstimate:
+    """How long the runs of one actor take, in seconds; 0 while nothing is known."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def on_ran(self, seconds: float) -> None:
+        """Add the duration of one run to the estimate."""
+        self.seconds = (
+            seconds if self.seconds == 0 else self.seconds + WEIGHT * (seconds - self.seconds)
+        )
+
+    @property
+    def is_slow(self) -> bool:
+        """True if runs take longer than `SLOW_SECONDS`."""
+        return self.seconds > SLOW_SECONDS
+
+    def too_late_behind(self, waiting: int, left: float) -> bool:
+        """True if a call with `left` seconds would be answered too late behind `waiting` others."""
+        # Half of what runs now is still to be done, on average.
+        return waiting > 0 and (waiting + 1.5) * self.seconds > SHARE * left
+
+    def too_late_now(self, waiting: int, left: float) -> bool:
+        """True if a call whose turn has come with `left` seconds is not worth running, while
+        `waiting` others may be.
+        """
+        return left <= 0 or (waiting > 0 and self.seconds > left)
+
+
+# How a host learns of an actor in another process that its start, a call or its life has ended
+# there.
+#
+# The actor proxy raises these where the actor itself would have raised. They never reach users.
+
+
+class RefusedElsewhereError(Exception):
+    """The runtime of the other process ended a call with `error`; the method did not raise."""
+
+    def __init__(self, error: CallError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class StartFailedElsewhereError(Exception):
+    """The actor did not start in its process. `what` is the error as `Type: text`, `trace` is the
+    traceback in that process, if there is one.
+    """
+
+    def __init__(self, what: str, trace: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.trace = trace
+
+
+class EndedElsewhereError(Exception):
+    """The actor has ended in its process, for `reason`."""
+
+    def __init__(self, reason: ExitReason) -> None:
+        super().__init__(f"{reason}\n\n{reason.traceback}" if reason.traceback else str(reason))
+        self.reason = reason
+
+
+def why_not_started(error: BaseException, module: str) -> tuple[str, str]:
+    """Describe what a constructor or `on_start` raised: as `Type: text (file:line, in function)`,
+    and as its traceback. `module`: the actor's own.
+    """
+    if type(error) is StartFailedElsewhereError:
+        return error.what, error.trace or error.what
+    place = raised_at(error, module)
+    if issubclass(type(error), UnderstudyError) and module.startswith("actors."):
+        # A supervisor reports a failed child: the supervisor's own line is of no interest, and the
+        # text already names the place in the child.
+        place = ""
+    return f"{summary_of(error)} ({place})" if place else summary_of(error), traceback_of(error)
+
+
+def with_note(error: ActorStartError) -> ActorStartError:
+    """Add a note of where the start failed, and return the error. The error that was raised there
+    is no `__cause__` here, so without the note people would not see it.
+    """
+    if error.remote_traceback and not any(
+        error.remote_traceback in note for note in getattr(error, "__notes__", ())
+    ):
+        where = f" on node {error.node}" if error.node else ""
+        error.add_note(f"raised in the start of {error.actor}{where}:\n{error.remote_traceback}")
+    return error
+
+
+class ReplySink(Protocol):
+    """Receives the outcome of an invocation: there are sinks for calls of other nodes, of this
+    node, for retained results and for one-way calls.
+    """
+
+    def value(self, job: Invocation, value: object) -> None:
         """The method returned."""
         ...
 
-    def raised(self, job: Job, error: BaseException) -> None:
+    def raised(self, job: Invocation, error: BaseException) -> None:
         """The method raised."""
         ...
 
-    def refused(self, job: Job, error: CallError) -> None:
+    def refused(self, job: Invocation, error: CallError) -> None:
         """The runtime ended the call."""
         ...
 
 
-class Cancellable(Protocol):
-    """Whatever runs a job: a worker."""
+class TaskWorker:
+    """One task of the pool of workers, as its invocations see it: they can cancel it."""
+
+    __slots__ = ("scope",)
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
 
     def cancel(self) -> None:
-        """Stop what is running."""
-        ...
+        """Stop the invocation that it runs."""
+        self.scope.cancel()
 
 
-class Outflow(Protocol):
-    """Where the items of a stream go."""
+class StreamOutput(Protocol):
+    """Receives the items of a stream: there is a producer for readers on this node and one for
+    those on others, in the room `calls`, which imports this one.
+    """
 
-    def produce(self, job: Job, items: AsyncGenerator[object, None]) -> Coroutine[Any, Any, None]:
-        """Send all of them, and close their generator whatever happens."""
+    def produce(
+        self, job: Invocation, items: AsyncGenerator[object, None]
+    ) -> Coroutine[Any, Any, None]:
+        """Send all items, and close their generator in every case."""
         ...
 
     def grant(self, consumed: object) -> None:
-        """Their reader has consumed so many in all. Raises ProtocolError."""
+        """Note how many items, in all, the reader has consumed. Raises ProtocolError."""
         ...
 
 
-class Job:
+class Invocation:
     """One call on its way through an actor. `deadline` is on the node's clock, in seconds."""
 
     __slots__ = (
@@ -75,19 +209,19 @@ class Job:
         "link",
         "needs",
         "number",
-        "outflow",
         "runner",
         "sink",
+        "stream_output",
         "waits_in",
     )
 
     def __init__(
         self,
-        cell: Cell,
+        cell: ActorCell,
         definition: MethodDefinition,
         args: tuple[object, ...],
         kwargs: dict[str, object],
-        sink: Sink,
+        sink: ReplySink,
         link: object,
         number: int,
         deadline: float,
@@ -101,30 +235,33 @@ class Job:
         self.number = number
         self.deadline = deadline
         self.begun = False
-        """True from its first step on, also when it has ended and its outcome is held back."""
-        self.runner: Cancellable | None = None
+        """True from its first step on, also after it has ended while its outcome is held back."""
+        self.runner: TaskWorker | None = None
         self.cancelled = False
         self.needs: Needs | None = None
-        """There if references among the arguments are to be fetched before it runs."""
-        self.outflow: Outflow | None = None
-        """There if the method is a stream."""
-        self.call: Origin | None = None
-        """There if the caller may make the call again."""
+        """The references among the arguments, to be fetched before it runs; None if there are none.
+        """
+        self.stream_output: StreamOutput | None = None
+        """Where the items go if the method is a stream; else None."""
+        self.call: RequestOrigin | None = None
+        """Identifies the call if its caller may repeat it; else None."""
         self.chain: Chain | None = None
-        """Those who wait for it, where it was made by a method."""
+        """The chain of methods that wait for it, if a method made the call."""
         self.waits_in: Chain | None = None
-        """The chain of the calls that it makes, where it has made any."""
+        """The chain for the calls that it makes; None until it makes one."""
 
     def chain_of_calls(self, mark: Callable[[], int]) -> Chain:
-        """The chain of the calls that its method awaits. `mark()` gives it a mark."""
+        """Return the chain for calls that its method awaits. `mark()` gives the run its mark."""
         chain = self.waits_in
         if chain is None:
             before = self.chain.links if self.chain is not None else ()
-            chain = self.waits_in = Chain.of((*before, Link(self.cell.address.name, self.definition.name, mark())))
+            chain = self.waits_in = Chain.of(
+                (*before, ChainLink(self.cell.address.name, self.definition.name, mark()))
+            )
         return chain
 
     def cancel(self) -> None:
-        """The caller gave up: stop it if it runs, skip it if it waits. Nobody wants an answer."""
+        """Stop it if it runs, skip it if it waits: the caller has given up and wants no answer."""
         self.cancelled = True
         if self.runner is not None:
             self.runner.cancel()
@@ -132,7 +269,7 @@ class Job:
             self.cell.given_up = True
 
 
-class Cell:
+class ActorCell:
     """The actor `instance` at `address`."""
 
     __slots__ = (
@@ -160,70 +297,86 @@ class Cell:
         "threads",
     )
 
-    def __init__(self, address: Address, instance: Actor, limit: int, *, system: bool = False) -> None:
+    def __init__(
+        self, address: Address, instance: Actor, limit: int, *, system: bool = False
+    ) -> None:
         self.address = address
         self.instance = instance
         self.methods = type(instance).__methods__
         self.limit = limit
         self.system = system
         self.leased = address.registered
-        """True if it may run only as long as its node holds its lease: it has a name of its own, which others may get."""
-        self.mailbox: deque[Job] | None = None
-        """None while it is empty: most actors have no mail most of the time, and a deque takes more memory than all the rest."""
-        self._turn: Job | None = None
-        self._beside: set[Job] | None = None
-        self._pace: Pace | None = None
+        """True if it may run only as long as its node holds its lease: its name is registered, and
+        another node may get it.
+        """
+        self.mailbox: deque[Invocation] | None = None
+        """None while it is empty: most actors have no mail most of the time, and a deque takes more
+        memory than all the rest.
+        """
+        self._turn: Invocation | None = None
+        self._beside: set[Invocation] | None = None
+        self._pace: ServiceTimeEstimate | None = None
         self.slow = False
-        """True if its runs are known to take long: the rest of the loop has a turn after each."""
+        """True if its runs are known to take long: the worker yields to the loop after each."""
         self.threads: trio.CapacityLimiter | None = None
-        """How many of its plain methods may run at once, if more than one can."""
+        """Limits how many of its plain methods run at once; None if only one can."""
         self.busy = False
         """True from the moment a worker is told of mail until the mailbox is empty again."""
         self.started = system
         """False while `on_start` has not returned: mail waits."""
         self.paused = False
-        """True while its node is not sure to have its name still: mail waits, and outcomes are held back."""
-        self.held: list[tuple[Job, Callable[[], None]]] | None = None
-        """What ended meanwhile, and how to tell."""
+        """True while its node's lease is in doubt: mail waits, and outcomes are held back."""
+        self.held: list[tuple[Invocation, Callable[[], None]]] | None = None
+        """Invocations that ended during the pause, each with what reports its outcome."""
         self.given_up = False
-        """True if some of the mail may have been cancelled: it takes up room until somebody else needs it."""
+        """True if some of the mail may have been cancelled. It is removed when another call needs
+        the room.
+        """
         self.ended: ExitReason | None = None
         self.served = 0
         self.supervises_since: float | None = None
         """Seconds on the node's clock; None if it is no supervisor."""
         self.quiet: trio.Event | None = None
-        """Set when nothing of it runs or waits any more, if somebody asked."""
+        """Set when no invocation runs or waits any more; None if no task waits for that."""
 
     @property
     def waiting(self) -> int:
-        """How many calls wait, those included that were cancelled and take up room until somebody else needs it."""
+        """How many calls wait, cancelled ones included that have not been removed yet."""
         return len(self.mailbox) if self.mailbox is not None else 0
 
     @property
-    def running(self) -> tuple[Job, ...]:
-        """What runs now: the job whose turn it is, and those of concurrent methods."""
+    def running(self) -> tuple[Invocation, ...]:
+        """The running invocations: the one whose turn it is, and those of concurrent methods."""
         turn = () if self._turn is None else (self._turn,)
         return (*turn, *self._beside) if self._beside else turn
 
     @property
     def is_in_use(self) -> bool:
         """True while calls run or wait, or their outcomes are held back."""
-        return self._turn is not None or bool(self._beside) or bool(self.mailbox) or self.paused or bool(self.held)
+        return (
+            self._turn is not None
+            or bool(self._beside)
+            or bool(self.mailbox)
+            or self.paused
+            or bool(self.held)
+        )
 
     @property
-    def turn(self) -> Job | None:
-        """The job that runs now, but for those of concurrent methods."""
+    def turn(self) -> Invocation | None:
+        """The invocation whose turn it is; None if there is none."""
         return self._turn
 
-    def waits_for(self, job: Job) -> bool:
-        """True if the method whose turn it is waits for this very call, through others perhaps."""
+    def waits_for(self, job: Invocation) -> bool:
+        """True if the method whose turn it is waits for this call, directly or through others."""
         turn = self._turn
         if turn is None or turn.waits_in is None or job.chain is None:
             return False
         return turn.waits_in.links[-1].mark in job.chain
 
-    def offer(self, job: Job, now: Callable[[], float]) -> CallError | None:
-        """Put a job into the mailbox; an error if it must be refused. The caller then submits the cell, if it is not busy."""
+    def offer(self, job: Invocation, now: Callable[[], float]) -> CallError | None:
+        """Put an invocation into the mailbox; return an error if it must be refused. The caller
+        then submits the cell, if it is not busy.
+        """
         if self.ended is not None:
             return self.gone()
         mailbox = self.mailbox
@@ -231,24 +384,30 @@ class Cell:
             mailbox = self.mailbox = deque()
         elif len(mailbox) >= self.limit and not self._drop_cancelled():
             return MailboxFullError(
-                f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its limit; slow down, or raise mailbox_limit"
+                f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its "
+                "limit; slow down, or raise mailbox_limit"
             )
         elif job.deadline != math.inf and self._too_late_behind(job.deadline - now()):
             return MailboxFullError(
-                f"{self.address.name} on {self.address.node} has more calls waiting than it can answer in the time that this one has; "
+                f"{self.address.name} on {self.address.node} has more calls waiting than it can "
+                "answer in the time that this one has; "
                 "slow down, or allow more time"
             )
         mailbox.append(job)
         return None
 
-    def append(self, job: Job) -> None:
-        """Put a job into the mailbox whatever its limit is; the caller sees to it that there are not too many. See `offer`."""
+    def append(self, job: Invocation) -> None:
+        """Put an invocation into the mailbox regardless of its limit; the caller bounds how many.
+        See `offer`.
+        """
         if self.mailbox is None:
             self.mailbox = deque()
         self.mailbox.append(job)
 
-    def take(self) -> Job | None:
-        """The next job to run; None when there is none, and then the cell is no longer busy."""
+    def take(self) -> Invocation | None:
+        """Take the next invocation to run. Returns None if there is none; then the cell is not
+        busy.
+        """
         mailbox = self.mailbox
         while mailbox and self.ended is None and not self.paused:
             job = mailbox.popleft()
@@ -258,23 +417,25 @@ class Cell:
             self.mailbox = None
         self.busy = False
         if self.quiet is not None:
-            # The last of the mail may have been cancelled, so that no run tells.
+            # If the last of the mail was cancelled, no run ends and calls `finish`.
             self.tell_if_quiet()
         return None
 
-    def put_back(self, job: Job) -> None:
-        """It is its turn, but the cell is about to be paused, or is: let it be the next when it goes on."""
+    def put_back(self, job: Invocation) -> None:
+        """Put an invocation whose turn had come back to the front, because the cell is paused or
+        about to be.
+        """
         if self.mailbox is None:
             self.mailbox = deque()
         self.mailbox.appendleft(job)
 
-    def late(self, job: Job, now: float) -> bool:
-        """True if a job with a deadline is not worth running any more, now that its turn has come."""
+    def late(self, job: Invocation, now: float) -> bool:
+        """True if an invocation with a deadline is not worth running any more at its turn."""
         left = job.deadline - now
         return left <= 0 if self._pace is None else self._pace.too_late_now(self.waiting, left)
 
-    def begin(self, job: Job) -> CallError | None:
-        """A job is about to run; an error if too many run beside each other already."""
+    def begin(self, job: Invocation) -> CallError | None:
+        """Note that an invocation is about to run; return an error if too many run already."""
         self.served += 1
         if self._turn is None and not job.definition.concurrent:
             self._turn = job
@@ -283,20 +444,21 @@ class Cell:
             self._beside = set()
         elif len(self._beside) >= self.limit:
             return MailboxFullError(
-                f"{self.address.name} on {self.address.node} has {self.limit} concurrent calls running, its limit; "
+                f"{self.address.name} on {self.address.node} has {self.limit} concurrent calls "
+                "running, its limit; "
                 "slow down, or raise mailbox_limit"
             )
         self._beside.add(job)
         return None
 
-    def finish(self, job: Job, seconds: float | None) -> None:
-        """A job has ended. `seconds` that its run took, if that was measured."""
+    def finish(self, job: Invocation, seconds: float | None) -> None:
+        """Note that an invocation has ended. `seconds`: how long it ran, if that was measured."""
         if self._turn is job:
             self._turn = None
             if seconds is not None:
                 if self._pace is None:
-                    self._pace = Pace()
-                self._pace.ran(seconds)
+                    self._pace = ServiceTimeEstimate()
+                self._pace.on_ran(seconds)
                 self.slow = self._pace.is_slow
         elif self._beside is not None:
             self._beside.discard(job)
@@ -306,67 +468,107 @@ class Cell:
             self.tell_if_quiet()
 
     def _too_late_behind(self, left: float) -> bool:
-        """True if a call with `left` seconds would be answered too late behind those that wait and are still wanted."""
+        """True if a call with `left` seconds would be answered too late behind the calls that wait.
+        Cancelled ones are removed first.
+        """
         pace = self._pace
         if pace is None or not pace.too_late_behind(self.waiting, left):
             return False
-        return not self.given_up or not self._drop_cancelled() or pace.too_late_behind(self.waiting, left)
+        return (
+            not self.given_up
+            or not self._drop_cancelled()
+            or pace.too_late_behind(self.waiting, left)
+        )
 
     def _drop_cancelled(self) -> bool:
-        """Take out what nobody waits for any more; True if that made room."""
+        """Remove cancelled invocations; True if there is room then."""
         if self.given_up and self.mailbox is not None:
             self.given_up = False
             kept = [job for job in self.mailbox if not job.cancelled]
             self.mailbox.clear()
             self.mailbox.extend(kept)
+            self.tell_if_quiet()
         return self.waiting < self.limit
 
     def tell_if_quiet(self) -> None:
-        """Wake whoever waits for `quiet`, if it is."""
+        """Wake the tasks in `wait_quiet` if no invocation runs or waits."""
         if self.quiet is not None and not self.running and not self.mailbox:
             self.quiet.set()
             self.quiet = None
 
     async def wait_quiet(self) -> None:
-        """Wait until nothing of it runs or waits."""
+        """Wait until no invocation runs or waits."""
         while self.running or self.mailbox:
             if self.quiet is None:
                 self.quiet = trio.Event()
             await self.quiet.wait()
 
-    def hold(self, job: Job, tell: Callable[[], None]) -> None:
-        """A job has ended while the cell is paused: `tell` when it goes on."""
+    def hold(self, job: Invocation, tell: Callable[[], None]) -> None:
+        """Keep the outcome of an invocation during a pause; `tell` is called when the cell goes
+        on.
+        """
         if self.held is None:
             self.held = []
         self.held.append((job, tell))
 
     def resume(self) -> bool:
-        """Go on, and tell what was held back; True if there is mail that nobody runs."""
+        """End the pause and report what was held back; True if there is mail and the cell must be
+        submitted.
+        """
+        # In the order in which the runs ended. The list is taken first: what `tell` leads to may
+        # pause the actor again.
         self.paused = False
         held, self.held = self.held or (), None
         for _, tell in held:
             tell()
         return self.started and not self.busy and bool(self.mailbox)
 
-    def end(self, reason: ExitReason) -> list[Job]:
-        """Take no more mail; returns the jobs that waited and will not run."""
+    def end(self, reason: ExitReason) -> list[Invocation]:
+        """Take no more mail; return the invocations that waited and will not run."""
+        # Set first: what is refused below may lead to further calls, which must find it ended.
         self.ended = reason
         waiting = [job for job in self.mailbox or () if not job.cancelled]
         self.mailbox = None
+        # No run may end any more that would tell those that wait for quiet, such as a node that
+        # drains before it leaves.
+        self.tell_if_quiet()
         held, self.held = self.held or (), None
         for job, _ in held:
-            # Whoever has the name now knows nothing of it: it may have taken effect, and nobody can say more.
+            # It ran while the lease was in doubt: it may have taken effect, and the name's next
+            # owner knows nothing of it. So its outcome is unknown.
             job.sink.refused(job, self.died())
         return waiting
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at all mail: for tests and
+        simulations.
+        """
+        waiting, running = list(self.mailbox or ()), self.running
+        assert len({*map(id, waiting), *map(id, running)}) == len(waiting) + len(running), (
+            "an invocation waits or runs, once"
+        )
+        assert all(job.cell is self for job in (*waiting, *running))
+        assert self._beside is None or 0 < len(self._beside) <= self.limit
+        assert self._turn is None or not self._turn.definition.concurrent, "it takes no turn"
+        # Otherwise a wake-up was lost: nothing would ever take this mail.
+        assert not waiting or self.busy or self.paused or not self.started or self.ended, (
+            "mail waits and no worker knows of it"
+        )
+        assert self.ended is None or (self.mailbox is None and not self.held)
+        # A worker that is busy with the cell may hold an invocation that it has not begun.
+        assert self.quiet is None or self.busy or bool(waiting or running), (
+            "a wait for quiet has something left"
+        )
+
     def gone(self) -> ActorNotFoundError:
-        """What to tell a call that came too late."""
+        """Make the error for a call that came after the end."""
         why = str(self.ended) if self.ended is not None else "ended"
         return ActorNotFoundError(f"{self.address.name} is no longer on {self.address.node}: {why}")
 
     def died(self) -> ActorDiedError:
-        """What to tell a call that was running."""
+        """Make the error for a call that was running at the end."""
         why = str(self.ended) if self.ended is not None else "ended"
         return ActorDiedError(
-            f"{self.address.name} on {self.address.node} ended while the call was running: {why}; the call may have taken effect"
+            f"{self.address.name} on {self.address.node} ended while the call was running: {why}; "
+            "the call may have taken effect"
         )

@@ -1,8 +1,10 @@
 """Call chains: which methods wait for a call, each for the next.
 
-A method that awaits a call keeps the turn of its actor. If that call comes back to the actor, by whatever way, the method would wait for a
-call that waits for the method: a call cycle. So a call that is made from within a turn tells who waits for it. The turn is named by a mark
-and not only by its actor, for that may have another turn by the time the call arrives: then the call waits as any other does.
+A method that awaits a call keeps the turn of its actor. If that call comes back to the actor,
+directly or through others, the method would wait for a call that waits for the method: a call
+cycle. So a call that is made within a turn carries the chain of methods that wait for it. A link
+names its turn by a mark and not only by its actor, because the actor may have another turn by the
+time the call arrives: then the call waits as any other does.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import NamedTuple
 import cbor2
 
 LONGEST = 64
-"""Links that a chain keeps, the latest: a cycle that is longer ends at a deadline only."""
+"""How many links a chain keeps, the latest ones. A longer cycle ends only at a deadline."""
 
 
-class Link(NamedTuple):
-    """One method that waits. `mark`: of its run; no other run has it."""
+class ChainLink(NamedTuple):
+    """One method that waits. `mark` is unique to this run of it."""
 
     actor: str
     method: str
@@ -25,38 +27,46 @@ class Link(NamedTuple):
 
 
 class Chain:
-    """Those who wait for a call, from the first of them to the one that has made it.
+    """The methods that wait for a call, from the first to the one that has made the call.
 
-    It travels as text, a line for each: `actor TAB method TAB mark`. Names have no such characters in them. It is read only where somebody
-    looks for a cycle, or makes a further call: most calls meet neither, and what a peer says too much is left out then.
+    It travels as text, one line for each link: `actor TAB method TAB mark`. Names contain neither
+    tabs nor line ends. The text is parsed only to look for a cycle or to make a further call; most
+    calls need neither. Parsing keeps the latest `LONGEST` links and drops malformed lines, so a
+    peer cannot make it longer.
     """
 
     __slots__ = ("_links", "_sent", "told")
 
     def __init__(self, told: str) -> None:
         self.told = told
-        self._links: tuple[Link, ...] | None = None
+        self._links: tuple[ChainLink, ...] | None = None
         self._sent = b""
 
     @classmethod
-    def of(cls, links: Sequence[Link]) -> Chain:
-        """The chain of these, or of the latest of them."""
-        return cls("\n".join(f"{link.actor}\t{link.method}\t{link.mark}" for link in links[-LONGEST:]))
+    def of(cls, links: Sequence[ChainLink]) -> Chain:
+        """Make a chain of the latest `LONGEST` of these links."""
+        return cls(
+            "\n".join(f"{link.actor}\t{link.method}\t{link.mark}" for link in links[-LONGEST:])
+        )
 
     @property
-    def links(self) -> tuple[Link, ...]:
-        """All of them."""
+    def links(self) -> tuple[ChainLink, ...]:
+        """The links, parsed when first asked for."""
         links = self._links
         if links is None:
             fields = [line.split("\t") for line in self.told.split("\n")[-LONGEST:]]
             links = self._links = tuple(
-                Link(actor, method, int(mark)) for actor, method, mark, *_ in (row for row in fields if len(row) > 2) if _is_mark(mark)
+                ChainLink(actor, method, int(mark))
+                for actor, method, mark, *_ in (row for row in fields if len(row) > 2)
+                if _is_mark(mark)
             )
         return links
 
     @property
     def sent(self) -> bytes:
-        """As it travels, encoded once: a method that makes many calls says the same of itself each time."""
+        """The chain as CBOR, encoded once: a method that makes many calls sends the same chain each
+        time.
+        """
         if not self._sent:
             self._sent = cbor2.dumps(self.told)
         return self._sent
@@ -65,11 +75,17 @@ class Chain:
         return any(link.mark == mark for link in self.links)
 
     def text(self, actor: str, method: str) -> str:
-        """The chain with the call that it leads to: `a.ask -> b.relay -> a.get`."""
-        names = [f"{link.actor}.{link.method}" for link in self.links if not link.actor.startswith("@")]
+        """Describe the chain and the call at its end: `a.ask -> b.relay -> a.get`."""
+        names = [
+            f"{link.actor}.{link.method}" for link in self.links if not link.actor.startswith("@")
+        ]
         names.append(f"{actor}.{method}")
         # An isolated actor is two links, one in its node and one in its process.
-        return " -> ".join(name for place, name in enumerate(names) if place == 0 or name != names[place - 1] or place == len(names) - 1)
+        return " -> ".join(
+            name
+            for place, name in enumerate(names)
+            if place == 0 or name != names[place - 1] or place == len(names) - 1
+        )
 
 
 def _is_mark(text: str) -> bool:

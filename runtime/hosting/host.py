@@ -1,6 +1,7 @@
-"""The host: starts, finds and ends the actors of one node.
+"""The actor host: starts, finds and ends the actors of one node.
 
-It knows nothing of links or stores: names are claimed and released through `NameClaims`, calls come in as jobs.
+It knows nothing of links or stores: names are claimed and released through `NameClaims`, calls come
+in as invocations.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import difflib
 import functools
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, TypeVarTuple, cast
 
 import trio
 
-from actors.actor import Actor, Ignore
+from actors.actor import Actor, Ignore, NodeInterface
 from actors.errors import (
     ActorNotFoundError,
     ActorNotNeededError,
@@ -28,39 +30,374 @@ from actors.errors import (
     MethodNotFoundError,
     NodeDrainingError,
     NotExecutedError,
+    SpawnError,
     StaleEpochError,
     StoreError,
     SupervisorGaveUpError,
     UnderstudyError,
 )
 from actors.method import Address, MethodDefinition
-from actors.node import NodeInterface
 from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.supervision import ExitReason, Shutdown
-from runtime.environment import Environment
-from runtime.hosting.cell import Cell, Job
+from runtime.environment import Environment, unwrap
+from runtime.hosting.actor_turns import ActorTurns, StartTurn, start_mark
+from runtime.hosting.cell import (
+    ActorCell,
+    EndedElsewhereError,
+    Invocation,
+    StartFailedElsewhereError,
+    why_not_started,
+    with_note,
+)
 from runtime.hosting.chains import Chain
-from runtime.hosting.elsewhere import EndedElsewhereError, StartFailedElsewhereError, why_not_started, with_note
-from runtime.hosting.extensions import Extensions
-from runtime.hosting.home import Home
-from runtime.hosting.hosted import Hosted, NameClaims
-from runtime.hosting.once import Once
-from runtime.hosting.stopping import STOP_SECONDS, bring_to_an_end
-from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads
-from runtime.hosting.turns import Turns, start_mark
-from runtime.hosting.workers import Workers
-from runtime.user_errors import is_cancellation, is_interrupt, module_name, summary_of, text_of, traceback_of
+from runtime.hosting.completion_log import CompletionLog, SavedStates
+from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
+from runtime.hosting.workers import TaskWorkers
+from runtime.identifiers import ActorId, NodeId
+from runtime.user_errors import (
+    is_cancellation,
+    is_interrupt,
+    module_name,
+    summary_of,
+    text_of,
+    traceback_of,
+)
 
-EXITS_KEPT = 4096
-"""Ends of actors that are remembered for those who ask late."""
+# The nursery of an actor's own tasks: opened at the first `self.nursery.start_soon`, so that an
+# actor without tasks costs no task.
 
-START_FAILURES_KEPT = 1024
-"""Latest starts that failed whose errors are remembered for those who wait for the same actors."""
+Ts = TypeVarTuple("Ts")
 
-STARTING: ContextVar[Cell] = ContextVar("STARTING")
-"""The actor whose constructor or `on_start` the running task is in."""
+
+class LazyNursery:
+    """Implements `actors.actor.ActorNursery` in a task of the node's nursery. `crashed(error)` is
+    called when one of its tasks raises.
+    """
+
+    def __init__(
+        self, nursery: trio.Nursery, name: str, crashed: Callable[[BaseException], None]
+    ) -> None:
+        self._nursery = nursery
+        self.name = name
+        self._crashed = crashed
+        self._scope = trio.CancelScope()
+        self._own: trio.Nursery | None = None
+        self._waiting: list[
+            tuple[Callable[..., Awaitable[object]], tuple[Any, ...], str | None]
+        ] = []
+        self._opened = False
+        self._closed = trio.Event()
+
+    def start_soon(
+        self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
+    ) -> None:
+        """Start a task that ends with the actor; also from a thread of the actor's. Raises
+        RuntimeError if the actor has ended.
+        """
+        on_loop(self._start_soon, function, args, name)
+
+    def _start_soon(
+        self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...], name: str | None
+    ) -> None:
+        if self._scope.cancel_called:
+            raise RuntimeError(f"{self.name} has ended; it can start no more tasks")
+        if self._own is not None:
+            self._own.start_soon(self.run, function, args, name=name or function)
+            return
+        self._waiting.append((function, args, name))
+        if not self._opened:
+            self._opened = True
+            self._nursery.start_soon(self._open, name=f"tasks of {self.name}")
+
+    async def close(self) -> None:
+        """Cancel the tasks and wait for them."""
+        self._scope.cancel()
+        if self._opened:
+            await self._closed.wait()
+
+    def cancel(self) -> None:
+        """Cancel the tasks without waiting."""
+        self._scope.cancel()
+
+    async def run(self, function: Callable[..., Awaitable[object]], args: tuple[Any, ...]) -> None:
+        """Run one task. This frame is in the stack of the user's code, so that a report of a
+        blocked loop can name the actor.
+
+        Exceptions do not leave it: trio cannot handle every exception at the end of a task.
+        """
+        try:
+            await function(*args)
+        except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+            if is_cancellation(error) or is_interrupt(error):
+                raise
+            self._scope.cancel()
+            self._crashed(unwrap(error))
+
+    async def _open(self) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as own:
+                    self._own = own
+                    for function, args, name in self._waiting:
+                        own.start_soon(self.run, function, args, name=name or function)
+                    self._waiting.clear()
+                    await trio.sleep_forever()
+        finally:
+            self._own = None
+            self._closed.set()
+
+
+# What a hosted actor sees of its host, and what a host needs of the store.
+
+
+class NameClaims(SavedStates, Protocol):
+    """Claims and releases names, and reads saved states, in the store: `Names` of a node, or what
+    the process of an isolated actor has in its place.
+    """
+
+    async def claim(
+        self, name: str, class_path: str, on_behalf_of: str, resources: Mapping[str, float]
+    ) -> int:
+        """Take a name for this node; returns the epoch. Raises `NameTakenError`."""
+        ...
+
+    async def release(self, name: str, epoch: int) -> None:
+        """Give a name back if this epoch still has it."""
+        ...
+
+    async def saved(self, name: str) -> Any:
+        """See `Actor.saved`."""
+        ...
+
+
+class Hosted:
+    """What a hosted actor sees of its host; see `actors.actor.ActorContext`. There is one for each
+    actor, so it keeps almost no state of its own, to save memory.
+    """
+
+    __slots__ = ("_cell", "_host", "start_turn")
+
+    def __init__(self, host: ActorHost, cell: ActorCell) -> None:
+        self._host = host
+        self._cell = cell
+        self.start_turn: StartTurn | None = None
+        """Set while the actor starts; else None."""
+
+    @property
+    def node(self) -> NodeInterface:
+        """See `Actor.node`."""
+        return self._host.node
+
+    @property
+    def name(self) -> str:
+        """See `Actor.name`."""
+        return self._cell.address.name
+
+    @property
+    def epoch(self) -> int:
+        """See `Actor.epoch`."""
+        return self._cell.address.epoch
+
+    @property
+    def nursery(self) -> LazyNursery:
+        """See `Actor.nursery`."""
+        return on_loop(self._host.nursery_of, self._cell)
+
+    @property
+    def handle(self) -> Any:
+        """See `Actor.handle`."""
+        return self._host.make_handle(self._cell.address)
+
+    async def save(self, state: object, answer: object) -> None:
+        """See `Actor.save`."""
+        if not self._cell.address.registered:
+            raise SpawnError(
+                f"{self.name} cannot save: its name was generated, so its state could not be "
+                "found again; spawn it with a name",
+                actor=self.name,
+            )
+        await self._host.completion_log.save(self._cell, state, answer)
+
+    async def saved(self) -> Any:
+        """See `Actor.saved`."""
+        return await self._host.claims().saved(self.name) if self._cell.address.registered else None
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """See `ActorContext.in_thread`."""
+        return await self._host.threads.method(function, self._cell.threads)
+
+    @property
+    def watching(self) -> Any:
+        """See `ActorContext.watching`."""
+        return self._host.extensions.of("watching", self._cell)
+
+    @property
+    def groups(self) -> Any:
+        """See `ActorContext.groups`."""
+        return self._host.extensions.of("groups", self._cell)
+
+    def supervise(self, supervisor: Any) -> Any:
+        """See `ActorContext.supervise`."""
+        self._cell.supervises_since = self._host.now()
+        work = self._host.make_supervision(supervisor, self._cell.address)
+        if self.start_turn is not None:
+            work.begin_in_start = partial(self._host.turns.take_part, self.start_turn)
+        return work
+
+
+# The orderly stop of an actor: what is waited for, for how long, and what is left behind.
+
+STOP_SECONDS = 5.0
+"""Default time for an actor to stop."""
+
+
+LAST_SECONDS = 1.0
+"""The least time for `on_stop`, and for an actor's own tasks to end, when methods have taken all
+of the time.
+"""
+
 
 logger = logging.getLogger("understudy.actors")
+
+
+async def bring_to_an_end(
+    cell: ActorCell,
+    nursery_of: LazyNursery | None,
+    reason: ExitReason,
+    seconds: float | None,
+    nursery: trio.Nursery,
+    threads: Threads,
+) -> bool:
+    """Let the invocations of the cell finish, and call `on_stop`, within `seconds`; then cancel the
+    rest. Must not be cancelled itself.
+
+    Returns False if anything had to be cancelled or was left behind: it did not stop in its time.
+
+    A supervisor's `on_stop` comes first, because it ends the supervisor's running methods. Code
+    that cannot be cancelled, because it shields itself, is left behind in `nursery`, which is the
+    node's.
+    """
+    until = trio.current_time() + (math.inf if seconds is None else seconds)
+    if type(cell.instance).supervises is True:
+        in_time = await _say_goodbye(cell, reason, until, nursery, threads)
+        await _finish(cell, trio.current_time() + LAST_SECONDS)
+    else:
+        finished = await _finish(cell, until)
+        in_time = (
+            await _say_goodbye(
+                cell, reason, max(until, trio.current_time() + LAST_SECONDS), nursery, threads
+            )
+            and finished
+        )
+    with trio.move_on_after(LAST_SECONDS):
+        if nursery_of is not None:
+            await nursery_of.close()
+    return in_time
+
+
+async def _finish(cell: ActorCell, until: float) -> bool:
+    with trio.move_on_at(until):
+        await cell.wait_quiet()
+    late = tuple(cell.running)
+    for job in late:
+        if job.runner is not None:
+            job.runner.cancel()
+    return not late
+
+
+async def _say_goodbye(
+    cell: ActorCell, reason: ExitReason, until: float, nursery: trio.Nursery, threads: Threads
+) -> bool:
+    over = trio.Event()
+    nursery.start_soon(
+        run_on_stop, cell, reason, until, threads, over, name=f"on_stop of {cell.address.name}"
+    )
+    with trio.move_on_at(until + LAST_SECONDS):
+        await over.wait()
+    if not over.is_set():
+        logger.error(
+            "%s: on_stop has not returned in its time and ignores cancellation; it is left running",
+            cell.address.name,
+        )
+    # An on_stop that was cancelled at `until` returned no earlier than that: not in time.
+    return over.is_set() and trio.current_time() < until
+
+
+async def run_on_stop(
+    cell: ActorCell, reason: ExitReason, until: float, threads: Threads, over: trio.Event
+) -> None:
+    """Call `on_stop`, cancel it at the time `until`, then set `over`. An exception is logged."""
+    try:
+        with trio.CancelScope(deadline=until):
+            await threads.hook(cell.instance.on_stop, reason)
+    except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+        if is_cancellation(error) or is_interrupt(error):
+            raise
+        logger.error("%s: on_stop raised\n%s", cell.address.name, traceback_of(error))
+    finally:
+        over.set()
+
+
+# Features that higher rooms give to actors: each makes a part for every actor, and is called when
+# an actor ends.
+
+
+class HostExtension(Protocol):
+    """Gives actors a feature of a higher room: watching and groups, each in a node and in the
+    process of an isolated actor.
+    """
+
+    def of(self, cell: ActorCell) -> Any:
+        """Return the part for one actor."""
+        ...
+
+    def ending(self, cell: ActorCell) -> None:
+        """Note that the actor takes no more mail. May be called twice for one actor."""
+        ...
+
+    def ended(self, address: Address, reason: ExitReason) -> None:
+        """Note that the actor has ended and its name is released. May be called twice for one
+        actor.
+        """
+        ...
+
+
+class Extensions:
+    """The extensions of one host, by name; the node adds them before it starts any actor."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, HostExtension] = {}
+
+    def add(self, name: str, extension: HostExtension) -> None:
+        """Give this extension to all actors."""
+        self._all[name] = extension
+
+    def of(self, name: str, cell: ActorCell) -> Any:
+        """Return one actor's part of the extension `name`."""
+        return self._all[name].of(cell)
+
+    def ending(self, cell: ActorCell) -> None:
+        """See `HostExtension.ending`."""
+        for extension in self._all.values():
+            extension.ending(cell)
+
+    def ended(self, address: Address, reason: ExitReason) -> None:
+        """See `HostExtension.ended`."""
+        for extension in self._all.values():
+            extension.ended(address, reason)
+
+
+EXITS_KEPT = 4096
+"""How many of the latest exit reasons are kept, for nodes that ask late."""
+
+
+START_FAILURES_KEPT = 1024
+"""How many errors of the latest failed starts are kept, for callers that wait for the same start.
+"""
+
+
+STARTING: ContextVar[ActorCell] = ContextVar("STARTING")
+"""The actor whose constructor or `on_start` the running task is in."""
 
 
 class EndedInStartError(RuntimeError):
@@ -72,10 +409,13 @@ def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
     return cls.__new__(cls)
 
 
-class Host:
-    """The actors of one node. `make_handle` turns an address into a handle whose calls this node makes; `claims` gives the names.
+class ActorHost:
+    """The actors of one node.
 
-    `make_instance(cls, options)` gives what is constructed, started and called: the actor itself, or what stands in for it.
+    `make_handle` turns an address into a handle whose calls this node makes. `claims` returns what
+    claims names. `make_instance(cls, options)` returns what is constructed, started and called: the
+    actor itself, or an actor proxy. `is_gone(name, incarnation)`: True for a node that is known to
+    have ended.
     """
 
     def __init__(
@@ -88,6 +428,7 @@ class Host:
         make_supervision: Callable[[Any, Address], Any],
         make_instance: Callable[[type[Actor], SpawnOptions], Actor] = plain_instance,
         threads: int = NODE_THREADS,
+        is_gone: Callable[[str, int], bool] = lambda name, incarnation: False,
     ) -> None:
         self.node = node
         self._nursery = nursery
@@ -98,68 +439,103 @@ class Host:
         self._make_instance = make_instance
         self.extensions = Extensions()
         self.threads = Threads(environment, threads)
-        self.workers = Workers(
-            nursery, environment, self.crash, self.pause_names, lambda job, method: self.once.run(job, method), self.threads
+        self.workers = TaskWorkers(
+            nursery,
+            environment,
+            self.crash,
+            self.pause_names,
+            # The log reads which calls the workers run, and the workers run repeated calls through
+            # the log: one of the two comes second.
+            lambda job, method: self.completion_log.run(job, method),
+            self.threads,
         )
-        self.turns = Turns(self.workers.running, environment)
-        self.once = Once(claims, self.workers, environment)
+        self.turns = ActorTurns(self.workers.running, environment)
+        self.completion_log = CompletionLog(claims, self.workers, environment, is_gone)
         self.now = environment.now
         self.in_thread = environment.in_thread
-        self.cells: dict[str, Cell] = {}
+        self.cells: dict[str, ActorCell] = {}
         self.draining = False
-        self._homes: dict[Cell, Home] = {}
+        self._nurseries: dict[ActorCell, LazyNursery] = {}
         self.supervisors: dict[str, str] = {}
-        """For whom the actors here were started that have supervisors, by name."""
-        self._exits: OrderedDict[tuple[str, int], ExitReason] = OrderedDict()
-        self._watchers: dict[tuple[str, int], trio.Event] = {}
+        """The supervisors' names, by the names of the supervised actors here."""
+        self._exits: OrderedDict[ActorId, ExitReason] = OrderedDict()
+        self._watchers: dict[ActorId, trio.Event] = {}
         self._starts: dict[str, list[trio.Event]] = {}
-        """What is being started here, by name, from before its name is claimed until it has started or failed."""
-        self._start_failures: OrderedDict[tuple[str, int], Callable[[], ActorStartError]] = OrderedDict()
+        """Starts under way here, by name, from before the name is claimed until the actor has
+        started or failed.
+        """
+        self._start_failures: OrderedDict[ActorId, Callable[[], ActorStartError]] = OrderedDict()
         self._next_number = 0
         self._names_paused = False
         self.claiming: dict[str, list[Callable[[], None]]] = {}
-        """Names that this node is claiming for actors it is about to start, with the calls that have come for them. Others may see in the
-        store that it has the name before it hears of that itself; what they call then must not be refused, while later calls are not.
+        """Names that this node is claiming for actors it is about to start, with the calls that
+        have arrived for them. Other nodes may see the claim in the store before this node gets the
+        store's answer: their calls wait here, so that they are not refused while later ones run.
         """
 
-    def home(self, cell: Cell) -> Home:
-        """Where the actor's own tasks live; made when it is first asked for."""
-        home = self._homes.get(cell)
-        if home is None:
-            home = Home(self._nursery, cell.address.name, lambda error: self.crash(cell, error))
+    def nursery_of(self, cell: ActorCell) -> LazyNursery:
+        """Return the nursery of the actor's own tasks, made when it is first asked for."""
+        nursery_of = self._nurseries.get(cell)
+        if nursery_of is None:
+            nursery_of = LazyNursery(
+                self._nursery, cell.address.name, lambda error: self.crash(cell, error)
+            )
             if cell.ended is None:
-                self._homes[cell] = home
+                self._nurseries[cell] = nursery_of
             else:
-                home.cancel()
-        return home
+                nursery_of.cancel()
+        return nursery_of
 
     def add_system(self, name: str, instance: Actor) -> None:
-        """Host one of the runtime's own services under a fixed name; it takes no part in names, draining or stopping."""
+        """Host one of the runtime's own services under a fixed name; it takes no part in names,
+        draining or stopping.
+        """
         address = Address(name, self.node.name, self.node.incarnation)
-        self.cells[name] = Cell(address, instance, 100_000, system=True)
+        self.cells[name] = ActorCell(address, instance, 100_000, system=True)
 
-    def find(self, name: str, epoch: int, method: str, *, stream: bool = False) -> tuple[Cell, MethodDefinition] | CallError:
-        """The cell and method that a call is for, or why it is refused. `stream`: it is asked for items, not for one value."""
+    def find(
+        self, name: str, epoch: int, method: str, *, stream: bool = False
+    ) -> tuple[ActorCell, MethodDefinition] | CallError:
+        """Find the cell and method that a call is for; return an error if the call must be refused.
+        `stream`: the caller asks for items, not for one value.
+        """
         cell = self.cells.get(name)
         if cell is None:
             return ActorNotFoundError(f"there is no actor {name!r} on node {self.node.name}")
         if epoch and cell.address.epoch != epoch:
-            return StaleEpochError(f"{name} on {self.node.name} has epoch {cell.address.epoch} now, not {epoch}; look it up again")
+            return StaleEpochError(
+                f"{name} on {self.node.name} has epoch {cell.address.epoch} now, not {epoch}; "
+                "look it up again"
+            )
         definition = cell.methods.get(method)
         if definition is None:
             near = difflib.get_close_matches(method, cell.methods, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             offered = ", ".join(sorted(cell.methods)) or "none"
-            return MethodNotFoundError(f"{cell.address.class_path or name} has no @method {method!r}; it offers: {offered}{hint}")
+            return MethodNotFoundError(
+                f"{cell.address.class_path or name} has no @method {method!r}; it offers: "
+                f"{offered}{hint}"
+            )
         if definition.stream is not stream:
-            text = "is a stream, and was called for one value" if definition.stream else "returns one value, and was called as a stream"
-            return NotExecutedError(f"{name}.{method} {text}; use a handle that knows the class as node {self.node.name} has it")
+            text = (
+                "is a stream, and was called for one value"
+                if definition.stream
+                else "returns one value, and was called as a stream"
+            )
+            return NotExecutedError(
+                f"{name}.{method} {text}; use a handle that knows the class as node "
+                f"{self.node.name} has it"
+            )
         if self.draining and not cell.system:
-            return NodeDrainingError(f"node {self.node.name} is leaving the cluster and takes no new calls for {name}")
+            return NodeDrainingError(
+                f"node {self.node.name} is leaving the cluster and takes no new calls for {name}"
+            )
         return cell, definition
 
-    def deliver(self, job: Job) -> CallError | None:
-        """Let a job run when its turn comes; an error if it is refused."""
+    def deliver(self, job: Invocation) -> CallError | None:
+        """Queue an invocation, or run it now if its method is concurrent; return an error if
+        refused.
+        """
         cell = job.cell
         if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
@@ -175,8 +551,10 @@ class Host:
             self.workers.submit(cell)
         return refusal
 
-    def _let_in(self, job: Job) -> CallError | None:
-        """Let a call run beside the turn that waits for it, if its method allows that; else the error that says who waits for whom."""
+    def _let_in(self, job: Invocation) -> CallError | None:
+        """Run a call beside the turn that waits for it, if that turn's method is reentrant; else
+        return the CallCycleError that describes the cycle.
+        """
         cell, turn = job.cell, job.cell.turn
         assert turn is not None
         assert job.chain is not None
@@ -185,20 +563,31 @@ class Host:
             self.workers.submit(job)
             return None
         return CallCycleError(
-            f"call cycle: {job.chain.text(name, job.definition.name)}. {name}.{running} waits for this call, and the call for it. "
-            f"Mark {running} with @method(reentrant=True) to let calls of its own chain in while it waits, or {job.definition.name} as "
+            f"call cycle: {job.chain.text(name, job.definition.name)}. {name}.{running} waits for "
+            "this call, and the call for it. "
+            f"Mark {running} with @method(reentrant=True) to let calls of its own chain in while "
+            f"it waits, or {job.definition.name} as "
             "concurrent, or send one of the calls one way"
         )
 
-    def _called_in_start(self, chain: Chain, cell: Cell, method: str = "") -> CallCycleError:
-        """Who waits for whom, where the start of an actor waits for a call of this method of it; or for its own end, without a method."""
+    def _called_in_start(self, chain: Chain, cell: ActorCell, method: str = "") -> CallCycleError:
+        """Make the error for a start of an actor that waits for a call of this method of the actor;
+        without a method, for a start that waits for its own end.
+        """
         name = cell.address.name
         if method:
-            what = f"{chain.text(name, method)}. {name} takes no call before its on_start has returned, and that waits for this call"
+            what = (
+                f"{chain.text(name, method)}. {name} takes no call before its on_start has "
+                "returned, and that waits for this call"
+            )
         else:
-            what = f"{chain.text(name, 'on_start')}. The start of {name} waits for a call that waits for the start"
+            what = (
+                f"{chain.text(name, 'on_start')}. The start of {name} waits for a call that "
+                "waits for the start"
+            )
         return CallCycleError(
-            f"call cycle: {what}. Let on_start leave it to a task, self.nursery.start_soon(...), which goes on once {name} has started; or "
+            f"call cycle: {what}. Let on_start leave it to a task, self.nursery.start_soon(...), "
+            f"which goes on once {name} has started; or "
             "send one of the calls one way",
             actor=name,
             method=method or None,
@@ -220,18 +609,31 @@ class Host:
         Raises `NameTakenError`, `ActorStartError` or `NodeDrainingError`.
         """
         if self.draining:
-            raise NodeDrainingError(f"node {self.node.name} is leaving the cluster and starts no actors", node=self.node.name)
+            raise NodeDrainingError(
+                f"node {self.node.name} is leaving the cluster and starts no actors",
+                node=self.node.name,
+            )
         if options.name is None:
             self._next_number += 1
             name = f"{cls.__name__}-{self._next_number}@{self.node.name}.{self.node.incarnation}"
-            address = Address(name, self.node.name, self.node.incarnation, self.node.incarnation, class_path, False)
+            address = Address(
+                name,
+                self.node.name,
+                self.node.incarnation,
+                self.node.incarnation,
+                class_path,
+                False,
+            )
             return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
         over = trio.Event()
-        # Before others can find the name: they may ask at once whether its actor has started.
+        # Before the claim: once others can find the name, they may ask whether its actor has
+        # started.
         self._starts.setdefault(options.name, []).append(over)
         try:
             epoch = await self._claim(options.name, class_path, on_behalf_of, options)
-            address = Address(options.name, self.node.name, self.node.incarnation, epoch, class_path, True)
+            address = Address(
+                options.name, self.node.name, self.node.incarnation, epoch, class_path, True
+            )
             return await self._start_at(address, cls, args, kwargs, options, on_behalf_of)
         finally:
             over.set()
@@ -240,34 +642,43 @@ class Host:
                 del self._starts[options.name]
 
     async def wait_started(self, name: str, epoch: int) -> bool:
-        """Wait while this epoch of an actor is being started here; True if it has started, False if it is not here.
+        """Wait while this epoch of an actor is being started here. Returns True if it has started,
+        False if it is not here.
 
-        Raises the ActorStartError that its start has ended with, an ActorNotNeededError for example; CallCycleError if the start waits for
-        this.
+        Raises the ActorStartError of its start, for example an ActorNotNeededError. Raises
+        CallCycleError if the start waits for this call.
         """
         chain = self.turns.chain(trio.lowlevel.current_task())
         while True:
-            failure = self._start_failures.get((name, epoch))
+            failure = self._start_failures.get(ActorId(name, epoch))
             if failure is not None:
                 raise with_note(failure())
             cell = self.cells.get(name)
             if cell is not None and cell.started and cell.address.epoch == epoch:
                 await trio.lowlevel.checkpoint()
                 return True
-            if cell is not None and chain is not None and not cell.started and start_mark(cell.address) in chain:
+            if (
+                cell is not None
+                and chain is not None
+                and not cell.started
+                and start_mark(cell.address) in chain
+            ):
                 raise self._called_in_start(chain, cell)
             under_way = self._starts.get(name)
             if not under_way:
                 await trio.lowlevel.checkpoint()
                 return False
-            # Others than the first try to claim the name in vain, if there are others.
+            # If there are several starts, the first has the name and the others' claims will fail.
             await under_way[0].wait()
 
     def is_within_start(self) -> bool:
-        """True in the constructor or `on_start` of an actor: who waits there for another actor's start may be waited for by that."""
+        """True in the constructor or `on_start` of an actor. Code there must not wait for another
+        actor's start, which may wait for this one.
+        """
         within = self.turns.within_start(trio.lowlevel.current_task())
         if within is not None:
-            # A worker that was started from within a start has that in its context for ever, and runs the methods of others.
+            # The tasks decide first: a worker task that was started from within a start keeps
+            # `STARTING` in its context for ever, while it runs methods of other actors.
             return within
         cell = STARTING.get(None)
         return cell is not None and not cell.started and cell.ended is None
@@ -289,38 +700,66 @@ class Host:
         except BaseException as error:
             cancelled = is_cancellation(error)
             if cancelled or is_interrupt(error):
-                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+                # shielded and bounded in there
+                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120
                 raise
             failure = self._not_started(name, error, module_name(cls))
             if issubclass(type(error), EndedInStartError) and self.draining:
                 node = self.node.name
-                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
-                raise NodeDrainingError(f"node {node} left while {name} was starting there", node=node) from None  # noqa: ASYNC104
+                # shielded and bounded in there
+                await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120
+                raise NodeDrainingError(  # noqa: ASYNC104
+                    f"node {node} left while {name} was starting there", node=node
+                ) from None
             self._failed_to_start(address, failure)
-            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120  shielded and bounded in there
+            # shielded and bounded in there
+            await self._forget_in_time(address)  # noqa: ASYNC102, ASYNC120
             if type(error) is StartFailedElsewhereError:
                 raise with_note(failure()) from None  # noqa: ASYNC104  as before
             raise failure() from error  # noqa: ASYNC104  it is no cancellation
         return address
 
-    def _not_started(self, name: str, error: BaseException, module: str) -> Callable[[], ActorStartError]:
-        """Makes the error to tell of a start that has failed; `module`: that of the actor's class."""
+    def _not_started(
+        self, name: str, error: BaseException, module: str
+    ) -> Callable[[], ActorStartError]:
+        """Return a function that makes the error for a failed start, anew for each waiter.
+        `module`: that of the actor's class.
+        """
         node = self.node.name
         if issubclass(type(error), Ignore):
-            return partial(ActorNotNeededError, f"{name} is not needed on {node}: {text_of(error)}", actor=name, node=node)
+            return partial(
+                ActorNotNeededError,
+                f"{name} is not needed on {node}: {text_of(error)}",
+                actor=name,
+                node=node,
+            )
         what, trace = why_not_started(error, module)
-        cls = ActorNotPlacedError if issubclass(type(error), ActorNotPlacedError) else ActorStartError
-        return partial(cls, f"{name} did not start on {node}: {what}", actor=name, node=node, remote_traceback=trace)
+        cls = (
+            ActorNotPlacedError if issubclass(type(error), ActorNotPlacedError) else ActorStartError
+        )
+        return partial(
+            cls,
+            f"{name} did not start on {node}: {what}",
+            actor=name,
+            node=node,
+            remote_traceback=trace,
+        )
 
     def _failed_to_start(self, address: Address, failure: Callable[[], ActorStartError]) -> None:
-        """Others may wait for the same start. Noted before the name is given back: who finds it free begins a start of their own."""
+        """Keep the error of a failed start for others that wait for it. Called before the name is
+        released, because a node that finds the name free begins a start of its own.
+        """
         if address.registered:
-            self._start_failures[address.name, address.epoch] = failure
+            self._start_failures[ActorId(address.name, address.epoch)] = failure
             while len(self._start_failures) > START_FAILURES_KEPT:
                 self._start_failures.popitem(last=False)
 
-    async def _claim(self, name: str, class_path: str, on_behalf_of: str, options: SpawnOptions) -> int:
-        """Take the name; calls that come meanwhile are looked at when the actor is there to receive them, or is known not to be."""
+    async def _claim(
+        self, name: str, class_path: str, on_behalf_of: str, options: SpawnOptions
+    ) -> int:
+        """Claim the name. Calls that arrive meanwhile are handled when the actor's cell exists, or
+        the claim has failed.
+        """
         waiting = self.claiming.setdefault(name, [])
         try:
             return await self.claims().claim(name, class_path, on_behalf_of, options.resources)
@@ -336,12 +775,21 @@ class Host:
             try:
                 call()
             except Exception:
-                # It is over for its caller, and for nobody else.
-                logger.exception("a call that waited for the start of its actor on %s could not be begun", self.node.name)
+                # It fails for its caller only; the other calls go on.
+                logger.exception(
+                    "node %s could not begin a call that had waited for the start of its actor",
+                    self.node.name,
+                )
 
     def is_about_to_start(self, name: str) -> bool:
-        """True if an actor of this name may be here in a moment, and there is room for a call that waits for that; see `claiming`."""
-        return name in self.claiming and name not in self.cells and len(self.claiming[name]) < DEFAULT_MAILBOX_LIMIT
+        """True if this node is claiming the name and there is room for one more call that waits for
+        the claim; see `claiming`.
+        """
+        return (
+            name in self.claiming
+            and name not in self.cells
+            and len(self.claiming[name]) < DEFAULT_MAILBOX_LIMIT
+        )
 
     async def begin(
         self,
@@ -352,12 +800,16 @@ class Host:
         address: Address,
         before: Chain | None = None,
     ) -> None:
-        """Start an actor that has its address already. `before`: who waits for that, where it is known elsewhere. Raises what its
-        constructor or `on_start` raises.
+        """Start an actor that has its address already. Raises what its constructor or `on_start`
+        raises.
+
+        `before`: the chain that waits for the start, where the caller knows it.
         """
         instance = self._make_instance(cls, options)
-        cell = Cell(address, instance, options.mailbox_limit)
-        if any(definition.in_thread and definition.concurrent for definition in cell.methods.values()):
+        cell = ActorCell(address, instance, options.mailbox_limit)
+        if any(
+            definition.in_thread and definition.concurrent for definition in cell.methods.values()
+        ):
             cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
         instance._context = context = Hosted(self, cell)
         self.cells[address.name] = cell
@@ -378,30 +830,43 @@ class Host:
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
         cell.started = True
         if options.idle_timeout is not None:
-            self.home(cell).start_soon(self._stop_when_idle, cell, options.idle_timeout)
+            self.nursery_of(cell).start_soon(self._stop_when_idle, cell, options.idle_timeout)
         if cell.mailbox:
             cell.busy = True
             self.workers.submit(cell)
 
-    async def _construct(self, cls: type[Actor], instance: Actor, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """Call the constructor, in a thread: it may compute, read and wait for what it likes, and the node goes on."""
+    async def _construct(
+        self,
+        cls: type[Actor],
+        instance: Actor,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> None:
+        """Call the constructor in a thread: it may compute, read and wait without blocking the
+        node.
+        """
         construct = functools.partial(instance.__init__, *args, **kwargs)  # type: ignore[misc]
         if not isinstance(instance, cls) or type(instance).__init__ is object.__init__:
-            # The runtime's own that stands in for the actor, or nothing of the user's.
+            # An actor proxy, or no constructor of the user's: it does not block.
             construct()
         else:
             await self.threads.construct(construct)
 
-    async def stop(self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS) -> ExitReason | None:
-        """Let the running method finish, call `on_stop`, end the actor and give its name back; returns how it has ended.
+    async def stop(
+        self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
+    ) -> ExitReason | None:
+        """Let the running method finish, call `on_stop`, end the actor and give its name back;
+        returns how it has ended.
 
-        `shutdown`: seconds for that, None for no limit; methods that run on are cancelled then, and what ignores that is left behind.
-        "kill": cancelled at once, and without `on_stop`. Ending one that has ended is no error. One that did not stop in its time has ended
-        as "killed", unless the reason was no normal one: a node that leaves does not wait for ever, and says nothing about its actors.
+        `shutdown`: seconds for that, None for no limit; methods that run on are cancelled then, and
+        what ignores that is left behind. "kill": cancelled at once, and without `on_stop`. Ending
+        one that has ended is no error. One that did not stop in its time has ended as "killed",
+        unless the reason was no normal one: a node that leaves does not wait for ever, and says
+        nothing about its actors.
         """
         cell = self.cells.get(name)
         if cell is None or cell.system or (epoch and cell.address.epoch != epoch):
-            return self._exits.get((name, epoch))
+            return self._exits.get(ActorId(name, epoch))
         if cell.ended is None and shutdown == "kill":
             self.end_at_once(cell, ExitReason("killed", str(reason)))
         if cell.ended is not None:
@@ -412,14 +877,16 @@ class Host:
         self.extensions.ending(cell)
         with trio.CancelScope(shield=True):
             seconds = None if shutdown == "kill" else shutdown
-            in_time = await bring_to_an_end(cell, self._homes.get(cell), reason, seconds, self._nursery, self.threads)
+            in_time = await bring_to_an_end(
+                cell, self._nurseries.get(cell), reason, seconds, self._nursery, self.threads
+            )
             if not in_time and reason.is_normal:
                 reason = ExitReason("killed", f"{reason}; it did not stop within {shutdown:g} s")
             await self._give_back(cell.address)
         self._end(cell, reason)
         return reason
 
-    async def _stop_when_idle(self, cell: Cell, seconds: float) -> None:
+    async def _stop_when_idle(self, cell: ActorCell, seconds: float) -> None:
         served = -1
         while served != cell.served:
             # However long its calls take, the idle time begins when the last of them has ended.
@@ -429,16 +896,23 @@ class Host:
         # Not from here: this task is one of the actor's own, which stopping waits for.
         self._nursery.start_soon(self._end_of_idleness, cell, served, seconds)
 
-    async def _end_of_idleness(self, cell: Cell, served: int, seconds: float) -> None:
-        # A call may have come since it was found idle, or wait for a worker. From here to the end of its mailbox nothing else runs.
-        if cell.ended is None and (cell.served != served or cell.is_in_use or self.workers.is_queued(cell)):
-            self.home(cell).start_soon(self._stop_when_idle, cell, seconds)
+    async def _end_of_idleness(self, cell: ActorCell, served: int, seconds: float) -> None:
+        # A call may have come since it was found idle, or wait for a worker. From here to the end
+        # of its mailbox nothing else runs.
+        if cell.ended is None and (
+            cell.served != served or cell.is_in_use or self.workers.is_queued(cell)
+        ):
+            self.nursery_of(cell).start_soon(self._stop_when_idle, cell, seconds)
             return
-        await self.stop(cell.address.name, cell.address.epoch, ExitReason("idle", f"no call for {seconds:g} s"))
+        await self.stop(
+            cell.address.name, cell.address.epoch, ExitReason("idle", f"no call for {seconds:g} s")
+        )
 
     async def watch(self, name: str, epoch: int) -> ExitReason:
-        """Wait until this epoch of the actor has ended; returns at once if it has already, or never was here."""
-        key = (name, epoch)
+        """Wait until this epoch of the actor has ended; returns at once if it has already, or never
+        was here.
+        """
+        key = ActorId(name, epoch)
         if key in self._exits:
             await trio.lowlevel.checkpoint()
             return self._exits[key]
@@ -446,19 +920,20 @@ class Host:
         if cell is None or (epoch and cell.address.epoch != epoch):
             await trio.lowlevel.checkpoint()
             return ExitReason(kind="no such actor", text=f"{name} is not on node {self.node.name}")
-        key = (name, cell.address.epoch)
+        key = ActorId(name, cell.address.epoch)
         await self._watchers.setdefault(key, trio.Event()).wait()
         return self._exits[key]
 
     def remembered(self, name: str, epoch: int) -> ExitReason | None:
-        """How this epoch of the actor has ended, if that was not long ago."""
-        return self._exits.get((name, epoch))
+        """Return how this epoch of the actor has ended, if that is still kept; else None."""
+        return self._exits.get(ActorId(name, epoch))
 
     async def drain(self, seconds: float) -> None:
-        """Take no new work, and move the actors whose supervisors are elsewhere: these start them again on other nodes as soon as they end.
+        """Take no new work, and move the actors whose supervisors are elsewhere: these start them
+        again on other nodes as soon as they end.
 
-        Supervisors among them leave their children to their successors. Then let accepted calls of the others finish for at most `seconds`,
-        and stop them, the latest first.
+        Supervisors among them leave their children to their successors. Then let accepted calls of
+        the others finish for at most `seconds`, and stop them, the latest first.
         """
         self.draining = True
         left = ExitReason("node left", f"node {self.node.name} leaves")
@@ -469,29 +944,42 @@ class Host:
         with trio.move_on_after(seconds):
             for cell in [cell for cell in self.cells.values() if not cell.system]:
                 await cell.wait_quiet()
-        await self.stop_all(ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"))
+        await self.stop_all(
+            ExitReason(kind="shutdown", text=f"node {self.node.name} leaves"), moved=left
+        )
 
     def _moving(self) -> Iterator[list[Address]]:
-        """The actors whose supervisors are elsewhere, then those of the supervisors among them, and so on: whoever would restart them here
-        has gone first.
+        """The actors whose supervisors are elsewhere, then those of the supervisors among them, and
+        so on: a supervisor that would restart them here has gone first.
         """
         gone = set(self.supervisors.values()) - set(self.cells)
         while gone:
-            names = [name for name, supervisor in self.supervisors.items() if supervisor in gone and name in self.cells]
+            names = [
+                name
+                for name, supervisor in self.supervisors.items()
+                if supervisor in gone and name in self.cells
+            ]
             yield [self.cells[name].address for name in names]
             gone = set(names)
 
     def pause_names(self) -> None:
-        """Somebody else may get the names soon. Their actors are served no more, for now: mail waits and outcomes are held back."""
+        """Pause all named actors, because other nodes may get the names soon: mail waits and
+        outcomes are held back.
+        """
         if not self._names_paused:
-            logger.warning("node %s cannot renew its lease: its named actors pause until it can", self.node.name)
+            logger.warning(
+                "node %s cannot renew its lease: its named actors pause until it can",
+                self.node.name,
+            )
             self._names_paused = True
         for cell in self.cells.values():
             if cell.leased:
                 cell.paused = True
 
     def hold_names_until(self, doubtful_at: float) -> None:
-        """The names are this node's until then, on its own clock. Serve their actors, and tell what was held back."""
+        """End the pause: the names are this node's until `doubtful_at`, on its own clock. Held-back
+        outcomes are reported.
+        """
         self.workers.names_until = doubtful_at
         if not self._names_paused:
             return
@@ -503,38 +991,99 @@ class Host:
                 self.workers.submit(cell)
 
     def abandon_names(self, error: UnderstudyError) -> None:
-        """End all actors that have a name of their own, at once: somebody else may own it now."""
+        """End all named actors at once: other nodes may own the names now."""
         self.draining = True
         for cell in list(self.cells.values()):
             if cell.leased:
                 self.crash(cell, error)
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every actor: for tests and
+        simulations.
+        """
+        for name, cell in self.cells.items():
+            assert name == cell.address.name
+            assert cell.system == (name[:1] == "@"), "no actor takes the place of a service"
+            cell.check_invariants()
+        # The bounds of what is remembered of actors that have gone.
+        assert len(self._exits) <= EXITS_KEPT
+        assert len(self._start_failures) <= START_FAILURES_KEPT
+        assert all(self._starts.values()), "a start that is over is not waited for"
+        self.completion_log.check_invariants()
+
     def close(self) -> None:
-        """The node has left: what is still here, because it could not be stopped in time, is not served any more."""
+        """End what could not be stopped in time, after the node has left: refuse all its calls."""
         reason = ExitReason("shutdown", f"node {self.node.name} has left")
         for cell in self.cells.values():
             for job in (*cell.running, *cell.end(reason)):
                 job.sink.refused(job, cell.died() if job.begun else cell.gone())
         self.cells.clear()
 
-    async def stop_all(self, reason: ExitReason) -> None:
-        """Stop all actors, the latest first."""
-        for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
-            await self.stop(cell.address.name, cell.address.epoch, reason)
+    async def stop_all(self, reason: ExitReason, moved: ExitReason | None = None) -> None:
+        """Stop all actors, the latest first, and those that are supervised here by stopping the top
+        of their tree.
 
-    def crash(self, cell: Cell, error: BaseException) -> None:
-        """One of the actor's own tasks raised, or a method asked to exit: the actor ends now."""
+        A supervisor that runs takes the end of a child for a reason to restart it, and counts it:
+        so it ends first, and stops its children itself. `moved`: the reason for those that are
+        supervised elsewhere, `reason` by default.
+        """
+        for cell in [cell for cell in reversed(list(self.cells.values())) if not cell.system]:
+            top = self._top_of(cell)
+            for one in (top, cell) if top is not cell else (cell,):
+                # A start that was under way as the node began to leave: its supervisor elsewhere
+                # starts it again.
+                elsewhere = (
+                    moved is not None
+                    and self.supervisors.get(one.address.name, one.address.name) not in self.cells
+                )
+                await self.stop(
+                    one.address.name,
+                    one.address.epoch,
+                    moved if moved is not None and elsewhere else reason,
+                )
+
+    def _top_of(self, cell: ActorCell) -> ActorCell:
+        """The supervisor at the top of the tree that the actor belongs to, as far as the tree is on
+        this node.
+        """
+        seen = {cell.address.name}
+        while (
+            (name := self.supervisors.get(cell.address.name)) is not None
+            and name in self.cells
+            and name not in seen
+        ):
+            seen.add(name)
+            cell = self.cells[name]
+        return cell
+
+    def crash(self, cell: ActorCell, error: BaseException) -> None:
+        """End the actor now: one of its own tasks raised, or a method asked to exit."""
         if cell.ended is not None:
-            logger.error("a task of %s raised while it was ending\n%s", cell.address.name, traceback_of(error))
+            logger.error(
+                "a task of %s raised while it was ending\n%s",
+                cell.address.name,
+                traceback_of(error),
+            )
             return
         reason = _why(error)
-        # What the runtime itself says needs no traceback through the runtime, and an end that was meant is no error.
-        # Of one that is supervised its supervisor tells, in one line with what follows from it; here is the traceback, for who looks.
-        level = logging.INFO if reason.kind == "normal" or cell.address.name in self.supervisors else logging.ERROR
-        logger.log(level, "%s ended: %s%s", cell.address.name, reason, f"\n{reason.traceback}" if reason.kind == "raised" else "")
+        # An end that the runtime itself caused needs no traceback through the runtime, and an
+        # intended end is no error. The end of a supervised actor is reported by its supervisor, in
+        # one line with the consequence; here the traceback is logged at level INFO.
+        level = (
+            logging.INFO
+            if reason.kind == "normal" or cell.address.name in self.supervisors
+            else logging.ERROR
+        )
+        logger.log(
+            level,
+            "%s ended: %s%s",
+            cell.address.name,
+            reason,
+            f"\n{reason.traceback}" if reason.kind == "raised" else "",
+        )
         self.end_at_once(cell, reason)
 
-    def end_at_once(self, cell: Cell, reason: ExitReason) -> None:
+    def end_at_once(self, cell: ActorCell, reason: ExitReason) -> None:
         """End an actor without `on_stop`; what runs of it is cancelled."""
         waiting = cell.end(reason)
         for job in waiting:
@@ -542,13 +1091,13 @@ class Host:
         for job in tuple(cell.running):
             if job.runner is not None:
                 job.runner.cancel()
-        if cell in self._homes:
-            self._homes[cell].cancel()
+        if cell in self._nurseries:
+            self._nurseries[cell].cancel()
         self.extensions.ending(cell)
         if cell.started:
             self._nursery.start_soon(self._finish_crash, cell, reason)
 
-    async def _finish_crash(self, cell: Cell, reason: ExitReason) -> None:
+    async def _finish_crash(self, cell: ActorCell, reason: ExitReason) -> None:
         await self._give_back(cell.address)
         self._end(cell, reason)
 
@@ -557,7 +1106,11 @@ class Host:
             try:
                 await self._forget(address)
             except StoreError as error:
-                logger.warning("%s: the name could not be given back; it falls with the node's lease: %s", address.name, error)
+                logger.warning(
+                    "%s: the name could not be given back; it falls with the node's lease: %s",
+                    address.name,
+                    error,
+                )
 
     async def _forget_in_time(self, address: Address) -> None:
         with trio.CancelScope(shield=True):
@@ -567,18 +1120,18 @@ class Host:
         if address.registered:
             await self.claims().release(address.name, address.epoch)
 
-    def _end(self, cell: Cell, reason: ExitReason) -> None:
+    def _end(self, cell: ActorCell, reason: ExitReason) -> None:
         if cell.ended is None:
             for job in cell.end(reason):
                 job.sink.refused(job, cell.gone())
         if self.cells.get(cell.address.name) is cell:
             del self.cells[cell.address.name]
             self.supervisors.pop(cell.address.name, None)
-        self.once.forget(cell)
-        home = self._homes.pop(cell, None)
-        if home is not None:
-            home.cancel()
-        key = (cell.address.name, cell.address.epoch)
+        self.completion_log.forget(cell)
+        nursery_of = self._nurseries.pop(cell, None)
+        if nursery_of is not None:
+            nursery_of.cancel()
+        key = ActorId(cell.address.name, cell.address.epoch)
         self._exits[key] = reason
         while len(self._exits) > EXITS_KEPT:
             self._exits.popitem(last=False)
@@ -590,17 +1143,103 @@ class Host:
 
 
 def _why(error: BaseException) -> ExitReason:
-    """How the end of an actor whose task raised `error` is told of. A supervisor that gives up ends with "shutdown", as in OTP."""
+    """Return the exit reason of an actor whose task raised `error`. A supervisor that gives up ends
+    with "shutdown", as in OTP.
+    """
     if issubclass(type(error), SupervisorGaveUpError):
         return ExitReason(kind="shutdown", text=text_of(error))
     if issubclass(type(error), LeaseLostError):
-        # To those who supervise it, that is the death of a node, which says nothing about the actor.
+        # For its supervisor this is the death of a node, which says nothing about the actor.
         return ExitReason(kind="node died", text=text_of(error))
     if type(error) is EndedElsewhereError:
         return error.reason
     if issubclass(type(error), SystemExit):
         code: object = cast("Any", vars(SystemExit)["code"]).__get__(error)
         if code is None or (type(code) is int and code == 0):
-            # As a process that exits with 0: an actor that has a process of its own and one that has none end alike.
+            # As a process that exits with 0: an actor that has a process of its own and one that
+            # has none end alike.
             return ExitReason(kind="normal", text="it exited with code 0")
     return ExitReason(kind="raised", text=summary_of(error), traceback=traceback_of(error))
+
+
+# The supervised actors of a host; see `runtime.supervision.singletons.Family`.
+
+
+class SupervisedActors:
+    """The supervised actors of `host`. Supervisors whose names begin with "@" are left out: they
+    belong to the runtime and cannot be missing.
+    """
+
+    def __init__(self, host: ActorHost) -> None:
+        self._host = host
+
+    def supervisors(self) -> set[str]:
+        """The names of the supervisors, elsewhere, of actors that live here."""
+        host = self._host
+        return {
+            name
+            for name in host.supervisors.values()
+            if name not in host.cells and not name.startswith("@")
+        }
+
+    def children_of(self, supervisor: str) -> Iterable[ActorId]:
+        """Names and epochs of its children that live here."""
+        host = self._host
+        for name, started_for in host.supervisors.items():
+            if started_for == supervisor and name in host.cells:
+                yield ActorId(name, host.cells[name].address.epoch)
+
+    async def stop(self, name: str, epoch: int, reason: ExitReason) -> object:
+        """Stop one of them."""
+        return await self._host.stop(name, epoch, reason)
+
+
+def birthplace(name: str) -> NodeId | None:
+    """Return node and incarnation from a generated actor name; None for a name that was given."""
+    place = name.rpartition("@")[2] if "@" in name else ""
+    node, _, incarnation = place.rpartition(".")
+    return NodeId(node, int(incarnation)) if node and incarnation.isdecimal() else None
+
+
+# What a node does with its named actors when its lease is in doubt, held again, or lost.
+
+
+class LeasedNames:
+    """The actors of `host` that have names of their own, which the node's lease holds. `given_up`
+    is called with the error when the node has lost its lease.
+    """
+
+    def __init__(
+        self, host: ActorHost, node: str, given_up: Callable[[LeaseLostError], None]
+    ) -> None:
+        self._host = host
+        self._node = node
+        self._given_up = given_up
+
+    def doubt(self) -> None:
+        """Pause: other nodes may get the names soon."""
+        self._host.pause_names()
+
+    def hold_until(self, doubtful_at: float) -> None:
+        """End the pause: the names are this node's until `doubtful_at`, on its own clock."""
+        self._host.hold_names_until(doubtful_at)
+
+    def lose(self, why: str) -> None:
+        """End the named actors: the names may have new owners already, so any answer could be out
+        of date.
+        """
+        logger.error(
+            "node %s lost its lease (%s): it stops its named actors and leaves the cluster; "
+            "start it again",
+            self._node,
+            why,
+        )
+        self._host.abandon_names(
+            LeaseLostError(f"node {self._node} lost its lease, and its actors their names")
+        )
+        self._given_up(
+            LeaseLostError(
+                f"the cluster has given node {self._node} up: {why}; its named actors may run "
+                "elsewhere by now. Start it again"
+            )
+        )

@@ -1,1 +1,3 @@
-"""Links: ordered, resumable sessions between two node incarnations, and the connections below them."""
+"""Links: ordered, resumable sessions between two node incarnations, and the connections
+below them.
+"""

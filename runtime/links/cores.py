@@ -10,7 +10,8 @@ DELAY_FILE = "/proc/thread-self/schedstat"
 
 
 def usable_cores(root: Path = Path("/")) -> float:
-    """How many cores' worth of time this process may use: its affinity, and the CPU quota of its control group (version 1 or 2), if any.
+    """How many cores' worth of time this process may use: its affinity, and the CPU quota of its
+    control group (version 1 or 2), if any.
 
     `root`: where `proc` and `sys` are found. What cannot be read limits nothing.
     """
@@ -22,12 +23,15 @@ def usable_cores(root: Path = Path("/")) -> float:
         cores = min(cores, _share(quota, period))
     for path in paths.get("cpu", ()):
         where = groups / "cpu" / path
-        cores = min(cores, _share(_text(where / "cpu.cfs_quota_us"), _text(where / "cpu.cfs_period_us")))
+        cores = min(
+            cores, _share(_text(where / "cpu.cfs_quota_us"), _text(where / "cpu.cfs_period_us"))
+        )
     return cores
 
 
 def run_delay() -> Callable[[], float] | None:
-    """A function that says for how many seconds the calling thread has been ready to run without a core; None if the kernel does not say.
+    """A function that says for how many seconds the calling thread has been ready to run without a
+    core; None if the kernel does not say.
 
     It reads a file of the proc file system, which takes about ten microseconds.
     """
@@ -47,7 +51,9 @@ def run_delay() -> Callable[[], float] | None:
 
 
 def _group_paths(root: Path) -> dict[str, list[str]]:
-    """By controller ("" for version 2), the control group of this process and all above it, as relative paths."""
+    """By controller ("" for version 2), the control group of this process and all above it, as
+    relative paths.
+    """
     found: dict[str, list[str]] = {}
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")

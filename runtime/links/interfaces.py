@@ -8,14 +8,18 @@ import socket
 import struct
 
 _FAR_AWAY = (("192.0.2.1", "9"), ("2001:db8::1", "9"))
-"""Addresses that nobody has (RFC 5737, RFC 3849): the way to them begins like the way to anybody outside."""
+"""Addresses reserved for documentation, which no machine has (RFC 5737, RFC 3849): the route to
+them begins like the route to any machine outside.
+"""
 
 _FLAGS, _ADDRESS, _UP = 0x8913, 0x8915, 0x1
 """SIOCGIFFLAGS, SIOCGIFADDR and IFF_UP of netdevice(7)."""
 
 
 def is_unspecified(host: str) -> bool:
-    """True for what a listener binds to hear on all addresses of its machine, `0.0.0.0` and `::`: nobody can dial that."""
+    """True for what a listener binds to hear on all addresses of its machine, `0.0.0.0` and `::`:
+    no other machine can dial that.
+    """
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -23,11 +27,13 @@ def is_unspecified(host: str) -> bool:
 
 
 def own_address(endpoint: str, family: socket.AddressFamily | None = None) -> str:
-    """The address of this machine from which `endpoint` (HOST:PORT, the first of several, with or without a scheme) is reached.
+    """The address of this machine from which `endpoint` (HOST:PORT, the first of several, with or
+    without a scheme) is reached.
 
-    Not a host name: others may know it by another, or not at all. For an endpoint that is on this machine, or is no address, such as a
-    shared directory, the address that leads out of this machine, for those elsewhere could not reach it by its loopback address; that one
-    where there is no other. `family`: only an address of it will do.
+    Not a host name: others may know it by another, or not at all. For an endpoint that is on this
+    machine, or is no address, such as a shared directory, the address that leads out of this
+    machine, for those elsewhere could not reach it by its loopback address; that one where there is
+    no other. `family`: only an address of it will do.
     """
     first = endpoint.rpartition("://")[2].partition(",")[0].rpartition("@")[2]
     host, _, port = first.partition("/")[0].rpartition(":")
@@ -42,18 +48,23 @@ def own_address(endpoint: str, family: socket.AddressFamily | None = None) -> st
 def _source_for(host: str, port: str, wanted: socket.AddressFamily | None) -> str:
     """The address from which this machine would send there; "" if there is no way."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, int(port), wanted or 0, socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, int(port), wanted or 0, socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             found: str = probe.getsockname()[0]
     except OSError:
         return ""
-    # An address of the link alone has the name of its interface behind it, which means nothing elsewhere.
+    # An address of the link alone has the name of its interface behind it, which means nothing
+    # elsewhere.
     return found.partition("%")[0]
 
 
 def _of_an_interface() -> str:
-    """The first IPv4 address of an interface that is up, where no route leads out of the machine; "" if there is none."""
+    """The first IPv4 address of an interface that is up, where no route leads out of the machine;
+    "" if there is none.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode())

@@ -1,27 +1,362 @@
 """A link: the trio shell around a session, over whatever connection there is at the moment.
 
-Many frames are parsed per receive; nothing here costs a task, an event or a cancel scope per frame. A link without a connection keeps what
-is posted until one stands again, as far as its window allows. It ends only when its owner says so: because the peer's incarnation has
-ended, said goodbye, or broke the protocol. Its sending half is in `outbound`.
+Many frames are parsed per receive; nothing here costs a task, an event or a cancel scope per frame.
+A link without a connection keeps what is posted until one stands again, as far as its window
+allows. It ends only when its owner says so: because the peer's incarnation has ended, said goodbye,
+or broke the protocol. Its sending half is `Outbound`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
 import attrs
 import trio
 
 from actors.errors import DecodeError, ProtocolError
-from runtime.links.outbound import Outbound
-from runtime.links.reassembly import FIRST_UNNUMBERED_KIND, Reassembly
-from runtime.links.settling import Settlement
+from runtime.links.session import WINDOW_FRAMES, Session, may_change, unchanging
+from runtime.links.settlement import Settlement
+from runtime.links.transfers import (
+    FIRST_UNNUMBERED_KIND,
+    WHOLE,
+    Reassembly,
+    Ticket,
+    Transfer,
+    Transfers,
+)
 from runtime.links.transports import Connection
 from runtime.user_errors import is_interrupt, summary_of, traceback_of
-from runtime.wire.frames import Frame, FrameReader, Kind
-from runtime.wire.introduction import Peer
+from runtime.wire.frames import LIMITS, Buffer, Frame, FrameReader, Kind, encode_frame
+from runtime.wire.handshake import Peer
+
+# The sending half of a link: what is posted, what waits, and the task that writes it.
+#
+# Everything queued in one pass of the scheduler leaves in one send. Large frames wait in
+# `transfers` and are written part by part, whenever nothing else is to be written and the session
+# has room for more of them; so a small frame waits for one part at most, besides what the kernel
+# holds already.
+
+BACKLOG_BYTES = LIMITS.frame
+"""Bytes of frames that the peer has not acknowledged, from which on its calls are refused: their
+answers would only add to them. Above the window of requests, so that requests of our own never have
+calls of the peer's refused, and no less than the largest frame.
+"""
+
+
+BACKLOG_FRAMES = 2 * WINDOW_FRAMES
+"""The same in frames."""
+
+
+class Outbound:
+    """What `Link` sends with. `Link` opens and closes the connection."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        """There from the beginning: what is posted before the first connection is numbered like all
+        that follows.
+        """
+        self.ended: str | None = None
+        """Why the link is over, or None while it is not."""
+        self._connection: Connection | None = None
+        self._out: list[Buffer] = []
+        self._large = False
+        self._transfers = Transfers()
+        self._lanes = self._transfers.lanes
+        self._farewell: Buffer = b""
+        self.most_backlog = BACKLOG_BYTES
+        """See `takes_calls`. Twice as much is never exceeded by more than one frame of answers."""
+        self._writer: trio.lowlevel.Task | None = None
+        self._progress: trio.Event | None = None
+        """There only while a task waits for it, so that it costs nothing otherwise."""
+
+    @property
+    def has_room(self) -> bool:
+        """False while the window is full, or too much waits for its turn."""
+        if self._transfers.unfinished and not self._transfers.has_room:
+            return False
+        return self.session.has_room
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that were posted and that the peer has not acknowledged, those included that wait
+        for their turn.
+        """
+        return self.session.kept_bytes + self._transfers.waiting_bytes
+
+    @property
+    def backlog_frames(self) -> int:
+        """The same in frames."""
+        return self.session.kept_frames + self._transfers.waiting_frames
+
+    @property
+    def takes_calls(self) -> bool:
+        """False while the peer has left too much unread for what it asks for to be answered: it is
+        refused instead.
+        """
+        return self.backlog < self.most_backlog and self.backlog_frames < BACKLOG_FRAMES
+
+    async def room(self, size: int = 0) -> None:
+        """Wait until `has_room`, or the end of the link.
+
+        `size`, in bytes, of the frame to come: if it is a large one, wait until few enough of these
+        are queued, too. Code that can make large frames faster than they leave, and does not wait
+        for their answers, passes it; nothing else bounds the memory that they take.
+        """
+        while not (self.has_room and self._transfers.takes(size)) and self.ended is None:
+            await self._progress_made()
+
+    def post(
+        self,
+        frame: bytes,
+        segments: tuple[Buffer, ...] = (),
+        *,
+        lane: Hashable = None,
+        at_once: bool = False,
+    ) -> Ticket:
+        """Send a numbered frame, now or when a connection stands; returns the ticket by which the
+        link knows it.
+
+        A large frame travels in parts, between which others are sent. Frames of one `lane` are
+        nevertheless received in the order in which they were posted; None is no lane. `at_once`
+        tries the kernel right away: for a caller that has nothing else to gather the frame with.
+        Never blocks; never raises for a connection that breaks.
+
+        Segments are sent from where they lie: what is not bytes must not change before the peer has
+        them, or `own` was called.
+        """
+        if segments or self._lanes:
+            return self._post_segments(frame, segments, lane, at_once)
+        number = self.session.keep((frame,))
+        if self._connection is not None:
+            self._out.append(frame)
+            if at_once and self._writer is not None and len(self._out) == 1:
+                self._flush_at_once()
+            elif self._writer is not None:
+                self._wake_writer()
+        return number
+
+    def certainly_not_received(self, ticket: Ticket) -> bool:
+        """True if the frame of this ticket was never handed to any connection, or not to its end. 0
+        is the ticket of no frame at all.
+        """
+        number = ticket if isinstance(ticket, int) else ticket.number
+        return number == 0 or number > self.session.written
+
+    def abandon(self, ticket: Ticket) -> bool:
+        """Abandon a frame that is not needed any more: do not send (the rest of) it, if that is
+        still possible.
+
+        True: it certainly will not be received, nothing needs to be taken back, and its segments
+        may change. False: it is on its way.
+        """
+        if isinstance(ticket, int):
+            return self._take_back(ticket)
+        if self.ended is not None:
+            return not ticket.number
+        transfers = self._transfers.abandon(ticket)
+        if transfers is None:
+            return False
+        self._ship(transfers)
+        self._wake_writer()
+        self._tell_progress()
+        return True
+
+    def _take_back(self, number: int) -> bool:
+        """Take back a small frame. While a connection stands it is gone with the next send: only
+        without one there is something to win.
+        """
+        if not number:
+            return True
+        # While a connection stands, the writer may hand it over in this very pass of the scheduler.
+        if self._connection is not None or self.ended is not None:
+            return self.certainly_not_received(number) and self.ended is not None
+        return self.session.take_back(number, encode_frame(Kind.EMPTY, b""))
+
+    def own(self, ticket: Ticket) -> None:
+        """The owner of the segments of this frame may change them from now on: what the link still
+        needs of them is copied.
+
+        To be called by the code that posted segments other than bytes and gives them back to their
+        owner while the peer may not have them: when a call ends without an answer (cancelled,
+        expired), and right after posting what no task waits for (one-way calls, answers). After an
+        answer it is not needed: the peer has the request then, and it is never sent again.
+        """
+        if not isinstance(ticket, int):
+            ticket.own()
+            numbers = ticket.parts or ([ticket.number] if ticket.number else [])
+        else:
+            numbers = [ticket] if ticket else []
+        for number in numbers:
+            self.session.own(number)
+        if numbers and any(map(may_change, self._out)):
+            self._out = list(map(unchanging, self._out))
+
+    def send_control(self, kind: Kind, control: bytes = b"", *, at_once: bool = False) -> None:
+        """Send an unnumbered frame if a connection stands; otherwise it is pointless and dropped. A
+        GOODBYE waits for all transfers.
+
+        `at_once`: see `post`.
+        """
+        if self._connection is not None:
+            if kind == Kind.GOODBYE and self._transfers.unfinished:
+                self._farewell = encode_frame(kind, control)
+                return
+            self._out.append(encode_frame(kind, control))
+            if at_once and self._writer is not None and len(self._out) == 1:
+                self._flush_at_once()
+            else:
+                self._wake_writer()
+
+    async def flushed(self) -> None:
+        """Wait until all that was posted was handed to the kernel, or there is no connection to
+        hand it to.
+        """
+        while (self._out or self._transfers.unfinished) and self._connection is not None:
+            await self._progress_made()
+
+    async def _progress_made(self) -> None:
+        """Wait until something was sent or acknowledged, a connection opened or closed, or the link
+        ended.
+        """
+        if self._progress is None:
+            self._progress = trio.Event()
+        await self._progress.wait()
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.set()
+            self._progress = None
+
+    def _post_segments(
+        self, frame: bytes, segments: tuple[Buffer, ...], lane: Hashable, at_once: bool
+    ) -> Ticket:
+        """Post a frame that has segments, or that may have to wait behind another of its lane."""
+        if self.ended is not None:
+            return 0
+        buffers: tuple[Buffer, ...] = (frame,)
+        size = len(frame)
+        for segment in segments:
+            # A bytearray cannot be resized by its owner as long as a view of it lives, and the
+            # error would not show why: it is copied.
+            buffer = bytes(segment) if type(segment) is bytearray else segment
+            if type(buffer) is memoryview and buffer.itemsize != 1:
+                buffer = buffer.cast("B")
+            buffers += (buffer,)
+            size += len(buffer)
+        if size > WHOLE or lane in self._lanes:
+            queued = self._transfers.add(buffers, size, lane)
+            self._wake_writer()
+            return queued
+        number = self.session.keep(buffers)
+        if self._connection is not None:
+            self._large = self._large or len(buffers) > 1
+            self._out.extend(buffers)
+            if at_once and self._writer is not None and len(self._out) == len(buffers):
+                self._flush_at_once()
+            else:
+                self._wake_writer()
+        return number
+
+    def _ship(self, transfers: list[Transfer]) -> None:
+        """Number what leaves `_transfers`, and queue it for writing."""
+        session = self.session
+        for buffers, completes, part in transfers:
+            number = session.keep(buffers) if part is None else session.keep_part(buffers)
+            if completes is not None:
+                completes.number = number
+            if part is not None and part.parts is not None:
+                part.parts.append(number)
+            if self._connection is not None:
+                self._out.extend(buffers)
+                self._large = self._large or len(buffers) > 1
+        if self._farewell and not self._transfers.unfinished and self._connection is not None:
+            self._out.append(self._farewell)
+            self._farewell = b""
+
+    def _next_part(self) -> bool:
+        """Queue the next part of a transfer for writing, if there is one and it may be sent."""
+        if not self._transfers.unfinished or not self.session.has_room_for_part:
+            return False
+        self._ship(self._transfers.next())
+        return True
+
+    async def _write(self, connection: Connection, scope: trio.CancelScope) -> None:
+        # each turn waits for the socket, a post, or one pass of the scheduler
+        while True:  # noqa: ASYNC913
+            if not self._out and not self._next_part():
+                self._writer = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
+                continue
+            try:
+                if not self._flush(connection):
+                    await connection.wait_writable()
+                    continue
+            except (OSError, trio.ClosedResourceError):
+                # The reader sees the end too, but perhaps much later: what is wrong with writing is
+                # enough to redial.
+                scope.cancel()
+                return
+            if self._progress is not None:
+                self._tell_progress()
+            if self._transfers.unfinished:
+                # Between two parts all other tasks have a turn.
+                await trio.lowlevel.checkpoint()
+
+    def _abort_parking(self, raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+        self._writer = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _wake_writer(self) -> None:
+        writer = self._writer
+        if writer is not None:
+            self._writer = None
+            trio.lowlevel.reschedule(writer)
+
+    def _flush_at_once(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        try:
+            done = self._flush(connection)
+        except OSError:
+            done = False
+        if not done:
+            self._wake_writer()
+
+    def _flush(self, connection: Connection) -> bool:
+        """Hand what waits to the kernel; False if it took only a part."""
+        out = self._out
+        session = self.session
+        # Before the send, which may fail after the kernel took some of it: then it is unknown what
+        # arrives, and unknown must count as sent.
+        session.written = session.sent
+        if not self._large:
+            data: Buffer = b"".join(out) if len(out) > 1 else out[0]
+            count = connection.send_some((data,))
+            if count == len(data):
+                out.clear()
+                return True
+            self._out = [memoryview(data)[count:]]
+            return False
+        while out:
+            count = connection.send_some(out)
+            if not count:
+                return False
+            self._out = out = _without(out, count)
+        self._large = False
+        return True
+
+
+def _without(buffers: list[Buffer], count: int) -> list[Buffer]:
+    """What is left of `buffers` after their first `count` bytes."""
+    for index, buffer in enumerate(buffers):
+        size = len(buffer)
+        if count < size:
+            return [memoryview(buffer)[count:] if count else buffer, *buffers[index + 1 :]]
+        count -= size
+    return []
+
 
 logger = logging.getLogger("understudy.links")
 
@@ -31,7 +366,11 @@ class UnhandledFrameError(ProtocolError):
 
 
 class Receiver(Protocol):
-    """What the frames of a link are for: the calls room."""
+    """What takes the frames of a link.
+
+    An interface because the room `calls`, which has `Dispatch`, imports this one; tests of links
+    have others.
+    """
 
     @property
     def handlers(self) -> Mapping[int, Callable[[Link, Frame], None]]:
@@ -54,19 +393,27 @@ class LinkCounters:
 
 
 class Link(Outbound):
-    """The session with one peer. Not connected at first; see `run`. `number` and `leads`: see `Settlement`."""
+    """The session with one peer. Not connected at first; see `run`. `number` and `leads`: see
+    `Settlement`.
+    """
 
-    def __init__(self, peer: Peer, receiver: Receiver, number: int = 1, *, leads: bool = True) -> None:
+    def __init__(
+        self, peer: Peer, receiver: Receiver, number: int = 1, *, leads: bool = True
+    ) -> None:
         super().__init__()
         self.peer = peer
         self.settlement = Settlement(number, leads=leads)
         self.peer_ended = False
-        """True once the link has ended because the peer's incarnation has: nothing else proves a peer's death."""
+        """True once the link has ended because the peer's incarnation has: nothing else proves a
+        peer's death.
+        """
         self.life = ""
         """Of the process that was last connected; see `Peer.life`."""
         self.counters = LinkCounters()
         self.batch = 0
-        """Frames in the receive that is being handled: with one only, an answer is sent at once rather than gathered."""
+        """Frames in the receive that is being handled: with one only, an answer is sent at once
+        rather than gathered.
+        """
         self.last_heard = 0.0
         self.lost_at: float | None = None
         """When the latest connection broke, while there is none."""
@@ -77,9 +424,13 @@ class Link(Outbound):
         self.wanted = False
         """True if this end has asked for the link: it is dialled until it ends."""
         self.fenced = False
-        """True if the peer is known to be no member any more: what it asks of actors must not be done."""
+        """True if the peer is known to be no member any more: what it asks of actors must not be
+        done.
+        """
         self.watched = False
-        """True if its owner is told by the system when the peer's process ends: then silence is no sign of anything."""
+        """True if the system reports the end of the peer's process to its owner: then silence is no
+        sign of anything.
+        """
         self._receiver = receiver
         self._handlers = receiver.handlers
         self._reassembly = Reassembly()
@@ -95,14 +446,21 @@ class Link(Outbound):
 
     def undialled(self) -> str:
         """Which addresses were dialled in vain, and why."""
-        return "; ".join(f"{address.removeprefix('tcp:')}: {why}" for address, why in self.dial_errors.items())
+        return "; ".join(
+            f"{address.removeprefix('tcp:')}: {why}" for address, why in self.dial_errors.items()
+        )
 
     def open(self, connection: Connection, peer_received: int, first: bytes = b"") -> None:
-        """A connection stands: `first` is written to it, then what the peer does not have, then what is posted from now on.
+        """A connection stands: `first` is written to it, then what the peer does not have, then
+        what is posted from now on.
 
-        Go on with `run`. `peer_received` is what the peer says it has. Raises ProtocolError if that cannot be.
+        Go on with `run`. `peer_received` is what the peer says it has. Raises ProtocolError if that
+        cannot be.
         """
-        assert self._connection is None, "the last connection must be down: what arrived on it was counted in what the peer was told"
+        assert self._connection is None, (
+            "the last connection must be down: what arrived on it was counted in what the peer "
+            "was told"
+        )
         again = self.session.resume(peer_received)
         self._out = [first] if first else []
         self._out += [buffer for buffers in again for buffer in buffers]
@@ -115,15 +473,17 @@ class Link(Outbound):
         self._tell_progress()
 
     async def run(self, connection: Connection, reader: FrameReader, early: list[Frame]) -> None:
-        """Carry the session over the connection just opened until it breaks, the peer ends it or the link ends.
+        """Carry the session over the connection just opened until it breaks, the peer ends it or
+        the link ends.
 
-        `early`: frames that came together with the last of the handshake. Raises ProtocolError if the peer breaks the protocol; broken
-        connections are no error.
+        `early`: frames that came together with the last of the handshake. Raises ProtocolError if
+        the peer breaks the protocol; broken connections are no error.
         """
         broken: ProtocolError | None = None
-        # The silence of the last connection is not this one's: it would be dropped at the next look, and so would all that follow it.
+        # The silence of the last connection is not this one's: it would be dropped at the next
+        # look, and so would all that follow it.
         self.last_heard = trio.current_time()
-        self._reassembly.connected(reader.limits)
+        self._reassembly.on_connected(reader.limits)
         reader.place = self._reassembly.place
         try:
             with trio.CancelScope() as scope:
@@ -138,10 +498,12 @@ class Link(Outbound):
                     try:
                         await self._read(connection, reader)
                     except ProtocolError as error:
-                        # Raised below: out of the nursery it would come as a group, which nobody expects.
+                        # Raised below: out of the nursery it would come as a group, which no caller
+                        # expects.
                         broken = error
                     scope.cancel()
         finally:
+            # All in one step, with no await: nothing may be posted to a connection that is closed.
             connection.close()
             self._connection = None
             self.lost_at = trio.current_time()
@@ -163,8 +525,9 @@ class Link(Outbound):
         await self._down.wait()
 
     def handle_later(self, handle: Callable[[], None]) -> None:
-        """Go on with a frame that could not be handled when it arrived. What it raises costs the peer its link, as it does for others; if
-        there is no connection, then as soon as there is one again.
+        """Go on with a frame that could not be handled when it arrived. What it raises costs the
+        peer its link, as it does for others; if there is no connection, then as soon as there is
+        one again.
         """
         try:
             handle()
@@ -178,11 +541,14 @@ class Link(Outbound):
             self._connection_scope.cancel()
 
     def end(self, reason: str, *, peer_ended: bool = False) -> None:
-        """The session is over for good: its calls end, its connection closes. Ending twice is no error.
+        """The session is over for good: its calls end, its connection closes. Ending twice is no
+        error.
 
-        `peer_ended`: the peer's incarnation is known to have ended. Otherwise calls do not report the death of the peer's node.
+        `peer_ended`: the peer's incarnation is known to have ended. Otherwise calls do not report
+        the death of the peer's node.
         """
         if self.ended is None:
+            # Set first: what `link_ended` wakes may look at it, or post, at once.
             self.ended = reason
             self.peer_ended = peer_ended
             self._receiver.link_ended(self, reason)
@@ -195,11 +561,34 @@ class Link(Outbound):
             self.drop_connection()
 
     def acknowledge(self, *, at_once: bool = False, anyway: bool = False) -> None:
-        """Tell the peer what has arrived, if it was not told yet. `at_once`: see `post`. `anyway`: from within the handling of a frame,
-        which counts already: the peer keeps things for as long as it does not know.
+        """Tell the peer what has arrived, if it was not told yet. `at_once`: see `post`. `anyway`:
+        from within the handling of a frame, which counts already: the peer keeps things for as long
+        as it does not know.
         """
         if anyway or self.session.owes_acknowledgement:
-            self.send_control(Kind.ACK, self.session.acknowledgement().to_bytes(8, "big"), at_once=at_once)
+            self.send_control(
+                Kind.ACK, self.session.acknowledgement().to_bytes(8, "big"), at_once=at_once
+            )
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every frame: for tests and
+        simulations.
+        """
+        if self.ended is None:
+            session = self.session
+            session.check_invariants()
+            # A peer that lies may acknowledge what is numbered and not written yet. No honest one
+            # can, and simulated peers are honest.
+            assert session.acknowledged <= session.written, "acknowledged before it left"
+            assert session.owes_acknowledgement <= session.received, "only what came is owed one"
+        else:
+            assert not self._out, "what a link held is freed with it"
+        self._transfers.check_invariants()
+        self._reassembly.check_invariants()
+        assert self.connected == (not self._down.is_set())
+        assert self.lost_at is None or not self.connected
+        # Otherwise nothing would ever send this.
+        assert not self._out or self._writer is None, "the writer is parked only with nothing left"
 
     async def _read(self, connection: Connection, reader: FrameReader) -> None:
         while True:  # noqa: ASYNC913  each turn waits for the socket or a post
@@ -214,10 +603,12 @@ class Link(Outbound):
             except (OSError, trio.ClosedResourceError):
                 return
             if not size or self.ended is not None:
-                # What arrived in the very pass of the scheduler in which the link ended finds nothing here any more.
+                # What arrived in the very pass of the scheduler in which the link ended finds
+                # nothing here any more.
                 return
             self.last_heard = trio.current_time()
-            # The frames are not kept in a variable here: the last of them may be large, and the next may be long in coming.
+            # The frames are not kept in a variable here: the last of them may be large, and the
+            # next may be long in coming.
             if self._handle(reader.feed(data) if buffer is None else reader.filled(size), size):
                 return
 
@@ -231,7 +622,8 @@ class Link(Outbound):
             for frame in frames:
                 kind = frame.kind
                 if kind < FIRST_UNNUMBERED_KIND:
-                    # Counted before it is handled: a frame that was acted upon must never be asked for again.
+                    # Counted before it is handled: a frame that was acted upon must never be asked
+                    # for again.
                     session.received += 1
                     numbered += 1
                     handler = handlers.get(kind)
@@ -245,40 +637,53 @@ class Link(Outbound):
             raise self._blamed(error) from None  # noqa: ASYNC104
         self.counters.bytes_received += size
         self.counters.frames_received += numbered
-        if session.arrived(numbered, size):
+        if session.on_arrived(numbered, size):
             self.acknowledge()
         return False
 
     def _blamed(self, error: BaseException) -> ProtocolError:
-        """What the handling of a frame has raised, as the peer's fault. Raises a genuine interrupt."""
+        """What the handling of a frame has raised, as the peer's fault. Raises a genuine
+        interrupt.
+        """
         if isinstance(error, DecodeError):
-            # Whoever expects values of users deals with those that cannot be read here. The rest is the runtime's own.
-            return ProtocolError(f"a frame of the runtime's own with a value of somebody else's in it: {error}")
+            # Handlers of frames with values of users deal with those that cannot be read here. The
+            # other frames are the runtime's own.
+            return ProtocolError(
+                f"a frame of the runtime itself has a value that cannot be read here: {error}"
+            )
         if isinstance(error, ProtocolError):
             return error
         if is_interrupt(error):
             raise error
-        # A mistake of ours, or user code where none was expected. It was this frame that met it: it costs its sender the link, as anything
-        # does that a peer sends, and nobody else anything.
-        logger.error("a frame from %s could not be handled:\n%s", self.peer.name, traceback_of(error))
+        # A mistake of ours, or user code where none was expected. It was this frame that met it: it
+        # costs its sender the link, as any breach by a peer does, and no other link is affected.
+        logger.error(
+            "a frame from %s could not be handled:\n%s", self.peer.name, traceback_of(error)
+        )
         return UnhandledFrameError(f"a frame that could not be handled: {summary_of(error)}")
 
     def _part(self, frame: Frame) -> None:
-        """Handle a frame of a transfer, and the one that it completes; or one that was taken back."""
+        """Handle a frame of a transfer, and the one that it completes; or one that was
+        taken back.
+        """
         if frame.kind == Kind.EMPTY:
             return
         whole = self._reassembly.take(frame)
         if whole is not None:
             handler = self._handlers.get(whole.kind)
             if handler is None:
-                raise ProtocolError(f"a frame of kind {whole.kind}, which this version does not know")
+                raise ProtocolError(
+                    f"a frame of kind {whole.kind}, which this version does not know"
+                )
             handler(self, whole)
 
     def _control(self, frame: Frame) -> bool:
         """Handle an unnumbered frame; True if the peer is leaving."""
         if frame.kind == Kind.ACK:
             if len(frame.control) != 8:
-                raise ProtocolError(f"an acknowledgement of {len(frame.control)} bytes; 8 are expected")
+                raise ProtocolError(
+                    f"an acknowledgement of {len(frame.control)} bytes; 8 are expected"
+                )
             self.session.acknowledge(int.from_bytes(frame.control, "big"))
             self._tell_progress()
             if self._transfers.unfinished:

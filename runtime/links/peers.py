@@ -1,8 +1,10 @@
-"""The peers of a node: one link to each incarnation it deals with, dialled, accepted, redialled and kept warm.
+"""The peers of a node: one link to each incarnation it deals with, dialled, accepted, redialled and
+kept warm.
 
-Either side may dial, and often both do at once; `settling` decides which connection stands, and whichever it is, both sides go on with the
-same session. A broken connection is redialled with exponential back-off and full jitter (AWS's term) until the peer's incarnation is known
-to have ended.
+Either side may dial, and often both do at once; `runtime.links.settlement` decides which connection
+stands, and in either case both sides go on with the same session. A broken connection is redialled
+with exponential back-off and full jitter (AWS's term) until the peer's incarnation is known to have
+ended.
 """
 
 from __future__ import annotations
@@ -15,64 +17,52 @@ import attrs
 import cbor2
 import trio
 
-from actors.errors import HandshakeError, HandshakeTimeoutError, ProtocolError, WrongPeerError, WrongStoreError
+from actors.errors import (
+    HandshakeError,
+    HandshakeTimeoutError,
+    ProtocolError,
+    WrongPeerError,
+    WrongStoreError,
+)
 from runtime.environment import Environment
+from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
+from runtime.links.dial_turns import DialTurns
 from runtime.links.link import Link, Receiver
-from runtime.links.settling import Answer, Offer, Verdict
+from runtime.links.settlement import Offer, SettlementAnswer, SettlementAnswerKind
 from runtime.links.transports import Connection, Network, why_not_dialled
-from runtime.links.turns import Turns
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer
-from runtime.wire.introduction import Introduction, Peer
-
-DIAL_SECONDS = 5.0
-"""How long a connection may take to come about. The kernel would try a silent address for two minutes; another dial may have more luck."""
-
-HANDSHAKE_SECONDS = 5.0
-"""How long each step of the handshake may take, and then the offer or its answer. A step is a whole frame, and there are two of them at
-most on either side: a machine under load that gets on with it is waited for, and whoever sends single bytes is not.
-"""
-
-FIRST_DELAY = 0.02
-MOST_DELAY = 1.0
-BEAT = 0.5
-LOOK_EVERY = BEAT / 2
-SILENCE = 2.5
-"""Seconds without a byte after which a connection counts as broken; beats are sent every `BEAT` seconds while idle."""
-
-REDIAL_SECONDS = 0.1
-"""Seconds without a connection from which a peer counts as unreachable."""
+from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
 
 LEFT = "this node has left"
 """Why the links of a node end that leaves."""
 
 TOLD_AFTER = 6
-"""Dials without any connection after which it is told that a node was never reached: it says that it is where others cannot dial it."""
-
-TOLD_AFTER_BROKEN = 24
-"""Dials in vain after which the same is told where connections came about and did not last: some seconds. Fewer of them are normal while
-many nodes meet, or while the network is bad.
+"""Dials without any connection after which a warning says that a node was never reached: the
+addresses that it announces may be such that others cannot dial them.
 """
 
-CLIENT_PATIENCE = 5.0
-"""Seconds that the session of a client, or of a node that is not known as a member, is kept without a connection: nobody dials it."""
-
-DEPARTED_SECONDS = 15.0
-"""After the end of its session a stranger is gone if it has begun no other. Longer than calls of clients without a link go on."""
+TOLD_AFTER_BROKEN = 24
+"""Dials in vain after which the same warning is given where connections came about and did not
+last: some seconds. Fewer of them are normal while many nodes meet, or while the network is bad.
+"""
 
 MOST_STRANGERS = 1024
-"""Sessions with clients and with nodes that are not known as members. Each may hold some megabytes of records and answers."""
+"""Sessions with clients and with nodes that are not known as members. Each may hold some megabytes
+of records and answers.
+"""
 
 logger = logging.getLogger("understudy.links")
 
 
 class ClosedEarlyError(ProtocolError):
-    """The peer closed a connection before it was settled: it may have given the dial up for another."""
+    """The peer closed a connection before it was settled: it may have given the dial up for
+    another.
+    """
 
 
 @attrs.frozen
-class _Settled:
+class _ProvenPeer:
     """What a handshake led to."""
 
     peer: Peer
@@ -80,11 +70,13 @@ class _Settled:
 
 
 class Peers:
-    """All links of one node.
+    """All links of one node, in `links`, which is empty at first and read by others as well.
 
-    `broken(link)` is told when a connection of a live link has broken; `outdated(peer)` says whether that incarnation is known to be no
-    member any more, and `member(peer)` whether it is known to be one: the members' view tells of the end of these, and of no others.
-    `departed(peer)` is told of these others: when the session of one has ended, and it has begun none for `DEPARTED_SECONDS`.
+    `broken(link)` is called when a connection of a live link has broken; `outdated(peer)` says
+    whether that incarnation is known to be no member any more, and `member(peer)` whether it is
+    known to be one: the members' view tells of the end of these, and of no others. `departed(peer)`
+    is called for these others: when the session of one has ended, and it has begun none for
+    `Timings.departed`.
     """
 
     def __init__(
@@ -95,6 +87,7 @@ class Peers:
         network: Network,
         receiver: Receiver,
         nursery: trio.Nursery,
+        links: dict[NodeId, Link],
         broken: Callable[[Link], None] = lambda link: None,
         outdated: Callable[[Peer], bool] = lambda peer: False,
         member: Callable[[Peer], bool] = lambda peer: True,
@@ -102,9 +95,10 @@ class Peers:
         limits: Limits | None = None,
     ) -> None:
         self.introduction = introduction
-        self.links: dict[tuple[str, int], Link] = {}
+        self.links = links
         self._secret = secret
         self._environment = environment
+        self._timings = environment.timings
         self._network = network
         self._receiver = receiver
         self._nursery = nursery
@@ -118,14 +112,14 @@ class Peers:
         self._log = LimitedLog(logger, environment.now)
         self._latest_link = 0
         self._dialling: dict[Link, trio.CancelScope] = {}
-        self._turns = Turns(environment.now, environment.random)
+        self._turns = DialTurns(environment.now, environment.random)
         self._kept: set[Link] = set()
         self._closing = False
 
     @property
-    def identity(self) -> tuple[str, int]:
+    def identity(self) -> NodeId:
         """This side's name and incarnation."""
-        return self.introduction.peer.name, self.introduction.peer.incarnation
+        return self.introduction.peer.identity
 
     def link(self, peer: Peer) -> Link:
         """The link to `peer`, dialled from now on if it is new. It may be used at once."""
@@ -134,18 +128,22 @@ class Peers:
         self._keep_connected(link)
         return link
 
-    async def first_contact(self, address: str, seconds: float = DIAL_SECONDS) -> Link:
-        """Dial `address`, whoever answers. `seconds`: until a connection must have come about.
+    async def first_contact(self, address: str, seconds: float | None = None) -> Link:
+        """Dial `address` and take any node that answers. `seconds`: until a connection must have
+        come about; `Timings.dial` by default.
 
-        Raises OSError (TimeoutError after `seconds`), ValueError, `HandshakeError`, `WrongStoreError` for a node of another store, and
-        `ClosedEarlyError` or another ProtocolError.
+        Raises OSError (TimeoutError after `seconds`), ValueError, `HandshakeError`,
+        `WrongStoreError` for a node of another store, and `ClosedEarlyError` or another
+        ProtocolError.
         """
         connection = await self._connected(address, seconds)
         try:
             dialer = Dialer(self.introduction, self._secret, self._environment.token(32), None)
             settled = await self._shake_hands(connection, dialer)
             self._check_store(settled.peer)
-            peer = attrs.evolve(settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address))))
+            peer = attrs.evolve(
+                settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address)))
+            )
             link = self._link(peer)
             if not self._is_same(link, peer):
                 link = self._link(peer)
@@ -158,7 +156,9 @@ class Peers:
         return link
 
     async def accept(self, connection: Connection) -> None:
-        """Serve a connection that somebody dialled: nothing it sends is acted upon before it has proven itself."""
+        """Serve a connection that another process dialled: nothing it sends is acted upon before it
+        has proven itself.
+        """
         try:
             acceptor = Acceptor(self.introduction, self._secret, self._environment.token(32))
             settled = await self._shake_hands(connection, acceptor)
@@ -181,38 +181,54 @@ class Peers:
         finally:
             connection.close()
 
-    def ended(self, name: str, incarnation: int, reason: str) -> None:
+    def on_peer_ended(self, name: str, incarnation: int, reason: str) -> None:
         """That incarnation is known to have ended: end its link and everything that waits on it."""
-        link = self.links.pop((name, incarnation), None)
+        link = self.links.pop(NodeId(name, incarnation), None)
         if link is not None:
             link.end(reason, peer_ended=True)
 
     def _give_up(self, link: Link, reason: str) -> None:
-        """End a link whose peer may live: the session is over, its calls do not report a death, and a later link may begin."""
+        """End a link whose peer may live: the session is over, its calls do not report a death, and
+        a later link may begin.
+        """
+        # A later link of the same peer may have its place already.
         if self.links.get(link.peer.identity) is link:
             del self.links[link.peer.identity]
         link.end(reason)
 
-    def is_unreachable(self, peer: tuple[str, int]) -> bool:
-        """True if the peer could not be reached for longer than a redial takes. It may be alive: only the store says who is dead."""
+    def is_unreachable(self, peer: NodeId) -> bool:
+        """True if the peer could not be reached for longer than a redial takes. It may be alive:
+        only the store says who is dead.
+        """
         link = self.links.get(peer)
-        return link is not None and link.lost_at is not None and self._environment.now() - link.lost_at > REDIAL_SECONDS
+        return (
+            link is not None
+            and link.lost_at is not None
+            and self._environment.now() - link.lost_at > self._timings.unreachable_after
+        )
 
     async def beat(self) -> None:
-        """Acknowledge, ping and watch for silence, for ever. A late turn of our own loop is not held against the peers."""
+        """Acknowledge, ping and watch for silence, for ever. A late turn of our own loop is not
+        held against the peers.
+        """
+        beat = self._timings.beat
         due = self._environment.now()
         while True:
             due = self._next_look(due)
             await trio.sleep_until(due)
             now = self._environment.now()
-            late = now - due > BEAT
+            late = now - due > beat
             due = max(due, now)
             self._look(now, late=late)
 
     def _look(self, now: float, *, late: bool) -> None:
-        """Acknowledge, ping and watch for silence. Apart from the loop, which must keep no link between two looks."""
+        """Acknowledge, ping and watch for silence. Apart from the loop, which must keep no link
+        between two looks.
+        """
+        beat, silence = self._timings.beat, self._timings.silence
         while self._departures and self._departures[0][0] <= now:
             peer = self._departures.popleft()[1]
+            # It may have begun another session meanwhile: then it has not departed.
             if peer.identity not in self.links:
                 self._departed(peer)
         for link in tuple(self.links.values()):
@@ -220,16 +236,21 @@ class Peers:
             if not link.connected:
                 continue
             if late:
-                link.last_heard = max(link.last_heard, now - BEAT)
-            if now - link.last_heard > SILENCE and not link.watched:
+                # This process was stopped, or its loop blocked: what peers sent waits unread.
+                link.last_heard = max(link.last_heard, now - beat)
+            if now - link.last_heard > silence and not link.watched:
                 link.drop_connection()
-            elif now - link.last_heard > BEAT:
+            elif now - link.last_heard > beat:
                 link.send_control(Kind.PING, at_once=True)
 
     def _next_look(self, now: float) -> float:
-        """When the first of the links may have been silent for so long that it needs a beat; not sooner than in LOOK_EVERY."""
-        silent = min((link.last_heard for link in self.links.values() if link.connected), default=now)
-        return max(silent + BEAT, now) + LOOK_EVERY
+        """When the first of the links may have been silent for so long that it needs a beat; not
+        sooner than in `Timings.link_look`.
+        """
+        silent = min(
+            (link.last_heard for link in self.links.values() if link.connected), default=now
+        )
+        return max(silent + self._timings.beat, now) + self._timings.link_look
 
     async def close(self, seconds: float) -> None:
         """Say goodbye to all, after what was posted has left, within `seconds`."""
@@ -243,12 +264,27 @@ class Peers:
             link.end(LEFT)
         self.links.clear()
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every link: for tests and
+        simulations.
+        """
+        for identity, link in self.links.items():
+            assert identity == link.peer.identity
+            assert 0 < link.settlement.number <= self._latest_link
+            link.check_invariants()
+        numbers = [link.settlement.number for link in self.links.values()]
+        assert len(set(numbers)) == len(numbers), "a later link has a higher number"
+        times = [time for time, _ in self._departures]
+        assert times == sorted(times), "only the first is looked at"
+
     def _link(self, peer: Peer) -> Link:
-        key = (peer.name, peer.incarnation)
+        key = peer.identity
         link = self.links.get(key)
         if link is None or link.ended is not None:
             self._latest_link += 1
-            link = self.links[key] = Link(peer, self._receiver, self._latest_link, leads=self.identity < key)
+            link = self.links[key] = Link(
+                peer, self._receiver, self._latest_link, leads=self.identity < key
+            )
             link.last_heard = self._environment.now()
         return link
 
@@ -260,6 +296,7 @@ class Peers:
     async def _redial(self, link: Link) -> None:
         """Dial until the link ends; wait while a connection stands."""
         failures, told = 0, False
+        first, most = self._timings.redial_first, self._timings.redial_most
         try:
             while link.ended is None:
                 if link.connected:
@@ -274,37 +311,63 @@ class Peers:
                 else:
                     failures += 1
                     told = told or self._tell_of_unreached(link, failures)
-                longest = min(MOST_DELAY, FIRST_DELAY * 2.0 ** min(failures, 10))
+                longest = min(most, first * 2.0 ** min(failures, 10))
                 with trio.move_on_after(longest * self._environment.random()):
                     await link.connected_again()
             if self._is_stranger(link):
-                self._departures.append((self._environment.now() + DEPARTED_SECONDS, link.peer))
+                gone_at = self._environment.now() + self._timings.departed
+                self._departures.append((gone_at, link.peer))
         finally:
             self._kept.discard(link)
 
     def _tell_of_unreached(self, link: Link, failures: int) -> bool:
-        """Tell, once, that a node was never reached in `failures` dials, where its addresses may be wrong; True if it was told."""
-        # Of links that were connected before, what has become of the node is told by others.
-        if not link.dial_errors or link.counters.connections or (link.unanswered < TOLD_AFTER and failures < TOLD_AFTER_BROKEN):
+        """Log a warning, once, that a node was never reached in `failures` dials, where its
+        addresses may be wrong; True if it was logged.
+        """
+        # Of links that were connected before, the end of the node is reported by the members' view.
+        if (
+            not link.dial_errors
+            or link.counters.connections
+            or (link.unanswered < TOLD_AFTER and failures < TOLD_AFTER_BROKEN)
+        ):
             return False
-        logger.warning("node %s has not been reached yet, and calls to it wait: %s", link.peer.name, link.undialled())
+        logger.warning(
+            "node %s has not been reached yet, and calls to it wait: %s",
+            link.peer.name,
+            link.undialled(),
+        )
         return True
 
     def _is_stranger(self, link: Link) -> bool:
-        """True for a peer that nobody here has asked for and whose end nobody will tell: a client, or what calls itself a node."""
-        return link.peer.role == "client" or link.fenced or not (link.wanted or self._member(link.peer))
+        """True for a peer that this node has not asked for and whose end the members' view will not
+        report: a client, or what calls itself a node.
+        """
+        return (
+            link.peer.role == "client"
+            or link.fenced
+            or not (link.wanted or self._member(link.peer))
+        )
 
     async def _expire(self, link: Link) -> None:
-        """Of a client, or of a node that is not known as a member: it is not dialled, and does not stay for ever without a connection."""
-        with trio.move_on_after(CLIENT_PATIENCE):
+        """Expire the link of a client, or of a node that is not known as a member: it is not
+        dialled, and does not stay for ever without a connection.
+        """
+        patience = self._timings.client_patience
+        with trio.move_on_after(patience):
             await link.connected_again()
             return
         # The members' view may have learned of a node that has just joined.
         if self._is_stranger(link):
-            self._give_up(link, f"{link.peer.name} is no member of the cluster, and did not come back within {CLIENT_PATIENCE:g} s")
+            self._give_up(
+                link,
+                f"{link.peer.name} is no member of the cluster, and did not come back within "
+                f"{patience:g} s",
+            )
 
     def _make_room_for(self, peer: Peer) -> None:
-        """See to it that there are not too many strangers. Raises HandshakeError if all of them are connected."""
+        """Bound the number of strangers: end an unconnected one if there are too many. Raises
+        HandshakeError if all of them are connected.
+        """
         if len(self.links) < MOST_STRANGERS or (peer.role == "node" and self._member(peer)):
             return
         strangers = [link for link in self.links.values() if self._is_stranger(link)]
@@ -312,9 +375,15 @@ class Peers:
             return
         lost = [link for link in strangers if not link.connected]
         if not lost:
-            raise HandshakeError(f"{peer.name} is turned away: there are {len(strangers)} clients already, the limit")
+            raise HandshakeError(
+                f"{peer.name} is turned away: there are {len(strangers)} clients already, the limit"
+            )
         longest = min(lost, key=lambda link: link.lost_at or 0.0)
-        self._give_up(longest, f"{longest.peer.name} was without a connection for the longest time when another client needed its room")
+        self._give_up(
+            longest,
+            f"{longest.peer.name} was without a connection for the longest time when another "
+            "client needed its room",
+        )
 
     async def _dial(self, link: Link, addresses: Sequence[str]) -> bool:
         """Try the addresses in turn; True if a connection stood."""
@@ -325,7 +394,9 @@ class Peers:
         return False
 
     async def _dialled(self, link: Link, address: str) -> bool:
-        """Dial one address and carry the link over it until it breaks; False if it did not come to that."""
+        """Dial one address and carry the link over it until it breaks; False if it did not come to
+        that.
+        """
         connection: Connection | None = None
         opened: tuple[FrameReader, list[Frame]] | None = None
         scope = trio.CancelScope()
@@ -335,9 +406,14 @@ class Peers:
                 await self._turns.wait()
                 with self._turns.begin() as turn:
                     connection = await self._connected(address)
-                    self._turns.connected(turn)
+                    self._turns.on_connected(turn)
                     link.unanswered = 0
-                    dialer = Dialer(self.introduction, self._secret, self._environment.token(32), link.peer.identity)
+                    dialer = Dialer(
+                        self.introduction,
+                        self._secret,
+                        self._environment.token(32),
+                        link.peer.identity,
+                    )
                     settled = await self._shake_hands(connection, dialer)
                     if self._is_same(link, settled.peer) and not link.connected:
                         opened = await self._offer(link, connection, settled.reader)
@@ -359,16 +435,27 @@ class Peers:
         return link.connected
 
     def _dial_is_over(self, link: Link, scope: trio.CancelScope) -> None:
-        """No incoming connection needs to cancel the dial in `scope` any more. A later dial of this link stays known."""
+        """No incoming connection needs to cancel the dial in `scope` any more. A later dial of this
+        link stays known.
+        """
         if self._dialling.get(link) is scope:
             del self._dialling[link]
 
     def _tell_of_dial(self, link: Link, error: HandshakeError | ProtocolError) -> None:
-        """What went wrong with a dial. What passes by itself is no warning: the dial is repeated in any case."""
+        """Log what went wrong with a dial. What passes by itself is no warning: the dial is
+        repeated in any case.
+        """
         passing = isinstance(error, (WrongPeerError, HandshakeTimeoutError, ClosedEarlyError))
-        self._log.log(logging.INFO if passing else logging.WARNING, "could not settle with %s: %s", link.peer.name, error)
+        self._log.log(
+            logging.INFO if passing else logging.WARNING,
+            "could not settle with %s: %s",
+            link.peer.name,
+            error,
+        )
 
-    async def _connected(self, address: str, seconds: float = DIAL_SECONDS) -> Connection:
+    async def _connected(self, address: str, seconds: float | None = None) -> Connection:
+        if seconds is None:
+            seconds = self._timings.dial
         with trio.move_on_after(seconds):
             return await self._network.connect(address)
         raise TimeoutError(f"no connection within {seconds:g} s")
@@ -376,10 +463,12 @@ class Peers:
     def _addresses(self, peer: Peer) -> list[str]:
         """Where to dial: Unix sockets on our own machine, TCP otherwise."""
         same_host = bool(peer.host) and peer.host == self.introduction.peer.host
-        usable = [address for address in peer.addresses if same_host or not address.startswith("unix:")]
+        usable = [
+            address for address in peer.addresses if same_host or not address.startswith("unix:")
+        ]
         return sorted(usable, key=lambda address: not address.startswith("unix:"))
 
-    async def _shake_hands(self, connection: Connection, side: Dialer | Acceptor) -> _Settled:
+    async def _shake_hands(self, connection: Connection, side: Dialer | Acceptor) -> _ProvenPeer:
         reader = FrameReader(UNPROVEN)
         answer = side.start() if isinstance(side, Dialer) else None
         while True:
@@ -387,78 +476,122 @@ class Peers:
             if step is None:
                 assert side.peer is not None
                 reader.limits = self._limits
-                return _Settled(side.peer, reader)
+                return _ProvenPeer(side.peer, reader)
             answer = side.receive(step.kind, step.control)
             if isinstance(side, Acceptor) and side.error is not None:
                 if answer is not None:
                     await self._step(connection, reader, answer, over=True)
                 raise side.error
 
-    async def _step(self, connection: Connection, reader: FrameReader, answer: tuple[Kind, bytes] | None, *, over: bool) -> Frame | None:
-        """Send what the last frame of a handshake is answered with, and take the next one, unless it is `over`.
+    async def _step(
+        self,
+        connection: Connection,
+        reader: FrameReader,
+        answer: tuple[Kind, bytes] | None,
+        *,
+        over: bool,
+    ) -> Frame | None:
+        """Send what the last frame of a handshake is answered with, and take the next one, unless
+        it is `over`.
 
-        Each step has a time of its own: the other side may be a process among hundreds that begin in the same moment.
+        Each step has a time of its own: the other side may be a process among hundreds that begin
+        in the same moment.
         """
-        with trio.move_on_after(HANDSHAKE_SECONDS):
+        seconds = self._timings.handshake
+        with trio.move_on_after(seconds):
             if answer is not None:
                 await _send(connection, *answer)
             if over:
                 return None
             frame, *more = await _next_frames(connection, reader)
             if more:
-                raise ProtocolError("the peer sent more than one frame at a time during the handshake")
+                raise ProtocolError(
+                    "the peer sent more than one frame at a time during the handshake"
+                )
             return frame
         raise HandshakeTimeoutError(
-            f"the peer did not go on with the handshake within {HANDSHAKE_SECONDS:g} s; does the address lead to a node?"
+            f"the peer did not go on with the handshake within {seconds:g} s; does the "
+            "address lead to a node?"
         )
 
-    async def _offer(self, link: Link, connection: Connection, reader: FrameReader) -> tuple[FrameReader, list[Frame]] | None:
-        """Offer to go on with the session over a connection that we dialled; opens it and returns the frames that came along.
+    async def _next_in_time(
+        self, connection: Connection, reader: FrameReader, what: str
+    ) -> list[Frame]:
+        """At least one frame: the `what` that is due, and those that came with it."""
+        seconds = self._timings.handshake
+        with trio.move_on_after(seconds):
+            return await _next_frames(connection, reader)
+        raise HandshakeTimeoutError(f"the peer sent no {what} within {seconds:g} s")
 
-        None if it does not stand: the peer prefers another connection, or has given up its end of the session.
+    async def _offer(
+        self, link: Link, connection: Connection, reader: FrameReader
+    ) -> tuple[FrameReader, list[Frame]] | None:
+        """Offer to go on with the session over a connection that we dialled; opens it and returns
+        the frames that came along.
+
+        None if it does not stand: the peer prefers another connection, or has given up its end of
+        the session.
         """
         assert not link.connected, "what has been received must not change while it is on offer"
         offer = link.settlement.dial(link.session.acknowledgement())
         try:
             await _send(connection, Kind.RESUME, _encode_offer(offer))
-            frame, *early = await _next_in_time(connection, reader, "answer to the resume offer")
+            frame, *early = await self._next_in_time(
+                connection, reader, "answer to the resume offer"
+            )
             answer = _read_answer(frame)
-            # It was given up where a dial of the peer's was accepted in the very pass of the scheduler in which the answer arrived.
+            # It was given up where a dial of the peer's was accepted in the very pass of the
+            # scheduler in which the answer arrived.
             if not link.settlement.is_open(offer) or link.ended is not None:
                 return None
-            if link.settlement.answered(offer, answer):
+            if link.settlement.on_answered(offer, answer):
                 link.open(connection, answer.received)
                 return reader, early
         finally:
             link.settlement.give_up(offer)
-        if answer.verdict == Verdict.FORGOTTEN:
+        if answer.kind == SettlementAnswerKind.FORGOTTEN:
             self._give_up(link, f"{link.peer.name} has given up the session")
         return None
 
     def _is_same(self, link: Link, peer: Peer) -> bool:
-        """True if the process at the other end is the one of before, or the first. If not, that one is no more: the link ends."""
+        """True if the process at the other end is the one of before, or the first. If not, that one
+        is no more: the link ends.
+        """
         if link.life not in ("", peer.life) or self._is_foreign(peer):
-            self.ended(link.peer.name, link.peer.incarnation, "another process has its name and incarnation now: its store was begun anew")
+            self.on_peer_ended(
+                link.peer.name,
+                link.peer.incarnation,
+                "another process has its name and incarnation now: its store was begun anew",
+            )
             return False
         link.life = peer.life
         return True
 
     def _is_foreign(self, peer: Peer) -> bool:
-        """True for a node of another store. Its name and incarnation say nothing here: a store that is begun anew counts incarnations from
-        the beginning again, so there may be a member of ours that has both. So no link to it is kept.
+        """True for a node of another store. Its name and incarnation say nothing here: a store that
+        is begun anew counts incarnations from the beginning again, so there may be a member of ours
+        that has both. So no link to it is kept.
         """
-        return peer.store != self.introduction.peer.store and "" not in (peer.store, self.introduction.peer.store)
+        return peer.store != self.introduction.peer.store and "" not in (
+            peer.store,
+            self.introduction.peer.store,
+        )
 
     def _check_store(self, peer: Peer) -> None:
-        """Only after the handshake, for who has not proven itself may say anything. Raises `WrongStoreError`."""
+        """Refuse a node of another store. To be called after the handshake only, for a peer that
+        has not proven itself may say anything. Raises `WrongStoreError`.
+        """
         if self._is_foreign(peer):
             raise WrongStoreError(
-                f"node {peer.name!r} (incarnation {peer.incarnation}) and node {self.introduction.peer.name!r} know different stores: one "
-                "of these was lost and begun anew, and nodes of the one before leave"
+                f"node {peer.name!r} (incarnation {peer.incarnation}) and node "
+                f"{self.introduction.peer.name!r} know different stores: one "
+                "of the two was lost and created again, and the nodes of the lost one leave"
             )
 
     async def _carry_first(self, link: Link, connection: Connection, reader: FrameReader) -> None:
-        """Carry a link over the connection of a first contact; from then on it is redialled like any other."""
+        """Carry a link over the connection of a first contact; from then on it is redialled like
+        any other.
+        """
         opened: tuple[FrameReader, list[Frame]] | None = None
         scope = trio.CancelScope()
         try:
@@ -476,19 +609,21 @@ class Peers:
         except (HandshakeError, ProtocolError) as error:
             self._tell_of_dial(link, error)
         except (OSError, trio.ClosedResourceError) as error:
-            logger.debug("the connection to %s broke while it was being set up: %s", link.peer.name, error)
+            logger.debug(
+                "the connection to %s broke while it was being set up: %s", link.peer.name, error
+            )
         finally:
             self._dial_is_over(link, scope)
             connection.close()
             if link.ended is None:
                 self._keep_connected(link)
 
-    async def _carry_accepted(self, settled: _Settled, connection: Connection) -> None:
-        frame, *early = await _next_in_time(connection, settled.reader, "resume offer")
+    async def _carry_accepted(self, settled: _ProvenPeer, connection: Connection) -> None:
+        frame, *early = await self._next_in_time(connection, settled.reader, "resume offer")
         offer = _read_offer(frame)
         link = await self._free_link(settled.peer, offer)
-        if isinstance(link, Verdict):
-            await _send(connection, Kind.RESUME, _encode_answer(Answer(link)))
+        if isinstance(link, SettlementAnswerKind):
+            await _send(connection, Kind.RESUME, _encode_answer(SettlementAnswer(link)))
             return
         # No await from the judgement to the opening: two connections never carry one session.
         answer = link.settlement.accept(offer, link.session.acknowledgement())
@@ -496,27 +631,32 @@ class Peers:
         if dialling is not None:
             dialling.cancel()
         link.life = settled.peer.life
-        # Not of links that we dial: whoever has our store, or had it, is asked over one in any case.
+        # Not of links that we dial: a node that serves our store, or did, is asked over one in any
+        # case.
         link.fenced = self._outdated(settled.peer)
         try:
             link.open(connection, offer.received, encode_frame(Kind.RESUME, _encode_answer(answer)))
         except ProtocolError as error:
-            # It says that it has what was never sent: whatever is on this session is not what the peer takes it for. Nobody would end it.
+            # It says that it has what was never sent: whatever is on this session is not what the
+            # peer takes it for. Nothing else would end the session.
             self._give_up(link, f"{link.peer.name} broke the protocol: {error}")
             raise
         self._keep_connected(link)
         await self._run(link, connection, settled.reader, early)
 
-    async def _free_link(self, peer: Peer, offer: Offer) -> Link | Verdict:
-        """The link that an offer is for, with no connection any more; or why the offer is refused."""
+    async def _free_link(self, peer: Peer, offer: Offer) -> Link | SettlementAnswerKind:
+        """The link that an offer is for, with no connection any more; or why the offer is
+        refused.
+        """
         while True:  # noqa: ASYNC913  each turn ends a link or a connection
             link = self.links.get(peer.identity)
             if self._closing:
-                return Verdict.STALE
+                return SettlementAnswerKind.STALE
             if link is None or link.ended is not None:
                 if offer.peer_link:
-                    # Made here only for offers that can be accepted: nobody would dial it, and what is posted on it would wait for ever.
-                    return Verdict.FORGOTTEN
+                    # Made here only for offers that can be accepted: this side would not dial it,
+                    # and what is posted on it would wait for ever.
+                    return SettlementAnswerKind.FORGOTTEN
                 self._make_room_for(peer)
                 link = self._link(peer)
                 link.life = peer.life
@@ -525,20 +665,28 @@ class Peers:
             elif link.settlement.is_superseded(offer):
                 self._give_up(link, f"{peer.name} has given up the session, and began another")
                 continue
-            verdict = link.settlement.judge(offer)
-            if verdict != Verdict.ACCEPTED:
-                return verdict
+            kind = link.settlement.judge(offer)
+            if kind != SettlementAnswerKind.ACCEPTED:
+                return kind
             if not link.connected:
                 return link
-            # What still arrives on it counts: the answer tells what has been received when it is down.
+            # What still arrives on it counts: the answer tells what has been received when it is
+            # down.
             link.drop_connection()
             await link.disconnected()
 
-    async def _run(self, link: Link, connection: Connection, reader: FrameReader, early: list[Frame]) -> None:
+    async def _run(
+        self, link: Link, connection: Connection, reader: FrameReader, early: list[Frame]
+    ) -> None:
         try:
             await link.run(connection, reader, early)
         except ProtocolError as error:
-            self._log.log(logging.ERROR, "%s broke the protocol: %s; the link is given up", link.peer.name, error)
+            self._log.log(
+                logging.ERROR,
+                "%s broke the protocol: %s; the link is given up",
+                link.peer.name,
+                error,
+            )
             self._give_up(link, f"{link.peer.name} broke the protocol: {error}")
         if link.ended is not None:
             # Another one may have begun to the same peer meanwhile.
@@ -567,40 +715,45 @@ async def _next_frames(connection: Connection, reader: FrameReader) -> list[Fram
             return frames
 
 
-async def _next_in_time(connection: Connection, reader: FrameReader, what: str) -> list[Frame]:
-    """At least one frame: the `what` that is due, and those that came with it."""
-    with trio.move_on_after(HANDSHAKE_SECONDS):
-        return await _next_frames(connection, reader)
-    raise HandshakeTimeoutError(f"the peer made no {what} within {HANDSHAKE_SECONDS:g} s")
-
-
 def _encode_offer(offer: Offer) -> bytes:
     return cbor2.dumps(list(attrs.astuple(offer)))
 
 
-def _encode_answer(answer: Answer) -> bytes:
-    return cbor2.dumps([int(answer.verdict), answer.link, answer.received])
+def _encode_answer(answer: SettlementAnswer) -> bytes:
+    return cbor2.dumps([int(answer.kind), answer.link, answer.received])
 
 
 def _read_offer(frame: Frame) -> Offer:
-    """A RESUME frame of a dialer; see `runtime.links.settling`. Raises ProtocolError for anything else."""
+    """A RESUME frame of a dialer; see `runtime.links.settlement`. Raises ProtocolError for anything
+    else.
+    """
     offer = Offer(*_numbers(frame, 5))
     if not offer.link or not offer.dial:
-        raise ProtocolError("a resume offer of no link, or of no dial")
+        raise ProtocolError("a resume offer without the number of a link or of a dial")
     return offer
 
 
-def _read_answer(frame: Frame) -> Answer:
-    """A RESUME frame of an acceptor; see `runtime.links.settling`. Raises ProtocolError for anything else."""
-    verdict, link, received = _numbers(frame, 3)
+def _read_answer(frame: Frame) -> SettlementAnswer:
+    """A RESUME frame of an acceptor; see `runtime.links.settlement`. Raises ProtocolError for
+    anything else.
+    """
+    kind, link, received = _numbers(frame, 3)
     # What a later version may have more reasons for is not accepted, at any rate.
-    return Answer(Verdict(verdict) if verdict <= max(Verdict) else Verdict.STALE, link, received)
+    return SettlementAnswer(
+        SettlementAnswerKind(kind)
+        if kind <= max(SettlementAnswerKind)
+        else SettlementAnswerKind.STALE,
+        link,
+        received,
+    )
 
 
 def _numbers(frame: Frame, count: int) -> list[int]:
     """The first `count` numbers of a RESUME; more of them are for later versions."""
     if frame.kind != Kind.RESUME:
-        raise ProtocolError(f"a frame of kind {frame.kind} where a resume offer, or its answer, was expected")
+        raise ProtocolError(
+            f"a frame of kind {frame.kind} where a resume offer, or its answer, was expected"
+        )
     try:
         fields = cbor2.loads(frame.control, max_depth=2, allow_indefinite=False)
     except (cbor2.CBORError, ValueError, TypeError) as error:

@@ -1,12 +1,14 @@
-"""Spin: whether a receive should look again for a while before it sleeps, and for how long. A machine without I/O or clock.
+"""Spin: whether a receive should look again for a while before it sleeps, and for how long. A
+machine without I/O or clock.
 
-Of a call that follows another, most of the time is the kernel waking a core that sleeps. Two processes that each have a core to themselves
-are twice as fast if they look again a few times instead. How long: for a small multiple of what the recent waits took, as in the
-competitive spinning of Karlin, Li, Manasse and Owicki (SOSP 1991); a spin that fails costs little more than the sleep it did not avoid.
+Of a call that follows another, most of the time is the kernel waking a core that sleeps. Two
+processes that each have a core to themselves are twice as fast if they look again a few times
+instead. How long: for a small multiple of what the recent waits took, as in the competitive
+spinning of Karlin, Li, Manasse and Owicki (SOSP 1991); a spin that fails costs little more than the
+sleep it did not avoid.
 
-On a busy machine a spin takes the core from the very process that it waits for. That shows in one number, the time this thread was ready
-to run and had to wait for a core: two that spin on cores of their own never wait for one. So the machine begins with a trial, and stops as
-soon as the thread has waited for more than a small part of the time. Each trial that fails lengthens the pause before the next.
+The machine begins with a trial, and stops as soon as the thread has waited for a core for more than
+a small part of the time: see `Spin.on_delayed`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ STREAK = 32
 """Short waits for small receives, one after the other, before a trial begins."""
 
 REST = 8 * STREAK
-"""Receives that are not looked at after one that was no part of a streak, so that the machine costs next to nothing while it is off."""
+"""Receives that are not looked at after one that was no part of a streak, so that the machine costs
+next to nothing while it is off.
+"""
 
 LEAST_SECONDS = 30e-6
 MOST_SECONDS = SHORT_WAIT
@@ -30,16 +34,21 @@ MOST_ROUNDS = 64
 
 CREDIT = 40
 MISS = 4
-"""A spin that finds data earns 1 up to `CREDIT`, one that does not costs `MISS`: most of them must succeed."""
+"""A spin that finds data earns 1 up to `CREDIT`, one that does not costs `MISS`: most of them must
+succeed.
+"""
 
 SETTLING_SECONDS = 0.01
-"""At the beginning of a trial and after a time without traffic, while the kernel moves two processes that share a core apart."""
+"""At the beginning of a trial and after a time without traffic, while the kernel moves two
+processes that share a core apart.
+"""
 
 WINDOW_SECONDS = 0.005
 USUAL_DELAY = 0.1
 MOST_DEBT = 0.005
-"""Every `WINDOW_SECONDS` the time that the thread has waited for a core beyond this part of all time is added up, as in a leaky bucket, and
-must not reach so many seconds: one process that comes and goes is nothing, one that stays ends the spin within two or three windows.
+"""Every `WINDOW_SECONDS` the time that the thread has waited for a core beyond this part of all
+time is added up, as in a leaky bucket, and must not reach so many seconds: one process that comes
+and goes is nothing, one that stays ends the spin within two or three windows.
 """
 
 FIRST_PAUSE = 0.2
@@ -50,7 +59,9 @@ PROVEN_SECONDS = 1.0
 
 
 class Spin:
-    """The state of one connection. Feed it the end of every receive that it does not rest for; `seconds` is the answer. Off at first."""
+    """The state of one connection. Feed it the end of every receive that it does not rest for;
+    `seconds` is the answer. Off at first.
+    """
 
     __slots__ = (
         "_began",
@@ -73,7 +84,7 @@ class Spin:
         self.due = 0.0
         """While it is on: the time from which on `delayed` is to be called."""
         self.resting = 0
-        """How many receives need not be told of; whoever leaves one out counts it down."""
+        """How many receives need not be reported; the caller that leaves one out counts it down."""
         self._streak = 0
         self._wait = 0.0
         self._credit = 0
@@ -84,9 +95,12 @@ class Spin:
         self._debt = 0.0
         self._measured = 0.0
 
-    def slept(self, now: float, waited: float, size: int) -> None:
-        """A receive of `size` bytes had to sleep, and took `waited` seconds in all. If the spin is on, it has missed."""
+    def on_slept(self, now: float, waited: float, size: int) -> None:
+        """A receive of `size` bytes had to sleep, and took `waited` seconds in all. If the spin is
+        on, it has missed.
+        """
         if self.seconds:
+            # A miss costs more than a hit earns: a spin that often fails is not worth its core.
             self._credit -= MISS
             if self._credit < 0:
                 self._stop(now)
@@ -98,10 +112,11 @@ class Spin:
         else:
             self._streak += 1
             self._wait += (waited - self._wait) / 8
+            # Not sooner: a single quick answer says nothing of the next.
             if self._streak >= STREAK:
                 self._start(now)
 
-    def hit(self, now: float, waited: float, size: int) -> None:
+    def on_hit(self, now: float, waited: float, size: int) -> None:
         """A spin has found `size` bytes after `waited` seconds."""
         if size > SMALL_RECEIVE:
             self._credit -= MISS
@@ -112,8 +127,10 @@ class Spin:
             self._credit += 1
         self._learn(waited)
 
-    def delayed(self, now: float, total: float) -> None:
-        """This thread has waited for a core for `total` seconds in its life. To be called once `due` has come, while the spin is on."""
+    def on_delayed(self, now: float, total: float) -> None:
+        """This thread has waited for a core for `total` seconds in its life. To be called once
+        `due` has come, while the spin is on.
+        """
         if self._delay >= 0.0:
             passed, delay = now - self._measured, total - self._delay
             if passed > SETTLING_SECONDS + WINDOW_SECONDS and delay < USUAL_DELAY * passed:
@@ -121,6 +138,8 @@ class Spin:
                 self._settle(now)
                 return
             self._debt = max(0.0, self._debt + delay - USUAL_DELAY * passed)
+            # On a busy machine a spin takes the core from the very process that it waits for. Two
+            # that spin on cores of their own never wait for one, so any lasting wait is a reason.
             if self._debt >= MOST_DEBT:
                 self._stop(now)
                 return
@@ -147,6 +166,11 @@ class Spin:
         self.seconds = 0.0
         self._streak = 0
         self.resting = REST
+        # Each trial that fails lengthens the pause before the next: trials cost others their core.
         proven = now - self._began >= PROVEN_SECONDS
-        self._pause = FIRST_PAUSE if proven or not self._pause else min(MOST_PAUSE, PAUSE_GROWTH * self._pause)
+        self._pause = (
+            FIRST_PAUSE
+            if proven or not self._pause
+            else min(MOST_PAUSE, PAUSE_GROWTH * self._pause)
+        )
         self._not_before = now + self._pause

@@ -1,8 +1,9 @@
 """Transports: connections that carry bytes between two processes. They know no policy.
 
-A `Connection` sends without waiting as far as the kernel takes it (`send_some`), and says when it will take more (`wait_writable`): whoever
-writes decides what to batch. Addresses are texts: `tcp:HOST:PORT` and `unix:PATH`, where a path that begins with `@` is in Linux's abstract
-namespace and leaves no file behind, however the process ends.
+A `Connection` sends without waiting as far as the kernel takes it (`send_some`), and says when it
+will take more (`wait_writable`): the caller decides what to batch. Addresses are texts:
+`tcp:HOST:PORT` and `unix:PATH`, where a path that begins with `@` is in Linux's abstract namespace
+and leaves no file behind, however the process ends.
 """
 
 from __future__ import annotations
@@ -19,26 +20,32 @@ from actors.errors import ListenError
 from runtime.links.cores import run_delay, usable_cores
 from runtime.links.interfaces import own_address
 from runtime.links.spin import MOST_ROUNDS, Spin
+from runtime.timings import Timings
 
 RECEIVE_SIZE = 64 * 1024
 SOCKET_BUFFER = 1024 * 1024
-USER_TIMEOUT_MILLISECONDS = 5_000
 GATHER_LIMIT = 512
 MOST_ACCEPTED = 64
 """Connections that are accepted in one pass of the scheduler."""
 
 UNIX_AGAIN_SECONDS = 0.005
 UNIX_MOST_SECONDS = 0.1
-"""How long until a Unix socket is connected again whose listener had no room, at first and at most."""
+"""How long until a Unix socket is connected again whose listener had no room, at first and
+at most.
+"""
 
 SPIN_CHOICES = ("auto", "on", "off")
 
 
 class Connection(Protocol):
-    """A stream of bytes in both directions, with one reader task and one writer task."""
+    """A stream of bytes in both directions, with one reader task and one writer task: a socket, or
+    a simulated one.
+    """
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Hand bytes to the transport without waiting; returns how many it took, 0 if it is full. Raises OSError if broken."""
+        """Hand bytes to the transport without waiting; returns how many it took, 0 if it is full.
+        Raises OSError if broken.
+        """
         ...
 
     async def wait_writable(self) -> None:
@@ -46,7 +53,9 @@ class Connection(Protocol):
         ...
 
     async def receive(self) -> bytes:
-        """The next bytes, as many as are there; b"" when the peer has ended. Raises OSError if broken."""
+        """The next bytes, as many as are there; b"" when the peer has ended. Raises OSError if
+        broken.
+        """
         ...
 
     async def receive_into(self, buffer: memoryview) -> int:
@@ -54,7 +63,9 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop the connection at once; waiting calls raise trio.ClosedResourceError. Closing twice is no error."""
+        """Drop the connection at once; waiting calls raise trio.ClosedResourceError. Closing twice
+        is no error.
+        """
         ...
 
 
@@ -72,12 +83,15 @@ class Network(Protocol):
         *,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept for ever and run `handler` in a task for each connection; starts with the address really bound."""
+        """Accept for ever and run `handler` in a task for each connection; starts with the address
+        really bound.
+        """
         ...
 
     async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
-        """The host that whoever is at `toward` dials to reach this machine, or whoever is anywhere outside it, if that is on this machine
-        or "". `toward`: a host and a port, perhaps with a scheme. `ipv4`: only such an address will do.
+        """The host that a process at `toward` dials to reach this machine. Where `toward` is on
+        this machine or "", the host that a process outside it dials. `toward`: a host and a port,
+        perhaps with a scheme. `ipv4`: only such an address will do.
         """
         ...
 
@@ -87,7 +101,9 @@ class Network(Protocol):
 
 
 class Spinner:
-    """What the connections that may spin share: one of them does at a time. `run_delay` is that of `runtime.links.cores`."""
+    """What the connections that may spin share: one of them does at a time. `run_delay` is that of
+    `runtime.links.cores`.
+    """
 
     def __init__(self, run_delay: Callable[[], float]) -> None:
         self.run_delay = run_delay
@@ -95,7 +111,9 @@ class Spinner:
 
 
 class SocketConnection:
-    """A `Connection` over a connected stream socket, which it owns from now on. With a `spinner`, `receive` may spin before it sleeps."""
+    """A `Connection` over a connected stream socket, which it owns from now on. With a `spinner`,
+    `receive` may spin before it sleeps.
+    """
 
     def __init__(self, connected: socket.socket, spinner: Spinner | None = None) -> None:
         connected.setblocking(False)
@@ -152,13 +170,15 @@ class SocketConnection:
             except BlockingIOError:
                 continue
         now = trio.current_time()
-        (spin.hit if hit else spin.slept)(now, now - began, len(data))
+        (spin.on_hit if hit else spin.on_slept)(now, now - began, len(data))
         if spin.seconds and now >= spin.due:
-            spin.delayed(now, spinner.run_delay())
+            spin.on_delayed(now, spinner.run_delay())
         return data
 
     async def _receive_awake(self, end: float) -> bytes | None:
-        """Look again and again, each time after everybody else had a turn; None if nothing has come by `end`."""
+        """Look again and again, each time after all other tasks had a turn; None if nothing has
+        come by `end`.
+        """
         for _ in range(MOST_ROUNDS):
             await trio.lowlevel.checkpoint()
             try:
@@ -168,7 +188,9 @@ class SocketConnection:
                     break
             except OSError:
                 if self._socket.fileno() < 0:
-                    raise trio.ClosedResourceError("the connection was closed while it was being read") from None
+                    raise trio.ClosedResourceError(
+                        "the connection was closed while it was being read"
+                    ) from None
                 raise
         return None
 
@@ -191,13 +213,15 @@ class SocketConnection:
 class SocketNetwork:
     """TCP and Unix sockets of the operating system.
 
-    `spin`: whether receives look again for a while before they sleep, where that pays (see `runtime.links.spin`). "auto": if this process
-    may use two cores or more; "on": however many it may use; "off": never. Raises ValueError for anything else.
+    `spin`: whether receives look again for a while before they sleep, where that pays (see
+    `runtime.links.spin`). "auto": if this process may use two cores or more; "on": however many it
+    may use; "off": never. Raises ValueError for anything else. `timings`: of the node.
     """
 
     _spinner: Spinner | None = None
 
-    def __init__(self, spin: str = "off") -> None:
+    def __init__(self, spin: str = "off", timings: Timings | None = None) -> None:
+        self._timings = Timings() if timings is None else timings
         if spin not in SPIN_CHOICES:
             raise ValueError(f"{spin!r} is no way to spin; choose one of {', '.join(SPIN_CHOICES)}")
         delay = run_delay() if spin == "on" or (spin == "auto" and usable_cores() >= 2.0) else None
@@ -206,7 +230,7 @@ class SocketNetwork:
 
     def beside(self) -> Network | None:
         """See `Network.beside`. What spins, spins in one loop."""
-        return SocketNetwork() if type(self) is SocketNetwork else None
+        return SocketNetwork(timings=self._timings) if type(self) is SocketNetwork else None
 
     async def connect(self, address: str) -> Connection:
         """See `Network.connect`."""
@@ -215,7 +239,7 @@ class SocketNetwork:
             return SocketConnection(await _connected_unix(_unix_path(where)), self._spinner)
         host, port = split_host_port(where)
         stream = await trio.open_tcp_stream(host, port)
-        return SocketConnection(_taken(stream.socket), self._spinner)
+        return SocketConnection(_taken(stream.socket, self._timings.user_timeout), self._spinner)
 
     async def listen(
         self,
@@ -226,23 +250,29 @@ class SocketNetwork:
     ) -> None:
         """See `Network.listen`. Raises `ListenError` if the address cannot be bound."""
         listener, bound = await _bind(address)
+        user_timeout = self._timings.user_timeout
         with listener:
             async with trio.open_nursery() as nursery:
                 task_status.started(bound)
                 while True:
                     await trio.lowlevel.wait_readable(listener)
                     try:
-                        # All that have come, and not one in each pass of the scheduler: where hundreds dial at once, the last of them would
-                        # be accepted after hundreds of passes, each of them longer for all the others.
+                        # All that have come, and not one in each pass of the scheduler: where
+                        # hundreds dial at once, the last of them would be accepted after hundreds
+                        # of passes, each of them longer for all the others.
                         for _ in range(MOST_ACCEPTED):
                             accepted, _address = listener.accept()
-                            nursery.start_soon(handler, SocketConnection(_tuned(accepted), self._spinner))
+                            nursery.start_soon(
+                                handler,
+                                SocketConnection(_tuned(accepted, user_timeout), self._spinner),
+                            )
                     except BlockingIOError:
                         continue
                     except OSError as error:
                         if error.errno not in _ACCEPT_AGAIN:
                             raise
-                        # Out of descriptors, or the peer has gone already: neither ends a listener, but the former needs a breath.
+                        # Out of descriptors, or the peer has gone already: neither ends a listener,
+                        # but the former needs a breath.
                         await trio.sleep(0.1)
 
     async def own_host(self, toward: str, *, ipv4: bool = False) -> str:
@@ -267,7 +297,9 @@ _ACCEPT_AGAIN = frozenset(
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """`tcp:HOST:PORT`, `unix:PATH` or plain `HOST:PORT` into kind and rest. Raises ValueError otherwise."""
+    """`tcp:HOST:PORT`, `unix:PATH` or plain `HOST:PORT` into kind and rest. Raises ValueError
+    otherwise.
+    """
     kind, _, where = address.partition(":")
     if kind in ("tcp", "unix") and where:
         return kind, where
@@ -279,7 +311,9 @@ def split_host_port(text: str) -> tuple[str, int]:
     """`HOST:PORT` or `[V6]:PORT` into its parts. Raises ValueError, saying what is expected."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400")
+        raise ValueError(
+            f"{text!r} is not an address; expected HOST:PORT, for example 127.0.0.1:7400"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -290,12 +324,16 @@ def join_host_port(host: str, port: int) -> str:
 
 def why_not_dialled(error: BaseException) -> str:
     """Why no connection came about, as the system says it of the first address that was tried."""
-    while (inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__) is not None:
+    while (
+        inner := error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    ) is not None:
         error = inner
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-        # trio puts the address in front of the system's text, which is told anyway.
+        # trio puts the address in front of the system's text, which is reported anyway.
         return os.strerror(error.errno)
-    return (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return (
+        (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    )
 
 
 def is_loopback(address: str) -> bool:
@@ -309,7 +347,8 @@ def is_loopback(address: str) -> bool:
 
 async def _bind(address: str) -> tuple[socket.socket, str]:
     kind, where = split_address(address)
-    # Names are looked up by trio, in a thread; what accepts is the plain socket, of which each connection is taken without a checkpoint.
+    # Names are looked up by trio, in a thread; what accepts is the plain socket, of which each
+    # connection is taken without a checkpoint.
     try:
         if kind == "unix":
             listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -321,7 +360,7 @@ async def _bind(address: str) -> tuple[socket.socket, str]:
             listener = trio.socket.socket(family, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                # All addresses are those of IPv4 as well, whatever the machine's default is.
+                # All addresses are those of IPv4 as well, independent of the machine's default.
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             await listener.bind((host, port))
             name = listener.getsockname()
@@ -329,7 +368,10 @@ async def _bind(address: str) -> tuple[socket.socket, str]:
         listener.listen(512)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ListenError(f"cannot listen on {where}: {reason}; choose another address, or port 0 for any free one") from error
+        raise ListenError(
+            f"cannot listen on {where}: {reason}; choose another address, or port 0 for any free "
+            "one"
+        ) from error
     return _plain(listener), bound
 
 
@@ -349,8 +391,9 @@ async def _connected_unix(path: str) -> socket.socket:
                 connecting.connect(path)
                 return _tuned(connecting)
             except BlockingIOError:
-                # The listener's queue is full. Nothing is under way then, unlike with TCP, and trio's `connect` would wait until the
-                # socket is writable, which it is at once, and return one that is not connected.
+                # The listener's queue is full. Nothing is under way then, unlike with TCP, and
+                # trio's `connect` would wait until the socket is writable, which it is at once, and
+                # return one that is not connected.
                 await trio.sleep(delay)
                 delay = min(2 * delay, UNIX_MOST_SECONDS)
     except BaseException:
@@ -365,18 +408,18 @@ def _plain(wrapped: trio.socket.SocketType) -> socket.socket:
     return plain
 
 
-def _taken(wrapped: trio.socket.SocketType) -> socket.socket:
+def _taken(wrapped: trio.socket.SocketType, user_timeout: float) -> socket.socket:
     """The plain socket behind a trio one: sending without a checkpoint needs it."""
-    return _tuned(_plain(wrapped))
+    return _tuned(_plain(wrapped), user_timeout)
 
 
-def _tuned(raw: socket.socket) -> socket.socket:
-    """A connected socket, with the options that connections have."""
+def _tuned(raw: socket.socket, user_timeout: float = 0.0) -> socket.socket:
+    """A connected socket, with the options that connections have. `user_timeout`: of TCP."""
     if raw.family != socket.AF_UNIX:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)
-        if user_timeout is not None:
-            raw.setsockopt(socket.IPPROTO_TCP, user_timeout, USER_TIMEOUT_MILLISECONDS)
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)
+        if option is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, round(1000 * user_timeout))
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         raw.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
     return raw

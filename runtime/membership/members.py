@@ -1,36 +1,69 @@
-"""The members: every node's record in the store, and each node's view of all of them, in the store's order.
+"""The members: every node's record in the store, and each node's view of all of them, in the
+store's order.
 
-A record lives under the lease of its node; when it is gone, so is the node. Its incarnation is the store's revision at which it was
-written.
+A record lives under the lease of its node; when it is gone, so is the node. Its incarnation is the
+store's revision at which it was written.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 import attrs
 import trio
 
-from actors.errors import DecodeError, LeaseLostError, NodeNameTakenError, ProtocolError, StoreCompactedError, StoreError
+from actors.actor import Member
+from actors.errors import (
+    DecodeError,
+    LeaseLostError,
+    NodeNameTakenError,
+    ProtocolError,
+    StoreCompactedError,
+    StoreError,
+)
 from actors.messages import message
-from actors.node import Member
 from actors.options import checked_labels, checked_resources
 from runtime.environment import Environment, Process
+from runtime.hosting.host import LeasedNames
+from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
+from runtime.links.link import Link
 from runtime.links.transports import Network
 from runtime.membership.lease import LeaseClock
-from runtime.membership.predecessor import accepts_connections, is_certainly_over
 from runtime.store.interface import Compare, Entry, Get, Put, Store
 from runtime.wire.codec import Codec
+from runtime.wire.handshake import Peer
+
+# Whether a node of the same name that is still in the store has ended: then its successor need not
+# wait for its lease.
+
+PREDECESSOR_DIAL_SECONDS = 1.0
+"""How long one address of it may take to accept a connection."""
+
+
+def is_certainly_over(record: NodeRecord, environment: Environment) -> bool:
+    """True if its process ran on this machine, and has ended."""
+    return environment.has_ended(record.process)
+
+
+async def accepts_connections(record: NodeRecord, network: Network) -> bool:
+    """True if one of its addresses accepts a connection. If none does, the node may still be alive,
+    so this decides only how long to wait.
+    """
+    for address in record.addresses:
+        if address.startswith("tcp:"):
+            with trio.move_on_after(PREDECESSOR_DIAL_SECONDS):
+                try:
+                    (await network.connect(address)).close()
+                except (OSError, ValueError):
+                    continue
+                return True
+    return False
+
 
 PREFIX = "nodes/"
-LEASE_SECONDS = 5.0
-RENEW_EVERY = LEASE_SECONDS / 3
 
-ASK_AGAIN = 0.2
-"""Seconds between a renewal that failed and the next."""
 
 logger = logging.getLogger("understudy.membership")
 
@@ -38,7 +71,9 @@ logger = logging.getLogger("understudy.membership")
 @message
 @attrs.frozen
 class NodeRecord:
-    """What a node writes about itself. `started` tells its process from a later one with the same id; `lease` ties its keys together."""
+    """What a node writes about itself. `started` tells its process from a later one with the same
+    id; `lease` ties its keys together.
+    """
 
     name: str
     addresses: tuple[str, ...]
@@ -58,7 +93,7 @@ class NodeRecord:
 
 
 def _is_sound(record: NodeRecord) -> bool:
-    """True if its fields are of their types, but for labels and resources."""
+    """True if all fields but labels and resources have their declared types."""
     addresses: object = record.addresses
     texts: tuple[object, ...] = (record.name, record.host, record.started, record.state)
     numbers: tuple[object, ...] = (record.pid, record.lease, record.joined)
@@ -78,15 +113,21 @@ class SeenMember:
 
 
 class Members:
-    """This node's view. `run` keeps it up to date; `gone` is told of each incarnation that has ended, once."""
+    """This node's view of the members. `run` keeps it up to date; `gone` is called once for each
+    incarnation that has ended.
+    """
 
-    def __init__(self, store: Store, codec: Codec, gone: Callable[[Member], None]) -> None:
+    def __init__(
+        self, store: Store, codec: Codec, gone: Callable[[Member], None], retry: float
+    ) -> None:
+        """`retry`: seconds between two attempts while the store is away."""
         self._store = store
+        self._retry = retry
         self._codec = codec
         self._gone = gone
         self._seen: dict[str, SeenMember] = {}
         self._changed = trio.Event()
-        self._dead: set[tuple[str, int]] = set()
+        self._dead: set[NodeId] = set()
         self.revision = 0
         """All changes up to this revision of the store are in the view."""
 
@@ -98,26 +139,53 @@ class Members:
         """The member of this name."""
         return self._seen.get(name)
 
-    def bury(self, identity: tuple[str, int]) -> None:
-        """That incarnation is proven to have ended. It stays in the view until the store has it, as for all nodes; `is_dead` tells."""
-        self._dead.add(identity)
+    def bury(self, node: NodeId) -> None:
+        """Note that an incarnation is proven to have ended. `all` and `find` show it until the
+        store has ended its lease; `is_current` is False from now on.
+        """
+        # Only what the view shows: nothing else is taken out again, and a store that was lost may
+        # give the same incarnation to a later node.
+        if self._of(node) is not None:
+            self._dead.add(node)
 
-    def is_dead(self, identity: tuple[str, int]) -> bool:
-        """True if this node knows already what the store does not say yet."""
-        return identity in self._dead
+    def current(self, node: NodeId) -> SeenMember | None:
+        """The member that is this incarnation of the node, unless it is proven to have ended."""
+        seen = self._of(node)
+        return seen if seen is not None and node not in self._dead else None
+
+    def is_current(self, node: NodeId) -> bool:
+        """True if this incarnation is a member, and is not proven to have ended. If it is neither
+        current nor gone (see `is_gone`), it is newer than the view.
+        """
+        return self.current(node) is not None
+
+    def is_gone(self, node: NodeId) -> bool:
+        """True if this incarnation has certainly ended: that is proven, or the view is as new as
+        the incarnation and does not show it.
+        """
+        seen = self._of(node)
+        return node in self._dead if seen is not None else node.incarnation <= self.revision
+
+    def _of(self, node: NodeId) -> SeenMember | None:
+        seen = self._seen.get(node.name)
+        return seen if seen is not None and seen.member.incarnation == node.incarnation else None
 
     async def wait_changed(self) -> None:
         """Wait for the next change of the view."""
         await self._changed.wait()
 
     async def caught_up(self, revision: int) -> None:
-        """Wait until the view holds everything up to `revision`, or up to the latest of the store, if that one has not come yet."""
+        """Wait until the view holds everything up to `revision`, or up to the latest of the store,
+        if that one has not come yet.
+        """
         if self.revision < revision:
             found = await self._store.range(PREFIX)
             self._replace(found.entries, found.revision)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the store for ever; started when the first view is complete. A store that is away leaves the view as it is."""
+        """Follow the store for ever; started when the first view is complete. A store that is away
+        leaves the view as it is.
+        """
         found = await self._store.range(PREFIX)
         self._replace(found.entries, found.revision)
         task_status.started()
@@ -136,9 +204,10 @@ class Members:
                 if not away:
                     logger.warning("the store is away; the members are those last seen: %s", error)
                 away = True
-                await trio.sleep(ASK_AGAIN)
+                await trio.sleep(self._retry)
                 continue
             for event in batch.events:
+                # `caught_up` may have read further meanwhile than this poll had come.
                 if event.revision > self.revision:
                     name = event.key.removeprefix(PREFIX)
                     if event.kind == "put":
@@ -149,7 +218,8 @@ class Members:
 
     def _replace(self, entries: tuple[Entry, ...], revision: int) -> None:
         if revision <= self.revision:
-            # It holds all that already. Who waits for a change is not woken, or would ask again at once, for ever.
+            # It holds all that already. Who waits for a change is not woken, or would ask again at
+            # once, for ever.
             return
         present = {entry.key.removeprefix(PREFIX): entry for entry in entries}
         for name in [name for name in self._seen if name not in present]:
@@ -161,10 +231,11 @@ class Members:
     def _enter(self, name: str, value: bytes, created: int) -> None:
         record = self._read(name, value)
         if record is None:
-            logger.error("the record of node %s in the store is not one of ours; ignored", name)
+            logger.error("the record of node %s in the store is malformed; ignored", name)
             return
         before = self._seen.get(name)
         if before is not None and before.member.incarnation != created:
+            # The record was deleted and written again between two looks: both lives are told of.
             self._end(before.member)
         member = Member(
             name=name,
@@ -180,7 +251,9 @@ class Members:
         self._seen[name] = SeenMember(member, record)
 
     def _read(self, name: str, value: bytes) -> NodeRecord | None:
-        """What a node has written of itself, as far as it makes sense: one that is mistaken must not disturb the others."""
+        """Decode the record that a node has written about itself; None if it is malformed. Invalid
+        labels and resources are left out. One malformed record must not disturb the other nodes.
+        """
         try:
             record = self._codec.decode(value)
         except (DecodeError, ProtocolError):
@@ -191,7 +264,12 @@ class Members:
             checked_labels(record.labels)
             checked_resources(record.resources)
         except (TypeError, ValueError) as error:
-            logger.error("node %s describes itself wrongly, and nothing is placed by its labels and resources: %s", name, error)
+            logger.error(
+                "node %s has invalid labels or resources; actors are not placed there by "
+                "labels or resources: %s",
+                name,
+                error,
+            )
             return attrs.evolve(record, labels={}, resources={})
         return record
 
@@ -204,14 +282,40 @@ class Members:
         self._dead.discard((member.name, member.incarnation))
         self._gone(member)
 
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two changes. Looks at all members: for tests and
+        simulations.
+        """
+        for name, seen in self._seen.items():
+            assert name == seen.member.name
+            assert seen.member.incarnation > 0, "an incarnation is a revision of the store"
+            assert seen.member.state == seen.record.state
+            assert seen.member.addresses == seen.record.addresses
+        for node in self._dead:
+            assert self._of(node) is not None, "a proof of death is dropped with its member"
+
     def _moved_to(self, revision: int) -> None:
         self.revision = max(self.revision, revision)
+        # The new event is there before the old one wakes its waiters: they may wait again at once.
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
 
+def peer_of_member(member: Member) -> Peer:
+    """How to dial a member."""
+    return Peer(
+        name=member.name,
+        incarnation=member.incarnation,
+        role="node",
+        addresses=member.addresses,
+        host=member.host,
+    )
+
+
 class MembersWatch:
-    """The members, again after every change of the view. What changes while nobody asks is seen as one change. Needs no closing."""
+    """The members, again after every change of the view. Changes between two requests are seen as
+    one change. Needs no closing.
+    """
 
     def __init__(self, members: Members, lifetime: Lifetime) -> None:
         self._members = members
@@ -231,30 +335,15 @@ class MembersWatch:
         return self._seen
 
 
-class NamedActors(Protocol):
-    """The actors of this node that have names of their own, which the lease holds."""
-
-    def doubt(self) -> None:
-        """The lease may end soon, and somebody else get the names: serve them no more, until told otherwise."""
-        ...
-
-    def hold_until(self, doubtful_at: float) -> None:
-        """The lease is held, and relied upon until then, on the node's clock: serve them so long, and not a moment longer."""
-        ...
-
-    def lose(self, why: str) -> None:
-        """The cluster has given this node up."""
-        ...
-
-
-class Enrolment:
+class Registration:
     """This node's own record and lease."""
 
     def __init__(self, store: Store, environment: Environment, record: NodeRecord) -> None:
         self._store = store
         self._environment = environment
+        self._timings = environment.timings
         self._codec = Codec(sentinel=environment.token(8))
-        self.clock = LeaseClock(LEASE_SECONDS, environment.now())
+        self.clock = LeaseClock(self._timings.held, environment.now())
         """What may be believed of the lease, now."""
         self.explain: Callable[[], str] = lambda: ""
         """Why the lease may have been lost, if there is something to say."""
@@ -264,36 +353,46 @@ class Enrolment:
         self.incarnation = 0
 
     def use(self, store: Store) -> None:
-        """Reach the cluster's store in this way from now on: a node that joined as a client has a link of its own later."""
+        """Reach the cluster's store in this way from now on: a node that joined as a client has a
+        link of its own later.
+        """
         self._store = store
 
     async def enter(self, network: Network) -> int:
         """Write the record; returns the incarnation.
 
-        A node of the same name whose process is known to have ended is replaced at once. For one that nobody can dial, its lease is waited
-        for. Raises `NodeNameTakenError` if a live member has the name.
+        A node of the same name whose process is known to have ended is replaced at once. For one
+        that accepts no connection, its lease is waited for. Raises `NodeNameTakenError` if a live
+        member has the name.
         """
-        self.clock = LeaseClock(LEASE_SECONDS, self._environment.now())
-        lease = await self._store.grant(LEASE_SECONDS)
+        self.clock = LeaseClock(self._timings.held, self._environment.now())
+        lease = await self._store.grant(self._timings.lease)
         self.record = attrs.evolve(self.record, lease=lease)
         key = PREFIX + self.record.name
-        patience = self._environment.now() + 2 * LEASE_SECONDS
+        patience = self._environment.now() + self._timings.succession
         while True:
-            result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, self._encoded(), lease)], [Get(key)])
+            result = await self._store.transaction(
+                [Compare(key, "create_revision", 0)], [Put(key, self._encoded(), lease)], [Get(key)]
+            )
             if result.succeeded:
                 self.incarnation = result.revision
                 return self.incarnation
             entry = result.responses[0]
-            if isinstance(entry, Entry) and not await self._has_made_way(entry, result.revision, patience, network):
+            if isinstance(entry, Entry) and not await self._has_made_way(
+                entry, result.revision, patience, network
+            ):
                 await self._store.revoke(lease)
                 raise NodeNameTakenError(
-                    f"a live node is called {self.record.name!r} already; choose another name, or wait "
-                    f"{LEASE_SECONDS:g} s if that node has just died"
+                    f"a live node is called {self.record.name!r} already; choose another name, or "
+                    "wait "
+                    f"{self._timings.lease:g} s if that node has just died"
                 )
-            self.clock.renewed(self._environment.now())
+            self.clock.on_renewed(self._environment.now())
             await self._store.keep_alive(lease)
 
-    async def _has_made_way(self, entry: Entry, revision: int, patience: float, network: Network) -> bool:
+    async def _has_made_way(
+        self, entry: Entry, revision: int, patience: float, network: Network
+    ) -> bool:
         """True if the node that `entry` tells of is over, or may be soon."""
         before = self._codec.decode(entry.value)
         if not isinstance(before, NodeRecord):
@@ -307,35 +406,47 @@ class Enrolment:
             return True
         if self._environment.now() > patience or await accepts_connections(before, network):
             return False
-        with trio.move_on_after(LEASE_SECONDS / 2):
+        with trio.move_on_after(self._timings.lease / 2):
             await self._store.poll(entry.key, revision + 1)
         return True
 
     async def set_state(self, state: str) -> int:
-        """Tell the cluster, for example that this node is draining. Returns the store's revision from which on it knows."""
+        """Tell the cluster, for example that this node is draining. Returns the store's revision
+        from which on it knows.
+        """
         self.record = attrs.evolve(self.record, state=state)
         return await self._store.put(PREFIX + self.record.name, self._encoded(), self.record.lease)
 
-    async def keep(self, names: NamedActors) -> None:
-        """Renew the lease for ever; `names` is told how long it holds, when it is in doubt, and when it is lost."""
+    async def keep(self, names: LeasedNames) -> None:
+        """Renew the lease for ever; tell `names` how long it holds, when it is in doubt, and when
+        it is lost.
+        """
         renewed = True
+        renew_every, retry = self._timings.renew_every, self._timings.renewal_retry
         try:
             while True:
                 held = self._tell(names)
-                # From when the last one was asked for, as the lease is counted: an answer that was long in coming, from a store or a loop
-                # with much to do, must not put off the next question as well.
+                # From when the last one was asked for, as the lease is counted: an answer that was
+                # long in coming, from a store or a loop with much to do, must not put off the next
+                # question as well.
                 now = self._environment.now()
-                due = self.clock.asked + RENEW_EVERY if held and renewed else now + ASK_AGAIN
+                due = self.clock.asked + renew_every if held and renewed else now + retry
+                if held:
+                    # The names pause in time, also between two questions that are refused.
+                    due = min(due, self.clock.doubtful_at)
                 await trio.sleep_until(max(due, now))
                 renewed = await self._renewed(self._tell(names))
         except LeaseLostError:
             silent = self._environment.now() - self.clock.asked
             why = self.explain()
-            names.lose(f"its lease of {LEASE_SECONDS:g} s has ended, last renewed {silent:.1f} s ago{why and '; '}{why}")
+            names.lose(
+                f"its lease of {self._timings.lease:g} s has ended, last renewed {silent:.1f} s "
+                f"ago{why and '; '}{why}"
+            )
 
-    def _tell(self, names: NamedActors) -> bool:
-        """True if the lease is relied upon. The answer to a renewal may have waited here while the process was stopped, so the clock has
-        the last word.
+    def _tell(self, names: LeasedNames) -> bool:
+        """True if the lease is relied upon. The answer to a renewal may have waited here while the
+        process was stopped, so the clock has the last word.
         """
         held = self.clock.is_held(self._environment.now())
         if held:
@@ -347,7 +458,7 @@ class Enrolment:
     async def _renewed(self, held: bool) -> bool:
         """Ask for a renewal; False if there was no answer in time."""
         asked = self._environment.now()
-        with trio.move_on_at(self.clock.doubtful_at if held else asked + RENEW_EVERY):
+        with trio.move_on_at(self.clock.doubtful_at if held else asked + self._timings.renew_every):
             try:
                 await self._store.keep_alive(self.record.lease)
             except LeaseLostError:
@@ -357,7 +468,7 @@ class Enrolment:
                 logger.info("the lease could not be renewed: %s", error)
                 self.store_is_away = True
                 return False
-            self.clock.renewed(asked)
+            self.clock.on_renewed(asked)
             self.store_is_away = False
             return True
         return False
@@ -372,3 +483,66 @@ class Enrolment:
     def _encoded(self) -> bytes:
         segments: list[object] = []
         return self._codec.encode(self.record, segments)  # type: ignore[arg-type]
+
+
+# Deaths: what this node can know of the end of others, from its links and from the operating
+# system.
+#
+# Only proof counts. A broken connection proves nothing; that the process behind it has ended does,
+# and where both are on one machine the kernel says so. Then the lease is revoked, so that all learn
+# of it at once rather than when it runs out.
+
+PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+"""Seconds between looks at a process whose connection has broken: it may take a moment to
+be gone.
+"""
+
+
+class FailureDetector:
+    """Calls `ended(identity, reason)` for each incarnation that is proven to have ended."""
+
+    def __init__(
+        self,
+        members: Members,
+        store: Store,
+        environment: Environment,
+        nursery: trio.Nursery,
+        ended: Callable[[NodeId, str], None],
+    ) -> None:
+        self._members = members
+        self._environment = environment
+        self._store = store
+        self._nursery = nursery
+        self._ended = ended
+
+    def is_outdated(self, peer: Peer) -> bool:
+        """True for an incarnation of a node that has certainly ended; see `Members.is_gone`."""
+        return peer.role == "node" and self._members.is_gone(peer.identity)
+
+    def connection_broken(self, link: Link) -> None:
+        """A connection of a live link has broken: look whether the process at its other end is
+        there still.
+        """
+        self._nursery.start_soon(self._look_for_proof, link)
+
+    async def _look_for_proof(self, link: Link) -> None:
+        seen = self._members.current(link.peer.identity)
+        if seen is None:
+            return
+        if not seen.record.host or seen.record.host != self._environment.process().host:
+            return
+        for delay in PROOF_DELAYS:
+            await trio.sleep(delay)
+            if link.connected or link.ended is not None:
+                return
+            if self._environment.has_ended(seen.record.process):
+                self._ended(
+                    link.peer.identity,
+                    f"its process {seen.record.pid} has ended",
+                )
+                try:
+                    await self._store.revoke(seen.record.lease)
+                except StoreError:
+                    # Another node has revoked it, or the store ended with that node.
+                    pass
+                return

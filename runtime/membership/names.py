@@ -1,38 +1,779 @@
 """Names: who owns which, with epochs; and the state kept under them.
 
-A claim is one transaction tied to the owner's lease; the store's revision of it is the epoch. Saving state is a transaction on the same
-record, so what a fenced predecessor computes cannot be saved. A name that its supervisor promises to restart is waited for while nobody has
-it: see `promises`.
+A claim is one transaction tied to the owner's lease; the store's revision of it is the epoch.
+Saving state is a transaction on the same record, so what a fenced predecessor computes cannot be
+saved. A name that its supervisor promises to restart is waited for while no actor has it: see
+`RestartIntents`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import attrs
 import trio
 
-from actors.errors import ActorNotFoundError, EncodeError, NameTakenError, StoreCompactedError, StoreError, StoreOutcomeUnknownError
+from actors.errors import (
+    ActorNotFoundError,
+    EncodeError,
+    LeaseLostError,
+    NameTakenError,
+    StaleEpochError,
+    StoreCompactedError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
 from actors.method import Address
 from actors.reference import Reference
-from runtime.hosting.applied import Change, Kept
-from runtime.membership.promises import NAMES, SUPERVISED, Promises
-from runtime.membership.states import States
-from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Get, Put, Store
+from actors.supervisor import ChildSpec
+from runtime.hosting.completion_records import Change, CommittedRecords, RequestClient, RequestId
+from runtime.identifiers import ActorId, NodeId
+from runtime.store.interface import (
+    MAX_OPERATIONS,
+    Compare,
+    Delete,
+    Entry,
+    Get,
+    Operation,
+    Put,
+    Response,
+    Store,
+    StoreEvent,
+)
 from runtime.wire.codec import Codec
 
-GIVE_BACK_AFTER = 1.0
-"""Seconds from a claim whose outcome nobody learned, for it may still be on its way, and between attempts."""
+# Restart intents (promises): names that will be owned again, because a supervisor restarts the
+# actors that own them.
+#
+# While no actor has a promised name, calls to it wait instead of failing. A promise is as reliable
+# as the supervisor that gave it. A promise of a supervised supervisor outlives its node, because
+# the next incarnation of that supervisor keeps it; it stands as long as that supervisor will be
+# started again. A promise of a supervisor that is not restarted ends with its node's lease. The
+# children that were added while their supervisor ran are recorded beside the promises, so that its
+# next incarnation knows of them.
+#
+# A supervisor that will be restarted leaves its promises behind when it ends, however it ends:
+# calls to its children wait for the whole branch as they do for a single child. So each such
+# supervisor records which names it promises, and withdrawing the promise of the supervisor itself
+# withdraws these as well, and those below them.
+#
+# Where children failed and are not started again, the store says for a while how: those who waited
+# for them are told.
 
-LOOK_AGAIN = 0.5
-"""Seconds between looks at whether a supervisor still promises a name, while waiting for it to be claimed."""
+NAMES = "names/"
+
+
+SUPERVISED = "supervised/"
+
+
+CHILDREN = "children/"
+
+
+CANDIDATES = "candidates/"
+
+
+LAST_ENDS = "last-ends/"
+
+
+TOLD_SECONDS = 10.0
+"""How long the store says how children have ended that are not started again: those who wait for
+them look several times meanwhile.
+"""
+
+
+STATIC = "promised/"
+"""The names of the children that each supervisor began with."""
+
+
+CLUSTER = "@cluster"
+"""Who supervises a singleton: its candidates, each for the time that it lives."""
+
+
+logger = logging.getLogger("understudy.supervision")
+
+
+class RestartIntents:
+    """Restart intents as one node gives and finds them."""
+
+    def __init__(
+        self,
+        store: Store,
+        lease: int,
+        encode: Callable[[object], bytes],
+        decode: Callable[[bytes], object],
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._encode = encode
+        self._decode = decode
+        self._told: deque[tuple[float, list[str]]] = deque()
+        """What is to be taken out of the store again, and when."""
+        self._has_told = trio.Event()
+
+    async def run(self) -> None:
+        """Delete from the store the ends that need not be kept any longer; for ever. What cannot be
+        deleted goes with this node's lease.
+        """
+        while True:
+            await self._has_told.wait()
+            while self._told:
+                due, keys = self._told.popleft()
+                await trio.sleep_until(due)
+                try:
+                    await self._store.transaction([], [Delete(key) for key in keys])
+                except StoreError as error:
+                    logger.info(
+                        "the exits of %d children stay in the store until this node leaves: %s",
+                        len(keys),
+                        error,
+                    )
+            self._has_told = trio.Event()
+
+    async def tell(self, ends: Mapping[str, str]) -> None:
+        """Record how actors of these names have ended that will not be started again, or why their
+        supervisors do not start them.
+        """
+        told = list(ends.items())
+        for start in range(0, len(told), MAX_OPERATIONS):
+            part = told[start : start + MAX_OPERATIONS]
+            await self._store.transaction(
+                [], [Put(LAST_ENDS + name, self._encode([why]), self._lease) for name, why in part]
+            )
+            self._told.append(
+                (trio.current_time() + TOLD_SECONDS, [LAST_ENDS + name for name, _ in part])
+            )
+            self._has_told.set()
+
+    async def last_end(self, name: str, promise: Entry | None) -> str:
+        """What was told a moment ago of the end of `name`, or of those who would have started it.
+        `promise`: one that does not stand.
+        """
+        while True:
+            told = await self._store.get(LAST_ENDS + name)
+            if told is not None:
+                return str(cast("list[object]", self._decode(told.value))[0])
+            if promise is None:
+                return ""
+            name = str(cast("list[object]", self._decode(promise.value))[0])
+            promise = await self._store.get(SUPERVISED + name)
+
+    async def give(
+        self,
+        name: str,
+        supervisor: str,
+        epoch: int | None,
+        *,
+        lasting: bool,
+        added: ChildSpec | None = None,
+    ) -> None:
+        """The supervisor will start `name` again. `epoch`: of the supervisor's own name, None if it
+        has none: one that has lost its name gives no promises. `lasting`: the supervisor itself
+        will be restarted. `added`: the spec of a child that its constructor does not know.
+        """
+        lease = 0 if lasting else self._lease
+        then: list[Operation] = []
+        if added is None or added.restart != "temporary":
+            then.append(Put(SUPERVISED + name, self._encode([supervisor, lasting]), lease))
+        if added is not None:
+            then.append(Put(_child(supervisor, added.id), self._encode(added.to_keep()), lease))
+        await self._write(supervisor, epoch, then)
+
+    async def begin(self, supervisor: str, epoch: int | None, names: Sequence[str]) -> None:
+        """A supervisor that will itself be restarted begins, with children of these names. What
+        earlier incarnations promised besides ends.
+        """
+        key = STATIC + supervisor
+        found = await self._write(
+            supervisor, epoch, [Get(key), Put(key, self._encode(list(names)))]
+        )
+        before = (
+            cast("list[str]", self._decode(found[0].value))
+            if found and isinstance(found[0], Entry)
+            else []
+        )
+        await self.withdraw(supervisor, epoch, sorted(set(before) - set(names)))
+
+    async def withdraw(
+        self,
+        supervisor: str,
+        epoch: int | None,
+        names: Sequence[str],
+        *,
+        forget: Sequence[str] = (),
+        last: bool = False,
+    ) -> None:
+        """Withdraw the promises of these names: callers that wait for them, or for what is below
+        them, learn that they will not be started again.
+
+        `forget`: the ids of children that were added, too. `last`: the supervisor ends, and will
+        not be restarted.
+        """
+        deletes: list[Operation] = [Delete(_child(supervisor, id)) for id in forget]
+        if last:
+            deletes.append(Delete(STATIC + supervisor))
+        for start in range(0, len(deletes), MAX_OPERATIONS):
+            await self._write(supervisor, epoch, deletes[start : start + MAX_OPERATIONS])
+        most = MAX_OPERATIONS // 2
+        for start in range(0, len(names), most):
+            part = names[start : start + most]
+            then: list[Operation] = [Delete(SUPERVISED + name) for name in part]
+            found = await self._write(
+                supervisor, epoch, [*then, *(Get(STATIC + name) for name in part)]
+            )
+            for name, entry in zip(part, found[len(part) :], strict=False):
+                if entry is not None:
+                    await self.withdraw_below(name)
+
+    async def withdraw_below(self, supervisor: str) -> None:
+        """Withdraw the promises of a supervisor that will not be started again: those of its
+        children, and of theirs. A supervisor that runs again meanwhile keeps its own.
+        """
+        left = deque([supervisor])
+        while left:
+            name = left.popleft()
+            gone = [
+                Compare(NAMES + name, "create_revision", 0),
+                Compare(SUPERVISED + name, "create_revision", 0),
+            ]
+            static = await self._store.get(STATIC + name)
+            names = cast("list[str]", self._decode(static.value)) if static is not None else []
+            added = (await self._store.range(_child(name, ""))).entries
+            specs = [cast("ChildSpec", self._decode(entry.value)) for entry in added]
+            names += [spec.options.name or f"{name}/{spec.id}" for spec in specs]
+            below: list[str] = []
+            for start in range(0, len(names), MAX_OPERATIONS // 2):
+                part = names[start : start + MAX_OPERATIONS // 2]
+                operations: list[Operation] = [Delete(SUPERVISED + each) for each in part]
+                result = await self._store.transaction(
+                    gone, [*operations, *(Get(STATIC + each) for each in part)]
+                )
+                if not result.succeeded:
+                    return
+                below += [
+                    each
+                    for each, entry in zip(part, result.responses[len(part) :], strict=True)
+                    if entry is not None
+                ]
+            # What tells of them goes last: an attempt that was cut short is made good by the next
+            # incarnation.
+            records = [*(entry.key for entry in added), STATIC + name]
+            for start in range(0, len(records), MAX_OPERATIONS):
+                await self._store.transaction(
+                    gone, [Delete(key) for key in records[start : start + MAX_OPERATIONS]]
+                )
+            left.extend(below)
+
+    async def added(self, supervisor: str) -> list[ChildSpec]:
+        """The children that earlier incarnations of this supervisor were given while they ran, and
+        have not dropped.
+        """
+        found = await self._store.range(_child(supervisor, ""))
+        return [cast("ChildSpec", self._decode(entry.value)) for entry in found.entries]
+
+    async def supervised(self, name: str) -> bool:
+        """True if an actor has `name`, or will have it."""
+        result = await self._store.transaction([], [Get(NAMES + name), Get(SUPERVISED + name)])
+        entry, promise = result.responses
+        return entry is not None or (
+            isinstance(promise, Entry) and await self.stands(name, promise)
+        )
+
+    async def stands(self, name: str, promise: Entry) -> bool:
+        """True if the supervisor that promised `name` is there, or will be."""
+        while True:
+            supervisor, lasting = cast("tuple[str, bool]", self._decode(promise.value))
+            if supervisor == CLUSTER:
+                return bool((await self._store.range(candidate(name, ""))).entries)
+            if not lasting:
+                return True
+            result = await self._store.transaction(
+                [], [Get(NAMES + supervisor), Get(SUPERVISED + supervisor)]
+            )
+            owner, next_promise = result.responses
+            if owner is not None:
+                return True
+            if not isinstance(next_promise, Entry):
+                return False
+            name, promise = supervisor, next_promise
+
+    async def stand_for(self, name: str, node: str) -> None:
+        """This node is a candidate for the singleton `name` from now on, as long as it lives."""
+        put = Put(candidate(name, node), b"", self._lease)
+        await self._store.transaction(
+            [], [put, Put(SUPERVISED + name, self._encode([CLUSTER, True]))]
+        )
+
+    async def stand_down(self, name: str, node: str, *, for_good: bool) -> None:
+        """This node is no candidate any more. Withdraw the promise of the singleton if this was the
+        last candidate, or if the singleton has ended `for_good`.
+        """
+        await self._store.delete(candidate(name, node))
+        if for_good or not (await self._store.range(candidate(name, ""))).entries:
+            # The condition: unless the singleton was started anew, for then there are other
+            # candidates.
+            await self._store.transaction(
+                [Compare(NAMES + name, "create_revision", 0)], [Delete(SUPERVISED + name)]
+            )
+            await self.withdraw_below(name)
+
+    async def _write(
+        self, supervisor: str, epoch: int | None, then: Sequence[Operation]
+    ) -> Sequence[Response]:
+        ours = [] if epoch is None else [Compare(NAMES + supervisor, "mod_revision", epoch)]
+        result = await self._store.transaction(ours, then)
+        if not result.succeeded:
+            logger.info(
+                "%s (epoch %s) has lost its name: its restart intents for its children do not "
+                "count",
+                supervisor,
+                epoch,
+            )
+            return ()
+        return result.responses
+
+
+def candidate(name: str, node: str) -> str:
+    """The key of a candidate for a singleton."""
+    return f"{CANDIDATES}{name}\0{node}"
+
+
+def _child(supervisor: str, id: str) -> str:
+    return f"{CHILDREN}{supervisor}\0{id}"
+
+
+# How applied calls are written in a store: a key for each, and one for each mark.
+#
+#     applied/LENGTH:NAME/call/NUMBER/INCARNATION/LENGTH:LIFE/CLIENT    0, or 1 and the answer
+#     applied/LENGTH:NAME/mark/INCARNATION/LENGTH:LIFE/CLIENT           the highest number evicted
+#     applied/LENGTH:NAME/floor                                         the last incarnation evicted
+#
+# Lengths come first, because names may hold any character: no key of an actor begins like one of
+# another's.
+
+APPLIED = "applied/"
+
+
+UNANSWERED = b"\0"
+
+
+ANSWERED = b"\1"
+
+
+def prefix_of(name: str) -> str:
+    """Where the keys of one actor begin."""
+    return f"{APPLIED}{len(name)}:{name}/"
+
+
+def changes_of(name: str, change: Change) -> list[Put | Delete]:
+    """What a transaction writes for `change`; no key twice."""
+    prefix = prefix_of(name)
+    operations: list[Put | Delete] = []
+    if change.record is not None:
+        call, answer = change.record
+        operations.append(
+            Put(_call_key(prefix, call), UNANSWERED if answer is None else ANSWERED + answer)
+        )
+    operations += [
+        Put(_mark_key(prefix, client), b"%d" % number) for client, number in change.marks.items()
+    ]
+    if change.floor is not None:
+        operations.append(Put(prefix + "floor", b"%d" % change.floor))
+    operations += [Delete(_call_key(prefix, call)) for call in change.forgotten]
+    operations += [Delete(_mark_key(prefix, client)) for client in change.unmarked]
+    return operations
+
+
+def kept_in(entries: Iterable[Entry], name: str) -> CommittedRecords:
+    """What the entries of one actor say, those written first first."""
+    prefix = prefix_of(name)
+    records: list[tuple[RequestId, bytes | None]] = []
+    marks: dict[RequestClient, int] = {}
+    floor = -1
+    for entry in sorted(entries, key=lambda entry: entry.mod_revision):
+        kind, _, rest = entry.key.removeprefix(prefix).partition("/")
+        if kind == "call":
+            number, _, client = rest.partition("/")
+            answer = entry.value[1:] if entry.value[:1] == ANSWERED else None
+            records.append((RequestId(_client(client), int(number)), answer))
+        elif kind == "mark":
+            marks[_client(rest)] = int(entry.value)
+        elif kind == "floor":
+            floor = int(entry.value)
+    return CommittedRecords(tuple(records), marks, floor)
+
+
+def _call_key(prefix: str, call: RequestId) -> str:
+    return f"{prefix}call/{call.number}/{_client_text(call.client)}"
+
+
+def _mark_key(prefix: str, client: RequestClient) -> str:
+    return f"{prefix}mark/{_client_text(client)}"
+
+
+def _client_text(client: RequestClient) -> str:
+    return f"{client.incarnation}/{len(client.life)}:{client.life}/{client.name}"
+
+
+def _client(text: str) -> RequestClient:
+    incarnation, _, rest = text.partition("/")
+    length, _, rest = rest.partition(":")
+    end = int(length)
+    return RequestClient(rest[end + 1 :], int(incarnation), rest[:end])
+
+
+# The states that actors save: under their names in the store, and fenced by their epochs.
+#
+# A state that is larger than a store takes in one value is written in parts first, under keys that
+# only this epoch writes, and then takes effect as a whole with the entry that tells of them. What a
+# writer leaves behind that dies in between is deleted by the next.
+#
+# The calls that led to a state are kept beside it, each under a key of its own, so that a save
+# writes what is new of them and no more.
+
+STATES = "states/"
+
+
+PARTS = "state-parts/"
+
+
+PART_BYTES = 1_000_000
+"""etcd takes 1.5 MiB in one request by default."""
+
+
+WHOLE = b"\0"
+
+
+IN_PARTS = b"\1"
+
+
+FENCES = "state-fences/"
+
+MOST_REPEATS = 3
+"""Of one write whose answers are lost, as they are when the store moves while it answers."""
+
+
+@attrs.frozen(eq=False)
+class _Doubt:
+    """A write of this epoch has an unknown outcome: it may still be carried out."""
+
+    epoch: int
+
+
+class StateRecords:
+    """The states in one store. `owners` + a name: the key whose modification is the epoch that may
+    write. `lease`: that of the node, to which fences are tied.
+
+    A write whose answer was lost may be carried out late, by a server that was stopped for example,
+    and would then undo what was saved after it. So each write of an epoch has a condition on a
+    fence, a key of that epoch, and after a write of unknown outcome the fence is written first:
+    what was on its way is refused from then on, and what is read is final.
+    """
+
+    def __init__(self, store: Store, owners: str, lease: int = 0) -> None:
+        self._store = store
+        self._owners = owners
+        self._lease = lease
+        self._in_doubt: dict[str, _Doubt] = {}
+        self._fences: dict[ActorId, int] = {}
+        """Revisions of the fences, by name and epoch. Most epochs never write theirs: 0."""
+        # What this node has written in parts: the first part of their keys, by name and epoch, and
+        # how many.
+        self._written: dict[ActorId, tuple[int, int]] = {}
+
+    async def save(self, name: str, epoch: int, state: bytes, change: Change | None = None) -> None:
+        """Keep `state`, and of calls what `change` says.
+
+        Raises `StaleEpochError` if the name has another owner; then nothing has changed.
+        """
+        actor = ActorId(name, epoch)
+        # Parts are written first, under keys that no reader knows, and take effect with the entry
+        # that names them; the old ones are deleted last, for a reader may be among them.
+        before = self._written.get(actor)
+        if len(state) <= PART_BYTES:
+            await self._put(name, epoch, WHOLE + state, change)
+            if before is not None:
+                del self._written[actor]
+        else:
+            number = before[0] + 1 if before is not None else 0
+            parts = [
+                state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)
+            ]
+            if before is None:
+                await self._sweep(name, epoch)
+            for index, part in enumerate(parts):
+                await self._store.put(_part(name, epoch, number, index), part)
+            self._written[actor] = (number, len(parts))
+            await self._put(
+                name, epoch, IN_PARTS + b"%d %d %d" % (epoch, number, len(parts)), change
+            )
+        if before is not None:
+            await self._forget([_part(name, epoch, before[0], index) for index in range(before[1])])
+
+    async def saved(self, name: str) -> bytes | None:
+        """What was saved last, by whichever epoch."""
+        await self._settle(name)
+        while True:
+            entry = await self._store.get(STATES + name)
+            if entry is None:
+                return None
+            if entry.value[:1] == WHOLE:
+                return entry.value[1:]
+            epoch, number, count = map(int, entry.value[1:].split())
+            parts = [
+                await self._store.get(_part(name, epoch, number, index)) for index in range(count)
+            ]
+            if all(parts):
+                return b"".join(part.value for part in parts if part is not None)
+            # Another state was saved meanwhile, and this one taken away.
+
+    async def change_applied(self, name: str, epoch: int, change: Change) -> None:
+        """Keep what `change` says of calls, and the state as it is. Raises `StaleEpochError` like
+        `save`.
+        """
+        await self._write(name, epoch, changes_of(name, change))
+
+    async def applied(self, name: str) -> CommittedRecords:
+        """The calls that are kept, by whichever epoch."""
+        await self._settle(name)
+        return kept_in((await self._store.range(prefix_of(name))).entries, name)
+
+    async def _put(self, name: str, epoch: int, value: bytes, change: Change | None = None) -> None:
+        changes = changes_of(name, change) if change is not None else []
+        await self._write(name, epoch, [Put(STATES + name, value), *changes])
+
+    def forget(self, name: str, epoch: int) -> list[Delete]:
+        """Forget what is known of an epoch that writes no more. Returns the operations that remove
+        its fence.
+        """
+        self._written.pop(ActorId(name, epoch), None)
+        doubt = self._in_doubt.get(name)
+        if doubt is not None and doubt.epoch == epoch:
+            del self._in_doubt[name]
+        fenced = self._fences.pop(ActorId(name, epoch), 0) or doubt is not None
+        return [Delete(_fence(name, epoch))] if fenced else []
+
+    async def _write(self, name: str, epoch: int, operations: Sequence[Put | Delete]) -> None:
+        await self._settle(name)
+        unknown: StoreOutcomeUnknownError | None = None
+        left = MOST_REPEATS
+        owner = Compare(self._owners + name, "mod_revision", epoch)
+        while True:
+            revision = self._fences.get(ActorId(name, epoch), 0)
+            fence = Compare(_fence(name, epoch), "mod_revision", revision)
+            try:
+                result = await self._store.transaction(
+                    [owner, fence], operations, [Get(owner.key), Get(fence.key)]
+                )
+            except trio.Cancelled:
+                self._in_doubt[name] = _Doubt(epoch)
+                raise
+            except StoreOutcomeUnknownError as error:
+                self._in_doubt[name] = _Doubt(epoch)
+                unknown, left = error, left - 1
+                await self._settle_to_repeat(name, error, left)
+                continue
+            if result.succeeded:
+                return
+            owned, fenced = result.responses
+            if not isinstance(owned, Entry) or owned.mod_revision != epoch:
+                if unknown is not None:
+                    # It may have been carried out before the name went to another epoch.
+                    raise unknown
+                raise StaleEpochError(
+                    f"{name} (epoch {epoch}) no longer owns its name, so its state was not saved; "
+                    "a successor has taken over",
+                    actor=name,
+                )
+            # The fence was written by an attempt of `_settle` whose answer was lost, and which was
+            # carried out late. Nothing else writes it.
+            now = fenced.mod_revision if isinstance(fenced, Entry) else 0
+            assert now != revision, f"the fence of {name} holds, and refused a write"
+            self._fences[ActorId(name, epoch)] = now
+
+    async def _settle_to_repeat(
+        self, name: str, unknown: StoreOutcomeUnknownError, left: int
+    ) -> None:
+        """Make sure that a write of unknown outcome has been carried out by now, or never will be.
+        Either way it can be repeated then, since it writes the same again. Raises `unknown` if the
+        store does not answer, or no repeats are left.
+        """
+        if left < 0:
+            raise unknown
+        try:
+            await self._settle(name)
+        except StoreUnavailableError:
+            raise unknown from None
+
+    async def _settle(self, name: str) -> None:
+        """After a write of unknown outcome: see to it that it is carried out by now, or never.
+
+        Raises `StoreUnavailableError` if that cannot be had now.
+        """
+        doubt = self._in_doubt.get(name)
+        if doubt is None:
+            return
+        owner = Compare(self._owners + name, "mod_revision", doubt.epoch)
+        put = Put(_fence(name, doubt.epoch), b"", self._lease)
+        try:
+            result = await self._store.transaction([owner], [put])
+        except LeaseLostError:
+            # The name went with the lease, and so no write of this epoch is carried out any more.
+            pass
+        except StoreOutcomeUnknownError as error:
+            raise StoreUnavailableError(
+                f"the outcome of an earlier save of {name} is unknown, and the store cannot be "
+                f"asked about it now: {error}; nothing was written since, repeat this later"
+            ) from error
+        else:
+            if result.succeeded:
+                self._fences[ActorId(name, doubt.epoch)] = result.revision
+        # Another write may have come into doubt while the store was asked.
+        if self._in_doubt.get(name) is doubt:
+            del self._in_doubt[name]
+
+    async def _sweep(self, name: str, epoch: int) -> None:
+        """Delete what earlier epochs have left behind, and nothing that is in use."""
+        head = await self._store.get(STATES + name)
+        used = (
+            b"/".join(head.value[1:].split()[:2]).decode()
+            if head is not None and head.value[:1] == IN_PARTS
+            else ""
+        )
+        prefix = f"{PARTS}{name}/"
+        left: list[str] = []
+        for entry in (await self._store.range(prefix)).entries:
+            pieces = entry.key.removeprefix(prefix).split("/")
+            # More pieces are those of an actor whose name begins with this one's.
+            if len(pieces) == 3 and int(pieces[0]) < epoch and "/".join(pieces[:2]) != used:
+                left.append(entry.key)
+        await self._forget(left)
+
+    async def _forget(self, keys: list[str]) -> None:
+        for key in keys:
+            try:
+                await self._store.delete(key)
+            except StoreError:
+                # What matters is kept. The next epoch sweeps this up.
+                return
+
+
+def _fence(name: str, epoch: int) -> str:
+    return f"{FENCES}{name}/{epoch}"
+
+
+def _part(name: str, epoch: int, number: int, index: int) -> str:
+    return f"{PARTS}{name}/{epoch}/{number}/{index}"
+
+
+# Names looked up before, kept as long as a watch says that they are where they were.
+#
+# Only for lookups: a call that finds its actor gone asks the store itself, so what a cached address
+# can cost at worst is one detour.
+
+NAMES_KEPT = 10_000
+
+
+LOOKUP_RETRY_SECONDS = 0.5
+
+
+class Lookups:
+    """The cache of one node. `run` keeps it current, and while it cannot, every lookup asks the
+    store.
+
+    `may_live(address)`: False for what this node knows to have ended, whether the store says so yet
+    or not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        names: Names,
+        prefix: str,
+        may_live: Callable[[Address], bool],
+    ) -> None:
+        self._may_live = may_live
+        self._store = store
+        self._names = names
+        self._prefix = prefix
+        self._known: OrderedDict[str, Address] = OrderedDict()
+        self._seen = 0
+        """All changes up to this revision are taken into account; 0 while nothing is known
+        of them.
+        """
+
+    @property
+    def is_following(self) -> bool:
+        """True while every change of the names is seen."""
+        return self._seen > 0
+
+    async def locate(self, name: str) -> Address:
+        """Where the actor of this name is. Raises `ActorNotFoundError`."""
+        known = self._known.get(name)
+        if known is not None and self._may_live(known):
+            await trio.lowlevel.checkpoint()
+            return known
+        address, revision = await self._names.locate_at(name)
+        # What was read before the last change that is known of may be out of date already.
+        if self._seen and revision >= self._seen:
+            assert address.name == name
+            self._known[name] = address
+            while len(self._known) > NAMES_KEPT:
+                self._known.popitem(last=False)
+        return address
+
+    def forget(self, name: str) -> None:
+        """The actor has ended, or is being ended."""
+        self._known.pop(name, None)
+
+    async def run(self, changed: Callable[[StoreEvent], None], missed: Callable[[], None]) -> None:
+        """Follow the names for ever. `changed(event)` is called for every change of them (a name
+        was claimed or given back), `missed()` when changes may have been missed.
+        """
+        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
+            try:
+                self._seen = (await self._store.range(self._prefix + "\0")).revision
+                missed()
+                while True:
+                    batch = await self._store.poll(self._prefix, self._seen + 1)
+                    self._seen = batch.revision
+                    for event in batch.events:
+                        self.forget(event.key.removeprefix(self._prefix))
+                        changed(event)
+            except StoreCompactedError:
+                missed()
+                self._drop()
+            except StoreError:
+                missed()
+                self._drop()
+                await trio.sleep(LOOKUP_RETRY_SECONDS)
+
+    def _drop(self) -> None:
+        self._known.clear()
+        self._seen = 0
+
+
+GIVE_BACK_AFTER = 1.0
+"""Seconds between a claim whose outcome is unknown and giving it back, because the claim may still
+be on its way; also between attempts.
+"""
+
+
+PROMISE_LOOK_SECONDS = 0.5
+"""Seconds between looks at whether a supervisor still promises a name, while waiting for it to be
+claimed.
+"""
 
 
 @attrs.frozen
-class Owner:
-    """What is written of a name that somebody has. `supervisor`: for whom it was started, "" for nobody. `resources`: what it takes."""
+class NameOwner:
+    """What the store has of a name that an actor owns. `supervisor`: the one for which it was
+    started, "" for none. `resources`: what it takes.
+    """
 
     node: str
     incarnation: int
@@ -50,18 +791,23 @@ class Names:
         self._lease = lease
         self._node = node
         self._incarnation = incarnation
-        self._states = States(store, NAMES)
-        self.promises = Promises(store, lease, self._encode, self._decode)
+        self._states = StateRecords(store, NAMES, lease)
+        self.intents = RestartIntents(store, lease, self._encode, self._decode)
         # The value of a reference ends with its node, and an answer is kept to outlive it.
-        self._lasting = codec.refusing(Reference, "is a reference and ends with its node, so it cannot be kept; keep the value itself")
+        self._lasting = codec.refusing(
+            Reference,
+            "is a reference and ends with its node, so it cannot be kept; keep the value itself",
+        )
         self._claims = itertools.count(1)
         self._strays: dict[Compare, None] = {}
         self._strayed = trio.Event()
 
     async def run(self) -> None:
-        """Give back what was claimed without anybody knowing, or could not be given back at once; for ever."""
+        """Give back names that were claimed with an unknown outcome, or that could not be given
+        back at once; for ever.
+        """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.promises.run)
+            nursery.start_soon(self.intents.run)
             await self._give_back_strays()
 
     async def _give_back_strays(self) -> None:
@@ -77,14 +823,33 @@ class Names:
             self._strayed = trio.Event()
             await self._strayed.wait()
 
-    async def claim(self, name: str, class_path: str, on_behalf_of: str = "", resources: Mapping[str, float] | None = None) -> int:
+    async def claim(
+        self,
+        name: str,
+        class_path: str,
+        on_behalf_of: str = "",
+        resources: Mapping[str, float] | None = None,
+    ) -> int:
         """See `NameClaims.claim`."""
         key = NAMES + name
         # Its number tells this claim from all others of this node.
-        value = self._encode([self._node, self._incarnation, class_path, next(self._claims), on_behalf_of, dict(resources or {})])
+        value = self._encode(
+            [
+                self._node,
+                self._incarnation,
+                class_path,
+                next(self._claims),
+                on_behalf_of,
+                dict(resources or {}),
+            ]
+        )
         try:
-            result = await self._store.transaction([Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)])
+            result = await self._store.transaction(
+                [Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)]
+            )
         except (trio.Cancelled, StoreOutcomeUnknownError):
+            # It may have been carried out, or may yet be. Compared by value: only this very claim
+            # is given back, never a later one of the same name.
             self._give_back_later(Compare(key, "value", value))
             raise
         if result.succeeded:
@@ -93,7 +858,8 @@ class Names:
         owner = self._address(name, entry) if isinstance(entry, Entry) else None
         where = f" on node {owner.node}" if owner is not None else ""
         raise NameTakenError(
-            f"the name {name!r} is taken by a live actor{where}; choose another, or use get_or_spawn to get that actor",
+            f"the name {name!r} is taken by a live actor{where}; choose another, or use "
+            "get_or_spawn to get that actor",
             actor=name,
             node=self._node,
         )
@@ -101,8 +867,10 @@ class Names:
     async def release(self, name: str, epoch: int) -> None:
         """See `NameClaims.release`."""
         ours = Compare(NAMES + name, "mod_revision", epoch)
+        # A fence that is left because this fails goes with the lease.
+        fences = self._states.forget(name, epoch)
         try:
-            await self._store.transaction([ours], [Delete(ours.key)])
+            await self._store.transaction([ours], [Delete(ours.key), *fences])
         except (trio.Cancelled, StoreError):
             self._give_back_later(ours)
             raise
@@ -116,14 +884,15 @@ class Names:
         entry = await self._store.get(NAMES + name)
         return self._address(name, entry) if entry is not None else None
 
-    async def locate(self, name: str, gone: tuple[str, int] | None = None) -> Address:
-        """Like `find`, but waits while a supervisor promises to restart it. Raises `ActorNotFoundError`.
+    async def locate(self, name: str, gone: NodeId | None = None) -> Address:
+        """Like `find`, but waits while a supervisor promises to restart it. Raises
+        `ActorNotFoundError`.
 
         `gone`: an incarnation known to have ended; what is still written of it does not count.
         """
         return (await self.locate_at(name, gone))[0]
 
-    async def locate_at(self, name: str, gone: tuple[str, int] | None = None) -> tuple[Address, int]:
+    async def locate_at(self, name: str, gone: NodeId | None = None) -> tuple[Address, int]:
         """Like `locate`, with the revision of the store at which that was so."""
         while True:
             result = await self._store.transaction([], [Get(NAMES + name), Get(SUPERVISED + name)])
@@ -132,11 +901,15 @@ class Names:
                 address = self._address(name, entry)
                 if (address.node, address.incarnation) != gone:
                     return address, result.revision
-            if not isinstance(promise, Entry) or not await self.promises.stands(name, promise):
-                why = await self.promises.last_end(name, promise if isinstance(promise, Entry) else None)
+            if not isinstance(promise, Entry) or not await self.intents.stands(name, promise):
+                why = await self.intents.last_end(
+                    name, promise if isinstance(promise, Entry) else None
+                )
                 given_up = f", and it is not restarted any more; its last end: {why}" if why else ""
-                raise ActorNotFoundError(f"there is no actor called {name!r} in the cluster{given_up}", actor=name)
-            with trio.move_on_after(LOOK_AGAIN):
+                raise ActorNotFoundError(
+                    f"there is no actor called {name!r} in the cluster{given_up}", actor=name
+                )
+            with trio.move_on_after(PROMISE_LOOK_SECONDS):
                 try:
                     await self._store.poll(NAMES + name, result.revision + 1)
                 except StoreCompactedError:
@@ -147,13 +920,18 @@ class Names:
         """All named actors."""
         return [address for address, _ in await self.owners()]
 
-    async def owners(self) -> list[tuple[Address, Owner]]:
+    async def owners(self) -> list[tuple[Address, NameOwner]]:
         """All named actors, with what is written of them."""
         found = await self._store.range(NAMES)
-        return [(self._address(entry.key.removeprefix(NAMES), entry), self.owner(entry.value)) for entry in found.entries]
+        return [
+            (self._address(entry.key.removeprefix(NAMES), entry), self.owner(entry.value))
+            for entry in found.entries
+        ]
 
     async def owned(self, names: Sequence[str]) -> dict[str, tuple[Address, str]]:
-        """Of these names, those that actors have, with where they are and the supervisors that they were started for ("" for none)."""
+        """Of these names, those that actors have, with where they are and the supervisors that they
+        were started for ("" for none).
+        """
         found: dict[str, tuple[Address, str]] = {}
         for start in range(0, len(names), MAX_OPERATIONS):
             part = names[start : start + MAX_OPERATIONS]
@@ -166,9 +944,11 @@ class Names:
     async def is_promised(self, name: str) -> bool:
         """True if a supervisor promises to start an actor of this name again."""
         promise = await self._store.get(SUPERVISED + name)
-        return promise is not None and await self.promises.stands(name, promise)
+        return promise is not None and await self.intents.stands(name, promise)
 
-    async def save(self, name: str, epoch: int, state: object, change: Change | None = None) -> None:
+    async def save(
+        self, name: str, epoch: int, state: object, change: Change | None = None
+    ) -> None:
         """See `SavedStates.save`."""
         await self._states.save(name, epoch, self._encode(state, "state"), change)
 
@@ -176,7 +956,7 @@ class Names:
         """See `SavedStates.change_applied`."""
         await self._states.change_applied(name, epoch, change)
 
-    async def applied(self, name: str) -> Kept:
+    async def applied(self, name: str) -> CommittedRecords:
         """See `SavedStates.applied`."""
         return await self._states.applied(name)
 
@@ -193,14 +973,18 @@ class Names:
         found = await self._states.saved(name)
         return self._decode(found) if found is not None else None
 
-    def owner(self, value: bytes) -> Owner:
+    def owner(self, value: bytes) -> NameOwner:
         """What the value of a name says."""
-        node, incarnation, class_path, _, supervisor, resources = cast("list[Any]", self._decode(value))
-        return Owner(node, incarnation, class_path, supervisor, resources)
+        node, incarnation, class_path, _, supervisor, resources = cast(
+            "list[Any]", self._decode(value)
+        )
+        return NameOwner(node, incarnation, class_path, supervisor, resources)
 
     def _address(self, name: str, entry: Entry) -> Address:
         owner = self.owner(entry.value)
-        return Address(name, owner.node, owner.incarnation, entry.mod_revision, owner.class_path, True)
+        return Address(
+            name, owner.node, owner.incarnation, entry.mod_revision, owner.class_path, True
+        )
 
     def _encode(self, value: object, where: str = "") -> bytes:
         return _as_one_piece(self._codec, value, where)
@@ -229,4 +1013,10 @@ def _as_one_piece(codec: Codec, value: object, where: str) -> bytes:
     if any(len(segment) >= 1 << 32 for segment in segments):
         raise EncodeError("a value kept in the store may have 4 GiB at most")
     sizes = b"".join(len(segment).to_bytes(4, "big") for segment in segments)
-    return b"%c%b%b%b%b" % (len(segments), sizes, len(encoded).to_bytes(4, "big"), encoded, b"".join(segments))
+    return b"%c%b%b%b%b" % (
+        len(segments),
+        sizes,
+        len(encoded).to_bytes(4, "big"),
+        encoded,
+        b"".join(segments),
+    )

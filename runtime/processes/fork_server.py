@@ -1,12 +1,14 @@
 """The fork server as its parent uses it: one warm process, many children, none left behind.
 
-The parent never forks itself, for a copy of its event loop would be of no use to anybody: it starts a fresh interpreter, the warm process,
-which does the imports once and forks the children. The warm process learns of a child's end from the wait status, at once, and says so.
+The parent never forks itself, because a copy of its event loop would be useless. It starts
+a fresh interpreter, the warm process, which does the imports once and forks the children. The warm
+process learns of a child's end from the wait status, at once, and says so.
 
-However the block is left, and however the parent ends, SIGKILL included, no child outlives it: the warm process kills all its
-descendants when its socket closes or when the kernel tells it that its parent is gone, and the kernel kills the children when the warm
-process ends. If the warm process itself is killed, its children end with it and are reported as killed by SIGKILL; only `start` raises
-ForkServerDiedError.
+However the block is left, and however the parent ends, SIGKILL included, no child outlives it: the
+warm process kills all its descendants when its socket closes or when the kernel tells it that its
+parent is gone, and the kernel kills the children when the warm process ends. If the warm process
+itself is killed, its children end with it and are reported as killed by SIGKILL; only `start`
+raises ForkServerDiedError.
 """
 
 from __future__ import annotations
@@ -14,52 +16,553 @@ from __future__ import annotations
 import array
 import math
 import os
+import select
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL, SIGSTOP, SIGTERM, pidfd_send_signal
 
 import attrs
 import trio
 
-from runtime.exception_groups import unwrap
+from actors.errors import UnderstudyError
+from runtime.environment import process_start, unwrap
 from runtime.processes import protocol
-from runtime.processes.child import ChildProcess, OnLine, Output
-from runtime.processes.death import kill_group_quietly
-from runtime.processes.errors import ForkServerDiedError, ForkServerStartError, ProcessError
-from runtime.processes.launch import launch
-from runtime.processes.main_module import describe_main, main_is_being_imported, share_main_alias
-from runtime.processes.status import ExitStatus
+from runtime.processes.fork_loop import (
+    children_of,
+    describe_main,
+    kill_group_quietly,
+    kill_quietly,
+    main_is_being_imported,
+    share_main_alias,
+    state_of,
+)
+
+# How a process ended, as its parent's wait status tells it.
+
+
+@attrs.frozen
+class ExitStatus:
+    """The end of a process: exactly one of `code` (it exited) and `signal` (it was killed)
+    is set.
+    """
+
+    code: int | None
+    signal: int | None
+
+    @classmethod
+    def of_wait_status(cls, status: int) -> ExitStatus:
+        """Translate what `os.waitpid` returned."""
+        return cls.of_return_code(os.waitstatus_to_exitcode(status))
+
+    @classmethod
+    def of_return_code(cls, code: int) -> ExitStatus:
+        """Translate the convention of `subprocess`: a negative code is a signal."""
+        return cls(code, None) if code >= 0 else cls(None, -code)
+
+    def describe(self) -> str:
+        """For people: `exit code 3`, `killed by SIGKILL`."""
+        if self.signal is None:
+            return f"exit code {self.code}"
+        try:
+            return f"killed by {signal.Signals(self.signal).name}"
+        except ValueError:
+            return f"killed by signal {self.signal}"
+
+
+# What can go wrong with the processes of this machine.
+
+
+class ProcessError(UnderstudyError):
+    """The base of the errors of `runtime.processes`."""
+
+
+class ForkServerStartError(ProcessError):
+    """The warm process could not import what it was asked to; a note and `remote_traceback` (text)
+    say where it failed.
+    """
+
+    def __init__(self, text: str, *, remote_traceback: str = "") -> None:
+        super().__init__(text)
+        self.remote_traceback = remote_traceback
+        if remote_traceback:
+            self.add_note(remote_traceback)
+
+
+class ForkServerDiedError(ProcessError):
+    """The warm process has ended, or is closing, and starts no more children."""
+
+
+class ChildDiedError(ProcessError):
+    """A child ended before it reported anything. `name`, `exit_status` and `last_lines` (of its
+    output) say how.
+    """
+
+    def __init__(self, name: str, exit_status: ExitStatus, last_lines: tuple[str, ...]) -> None:
+        text = f"process {name} ended before it was ready: {exit_status.describe()}"
+        super().__init__(
+            "\n  ".join([f"{text}; its last output:", *last_lines])
+            if last_lines
+            else f"{text}, without any output"
+        )
+        self.name = name
+        self.exit_status = exit_status
+        self.last_lines = last_lines
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.name, self.exit_status, self.last_lines), vars(self)
+
+
+# Lines out of the raw output of a process: pure, and bounded however the bytes come.
+
+MAX_LINE_BYTES = 64 * 1024
+"""A longer line is passed on in pieces of this size."""
+
+
+class LineSplitter:
+    """Bytes in, text lines out; invalid UTF-8 becomes U+FFFD. Keeps less than `MAX_LINE_BYTES`
+    between calls.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that `data` completes, without their line ends."""
+        *whole, rest = (self._rest + data).split(b"\n")
+        lines = [text for line in whole for text in self._pieces(line)]
+        while len(rest) >= MAX_LINE_BYTES:
+            cut = _character_boundary(rest, MAX_LINE_BYTES)
+            lines.append(_text(rest[:cut]))
+            rest = rest[cut:]
+        self._rest = rest
+        return lines
+
+    def flush(self) -> list[str]:
+        """The last line, if it has no line end."""
+        rest, self._rest = self._rest, b""
+        return self._pieces(rest) if rest else []
+
+    def _pieces(self, line: bytes) -> list[str]:
+        line = line.removesuffix(b"\r")
+        if len(line) <= MAX_LINE_BYTES:
+            return [_text(line)]
+        pieces = []
+        while line:
+            cut = _character_boundary(line, MAX_LINE_BYTES)
+            pieces.append(_text(line[:cut]))
+            line = line[cut:]
+        return pieces
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", "replace")
+
+
+def _character_boundary(line: bytes, limit: int) -> int:
+    """The largest cut up to `limit` that does not split a UTF-8 character (at most four bytes
+    long).
+    """
+    if len(line) <= limit:
+        return len(line)
+    for cut in range(limit, limit - 4, -1):
+        if line[cut] & 0xC0 != 0x80:
+            return cut
+    return limit
+
+
+# A child process as its parent sees it: its pid, its output line by line, its first report, its
+# end.
+
+KILL_SECONDS = 1.0
+"""How long the end of a process that was killed is waited for: one that the kernel cannot end now
+runs nothing of its own either.
+"""
+
 
 _CHUNK = 64 * 1024
+
+
+_DRAIN_LIMIT = 1024 * 1024
+
+
+_LAST_LINES = 20
+
+
+_LAST_LINE_CHARACTERS = 500
+
+
+OnLine = Callable[[str, str], None]
+
+
+class Output:
+    """The read end of a process's stdout and stderr. Reads no faster than `on_line` takes: a flood
+    blocks its writer.
+    """
+
+    def __init__(self, name: str, descriptor: int, on_line: OnLine) -> None:
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._name = name
+        self._stream = trio.lowlevel.FdStream(descriptor)
+        self._on_line = on_line
+        self._splitter = LineSplitter()
+
+    async def follow(self) -> None:
+        """Pass lines on until every process that holds the write end has ended."""
+        try:
+            while data := await self._stream.receive_some(_CHUNK):
+                self._pass_on(self._splitter.feed(data))
+            self._pass_on(self._splitter.flush())
+        except trio.ClosedResourceError:
+            # Closed meanwhile, because the process never came to exist.
+            pass
+        finally:
+            self.close()
+
+    def drain(self) -> None:
+        """Pass on at once what its process wrote before it ended. Bounded, because a descendant may
+        still be writing.
+        """
+        if self._stream.fileno() < 0:
+            return
+        for _ in range(_DRAIN_LIMIT // _CHUNK):
+            data = read_available(self._stream)
+            self._pass_on(self._splitter.feed(data))
+            if not data:
+                break
+        self._pass_on(self._splitter.flush())
+
+    def note(self, line: str) -> None:
+        """Pass on a line about the process, as if it had printed it."""
+        self._pass_on([line])
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._stream.close()
+
+    def _pass_on(self, lines: list[str]) -> None:
+        for line in lines:
+            self.last_lines.append(line[:_LAST_LINE_CHARACTERS])
+            self._on_line(self._name, line)
+
+
+class ChildProcess:
+    """A process that a fork server started, from `ForkServer.start`. Its methods may be called from
+    many tasks at once.
+    """
+
+    def __init__(
+        self, name: str, output: Output, report: int, send_signal: Callable[[int], None]
+    ) -> None:
+        self._name = name
+        self._pid = 0
+        self._birth = ""
+        """When it started, which tells it from a later process with the same id."""
+        self._refusal: str | None = None
+        self._output = output
+        self._report = trio.lowlevel.FdStream(report)
+        self._frames = protocol.MessageReader(protocol.MAX_REPORT_BYTES)
+        self._first_report: bytes | None = None
+        self._exit_status: ExitStatus | None = None
+        self._send_signal = send_signal
+        self.started = trio.Event()
+        self._settled = trio.Event()
+        self._ended = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "running" if self._exit_status is None else self._exit_status.describe()
+        return f"<ChildProcess {self._name} pid={self._pid} {state}>"
+
+    @property
+    def name(self) -> str:
+        """As given to `start`."""
+        return self._name
+
+    @property
+    def pid(self) -> int:
+        """The process id; after the end of the process the system may give it to another."""
+        return self._pid
+
+    @property
+    def exit_status(self) -> ExitStatus | None:
+        """How it ended; None while it runs."""
+        return self._exit_status
+
+    async def wait(self) -> ExitStatus:
+        """Wait for the end of the process; all that it printed has been passed on by then. Always a
+        checkpoint.
+        """
+        await self._ended.wait()
+        assert self._exit_status is not None
+        return self._exit_status
+
+    async def ready(self) -> bytes:
+        """The first message that the child reported. Always a checkpoint.
+
+        Raises ChildDiedError if the process ends without one; a process that writes anything but
+        reports to its report pipe is killed. A process that neither reports nor ends is waited for:
+        set a deadline.
+        """
+        await self._settled.wait()
+        if self._first_report is not None:
+            return self._first_report
+        assert self._exit_status is not None
+        raise ChildDiedError(self._name, self._exit_status, tuple(self._output.last_lines))
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL), and return when it runs no more: this blocks for some
+        milliseconds, at most for `KILL_SECONDS`.
+
+        Nothing happens if it has ended.
+        """
+        if self._exit_status is not None:
+            return
+        try:
+            descriptor = os.pidfd_open(self._pid)
+        except OSError:
+            # It has just ended, or this kernel has no such thing; the warm process knows its
+            # children in any case.
+            self._send_signal(SIGKILL)
+            return
+        try:
+            # The child is the warm process's, which may have reaped it: the descriptor is of it if
+            # it has this pid still.
+            if self._birth and process_start(self._pid) == self._birth:
+                pidfd_send_signal(descriptor, SIGKILL)
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                poll.poll(KILL_SECONDS * 1000)
+        except ProcessLookupError:
+            # It ended by itself meanwhile.
+            pass
+        finally:
+            os.close(descriptor)
+
+    def send_signal(self, signum: int) -> None:
+        """Have the process sent a signal, soon. Nothing happens if it has ended; its pid in other
+        hands is never signalled.
+        """
+        if self._exit_status is None:
+            self._send_signal(signum)
+
+    async def follow(self) -> None:
+        """Listen to the process's output and reports. For the fork server."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._output.follow)
+            nursery.start_soon(self._follow_reports)
+
+    def set_started(self, pid: int) -> None:
+        """The process exists. For the fork server."""
+        self._pid = pid
+        self._birth = process_start(pid)
+        self.started.set()
+
+    @property
+    def refusal(self) -> str | None:
+        """Why there never was a process, once `started` is set. For the fork server."""
+        return self._refusal
+
+    def set_refused(self, reason: str) -> None:
+        """The process could not be created. For the fork server."""
+        self._refusal = reason
+        self.close()
+        self.started.set()
+
+    def set_ended(self, status: ExitStatus) -> None:
+        """The process has ended. For the fork server."""
+        self._output.drain()
+        while data := read_available(self._report):
+            self._reported(data)
+        self._report.close()
+        self._exit_status = status
+        self.started.set()
+        self._settled.set()
+        self._ended.set()
+
+    def close(self) -> None:
+        """Stop listening. For the fork server."""
+        self._output.close()
+        self._report.close()
+
+    async def _follow_reports(self) -> None:
+        try:
+            while data := await self._report.receive_some(_CHUNK):
+                self._reported(data)
+        except trio.ClosedResourceError:
+            # The process has ended; `set_ended` has read what was left.
+            pass
+        finally:
+            self._report.close()
+
+    def _reported(self, data: bytes) -> None:
+        try:
+            bodies = self._frames.feed(data)
+        except ValueError as error:
+            # Nothing that follows can be told from garbage either.
+            self._report.close()
+            self._output.note(f"killed, because its report pipe brought no report: {error}")
+            self.send_signal(SIGKILL)
+            return
+        for body in bodies:
+            if self._first_report is None:
+                self._first_report = body
+                self._settled.set()
+
+
+def read_available(stream: trio.lowlevel.FdStream) -> bytes:
+    """What can be read without waiting; empty if there is nothing, or the stream is closed or at
+    its end.
+    """
+    descriptor = stream.fileno()
+    if descriptor < 0:
+        return b""
+    try:
+        return os.read(descriptor, _CHUNK)
+    except BlockingIOError:
+        return b""
+
+
+# The warm process from outside: how its interpreter is started, and how it is ended when it does
+# not end by itself.
+
+_POLL_TIME = 0.002
+
+
+@attrs.frozen
+class Warm:
+    """The warm process, our end of its socket, the read end of its output."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    output: int
+
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped it: it answers nothing until it is
+        continued.
+        """
+        return state_of(self.process.pid) in {"T", "t"}
+
+    async def reap(self, seconds: float) -> bool:
+        """Wait for its end; False if it has not ended after `seconds`."""
+        with trio.move_on_after(seconds):
+            await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
+        return self.process.returncode is not None
+
+    async def kill_tree(self, seconds: float) -> None:
+        """SIGKILL to all its descendants, then to itself, then reap it. Gives up on what the kernel
+        cannot end within `seconds`.
+
+        It is stopped first. Then it reaps nothing, so its children keep their pids until they have
+        been signalled, and it adopts the children of those that end, so that no descendant gets
+        away.
+        """
+        pid = self.process.pid
+        if self.process.returncode is None:
+            kill_quietly(pid, SIGSTOP)
+            with trio.move_on_after(seconds):
+                while state_of(pid) not in {"T", "t", "Z", ""}:  # noqa: ASYNC110 - the kernel sets no event
+                    await trio.sleep(_POLL_TIME)
+                while living := [
+                    child for child in children_of(pid) if state_of(child) not in {"Z", "X", ""}
+                ]:
+                    for child in living:
+                        kill_quietly(child, SIGKILL)
+                    await trio.sleep(_POLL_TIME)
+            # What an import had started before there were children belongs to its own group.
+            kill_group_quietly(pid)
+        self.process.kill()
+        await self.reap(seconds)
+
+
+def launch() -> Warm:
+    """Start the interpreter, with the flags of this one. Raises ForkServerStartError if it is not
+    known, OSError if it cannot be started.
+
+    From the calling thread on purpose: the kernel's parent-death signal follows the thread that
+    created the process, and trio's own `open_process` would use a worker thread that ends after ten
+    idle seconds.
+    """
+    if not sys.executable:
+        raise ForkServerStartError(
+            "there is no Python interpreter to start: sys.executable is empty, as in a program "
+            "that embeds Python"
+        )
+    ours, theirs = socket.socketpair()
+    output, output_writer = os.pipe()
+    path = list(sys.path)
+    # Not `-m`: that finds this package by the current directory, which need not be where it was
+    # imported from here.
+    program = (
+        f"import sys; sys.path[:] = {path!r}; from runtime.processes.fork_loop import main; "
+        f"main({theirs.fileno()}, {os.getpid()})"
+    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, *_interpreter_flags(), "-P", "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=output_writer,
+            stderr=output_writer,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        os.close(output)
+        raise
+    finally:
+        theirs.close()
+        os.close(output_writer)
+    return Warm(process, ours, output)
+
+
+def _interpreter_flags() -> list[str]:
+    """The options -O, -W, -X and the like with which this interpreter runs. Private to Python, but
+    multiprocessing's own way since 3.4.
+    """
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    return flags
+
+
 _SERVER_NAME = "fork-server"
+
+
 _KILL_TIME = 3.0
 """Seconds that the warm process has to kill and reap its descendants before it is killed itself."""
 
 
 @asynccontextmanager
 async def open_fork_server(
-    *, preload: Sequence[str] = (), on_line: OnLine | None = None, grace: float = 5.0, ready_timeout: float = 30.0
+    *,
+    preload: Sequence[str] = (),
+    on_line: OnLine | None = None,
+    grace: float = 5.0,
+    ready_timeout: float = 30.0,
 ) -> AsyncIterator[ForkServer]:
     """Start a warm process, and end it and all its children when the block is left.
 
-    `preload` names modules to import once, before any child is forked; the main script of this program is imported as well, as
-    `__main__`, without running what stands under `if __name__ == "__main__":`. Modules that start threads do not belong there.
-    `on_line` is called with a child's name and each line that it or its descendants print (by default `[name] line` goes to stderr);
-    what the imports print comes under the name `fork-server`. What it raises ends the block, and it is not called again. At the end
-    children get SIGTERM, `grace` seconds to end, then SIGKILL; their orphaned descendants are killed too.
+    `preload` names modules to import once, before any child is forked; the main script of this
+    program is imported as well, as `__main__`, without running what stands under `if __name__ ==
+    "__main__":`. Modules that start threads do not belong there. `on_line` is called with a child's
+    name and each line that it or its descendants print (by default `[name] line` goes to stderr);
+    what the imports print comes under the name `fork-server`. What it raises ends the block, and it
+    is not called again. At the end children get SIGTERM, `grace` seconds to end, then SIGKILL;
+    their orphaned descendants are killed too.
 
-    Raises ForkServerStartError if an import fails, with the traceback, or if the imports take more than `ready_timeout` seconds;
-    ForkServerDiedError if the warm process ends before it is ready.
+    Raises ForkServerStartError if an import fails, with the traceback, or if the imports take more
+    than `ready_timeout` seconds; ForkServerDiedError if the warm process ends before it is ready.
     """
     if main_is_being_imported():
         raise ForkServerStartError(
-            "this script starts processes while it is being imported by the process that they come from; "
+            "this script starts processes while it is being imported by the process that they "
+            "come from; "
             'put what it runs under `if __name__ == "__main__":`'
         )
-    lines = _Lines(on_line or _print_line)
+    lines = _OutputLines(on_line or _print_line)
     server = ForkServer(lines.take, grace)
     failure: BaseException | None = None
     alone: BaseException | None = None
@@ -79,8 +582,9 @@ async def open_fork_server(
                 server._stop_attending()
                 lines.settled.set()
     except BaseExceptionGroup as group:
-        # Ours is the only nursery around the caller's block: its own error, or that of `on_line`, should come out as it was raised. So
-        # should Ctrl-C, which interrupts whatever runs at the moment, one of our own tasks for example.
+        # Ours is the only nursery around the caller's block: its own error, or that of `on_line`,
+        # should come out as it was raised. So should Ctrl-C, which interrupts whatever runs at the
+        # moment, one of our own tasks for example.
         alone = unwrap(group)
         if not isinstance(alone, KeyboardInterrupt):
             if group.exceptions not in ((failure,), (lines.failure,)):
@@ -91,7 +595,9 @@ async def open_fork_server(
 
 
 class ForkServer:
-    """Starts processes; from `open_fork_server`. Its methods may be called from many tasks at once."""
+    """Starts processes; from `open_fork_server`. Its methods may be called from many tasks
+    at once.
+    """
 
     def __init__(self, on_line: OnLine, grace: float) -> None:
         self._on_line = on_line
@@ -99,15 +605,16 @@ class ForkServer:
         self._warm = launch()
         self._control = trio.socket.from_stdlib_socket(self._warm.control)
         self._output = Output(_SERVER_NAME, self._warm.output, on_line)
-        # Unbounded, so that send_signal need not wait. Whoever asks for a start waits for it, and signals are small.
-        self._outgoing, self._to_send = trio.open_memory_channel[_Outgoing](math.inf)
+        # Unbounded, so that send_signal need not wait. Each request to start is waited for by its
+        # caller, and signals are small.
+        self._outgoing, self._to_send = trio.open_memory_channel[_OutgoingMessages](math.inf)
         self._children: dict[int, ChildProcess] = {}
         self._last_number = 0
         self._accepts_starts = False
         self._attended = True
         self._lifetime = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
-        self._set_up_answer: protocol.Ready | protocol.SetUpFailed | None = None
+        self._set_up_answer: protocol.ServerReady | protocol.SetUpFailed | None = None
         self._set_up_answered = trio.Event()
         self._disconnected = trio.Event()
         self._silent = trio.Event()
@@ -120,25 +627,31 @@ class ForkServer:
     async def start(self, target: str, argument: bytes, name: str) -> ChildProcess:
         """Fork a child that calls `target(argument, report)`, and return once it exists.
 
-        `target` is `module:function`; it is imported in the child, so a mistake there ends the child with a traceback and exit code 1.
-        `report` takes up to 64 KiB and sends them here: see `ChildProcess.ready`, which returns the first message; later ones are dropped.
-        The child leads its own session, reads nothing from stdin, and has default signal handlers. When `target` returns it exits with
-        code 0. If the caller is cancelled, the child, should it have come to exist, is killed.
+        `target` is `module:function`; it is imported in the child, so a mistake there ends the
+        child with a traceback and exit code 1. `report` takes up to 64 KiB and sends them here: see
+        `ChildProcess.ready`, which returns the first message; later ones are dropped. The child
+        leads its own session, reads nothing from stdin, and has default signal handlers. When
+        `target` returns it exits with code 0. If the caller is cancelled, the child, should it have
+        come to exist, is killed.
 
-        Raises ForkServerDiedError if the warm process has ended or is closing, ProcessError if the system grants no more processes,
-        ValueError if `argument` is larger than 64 MiB. A checkpoint.
+        Raises ForkServerDiedError if the warm process has ended or is closing, ProcessError if the
+        system grants no more processes, ValueError if `argument` is larger than 64 MiB. A
+        checkpoint.
         """
         if not self._accepts_starts or self._nursery is None:
             raise ForkServerDiedError(
-                f"cannot start {name}: the warm process (pid {self.pid}) has ended or is closing; open a new fork server"
+                f"cannot start {name}: the warm process (pid {self.pid}) has ended or is closing; "
+                "open a new fork server"
             )
         self._last_number = number = self._last_number + 1
-        request = protocol.encode(protocol.Start(number, name, target, argument))
+        request = protocol.encode(protocol.StartProcess(number, name, target, argument))
         output, report, theirs = _pipes()
-        child = ChildProcess(name, Output(name, output, self._on_line), report, partial(self._signal, number))
+        child = ChildProcess(
+            name, Output(name, output, self._on_line), report, partial(self._signal, number)
+        )
         self._children[number] = child
         self._nursery.start_soon(child.follow)
-        self._outgoing.send_nowait(_Outgoing(request, theirs))
+        self._outgoing.send_nowait(_OutgoingMessages(request, theirs))
         try:
             await child.started.wait()
         except trio.Cancelled:
@@ -147,7 +660,10 @@ class ForkServer:
         if child.refusal is not None:
             raise ProcessError(f"cannot start {name}: {child.refusal}")
         if child.pid == 0:
-            raise ForkServerDiedError(f"cannot start {name}: the warm process (pid {self.pid}) ended meanwhile; open a new fork server")
+            raise ForkServerDiedError(
+                f"cannot start {name}: the warm process (pid {self.pid}) ended meanwhile; open a "
+                "new fork server"
+            )
         return child
 
     async def _attend(self) -> None:
@@ -170,35 +686,57 @@ class ForkServer:
         if main is not None:
             share_main_alias()
         argv = [os.fsencode(argument) for argument in sys.argv]
-        request = protocol.SetUp(argv, list(preload), main.name if main else None, os.fsencode(main.path) if main else None)
-        self._outgoing.send_nowait(_Outgoing(protocol.encode(request), ()))
+        request = protocol.SetUp(
+            argv,
+            list(preload),
+            main.name if main else None,
+            os.fsencode(main.path) if main else None,
+        )
+        self._outgoing.send_nowait(_OutgoingMessages(protocol.encode(request), ()))
         with trio.move_on_after(ready_timeout) as limit:
             await self._set_up_answered.wait()
         answer = self._set_up_answer
         if limit.cancelled_caught:
             imported = ", ".join([*preload, *([main.path] if main else [])]) or "nothing"
-            last = "\n  ".join(["; its last output:", *self._output.last_lines]) if self._output.last_lines else ""
+            last = (
+                "\n  ".join(["; its last output:", *self._output.last_lines])
+                if self._output.last_lines
+                else ""
+            )
             raise ForkServerStartError(
-                f"the warm process (pid {self.pid}) was not ready after {ready_timeout:g} s and is killed; it was to import {imported}: "
+                f"the warm process (pid {self.pid}) was not ready after {ready_timeout:g} s and "
+                f"is killed; it was to import {imported}: "
                 f"find what hangs there, or allow more time with ready_timeout{last}"
             )
         if isinstance(answer, protocol.SetUpFailed):
-            raise ForkServerStartError(f"the warm process could not import {answer.what}", remote_traceback=answer.traceback)
+            raise ForkServerStartError(
+                f"the warm process could not import {answer.what}",
+                remote_traceback=answer.traceback,
+            )
         if answer is None:
             await self._warm.reap(_KILL_TIME)
             self._output.drain()
             code = self._warm.process.returncode
-            how = "it closed its socket" if code is None else ExitStatus.of_return_code(code).describe()
+            how = (
+                "it closed its socket"
+                if code is None
+                else ExitStatus.of_return_code(code).describe()
+            )
             last = "\n  ".join(["", *self._output.last_lines])
-            raise ForkServerDiedError(f"the warm process (pid {self.pid}) ended before it was ready: {how}{last}")
+            raise ForkServerDiedError(
+                f"the warm process (pid {self.pid}) ended before it was ready: {how}{last}"
+            )
         self._accepts_starts = True
 
     async def _close(self) -> None:
-        """End all children, then the warm process: gracefully, then by force. Its caller shields it and limits its time."""
+        """End all children, then the warm process: gracefully, then by force. Its caller shields it
+        and limits its time.
+        """
         self._accepts_starts = False
         children = list(self._children.values())
         if self._set_up_answer is None:
-            # It may be hanging in an import, and has no children of ours: there is nothing to wait for.
+            # It may be hanging in an import, and has no children of ours: there is nothing to wait
+            # for.
             await self._warm.kill_tree(_KILL_TIME)
         elif self._attended:
             for child in children:
@@ -211,7 +749,8 @@ class ForkServer:
         except OSError:
             # It has ended already.
             pass
-        # One that is stopped has not even seen the signals to its children, and will not see the end of its socket.
+        # One that is stopped has not even seen the signals to its children, and will not see the
+        # end of its socket.
         with trio.move_on_after(0 if self._warm.is_stopped() else _KILL_TIME) as limit:
             await self._disconnected.wait()
         if limit.cancelled_caught or not await self._warm.reap(_KILL_TIME):
@@ -239,27 +778,34 @@ class ForkServer:
 
     def _signal(self, number: int, signum: int) -> None:
         if self._attended:
-            self._outgoing.send_nowait(_Outgoing(protocol.encode(protocol.Signal(number, signum)), ()))
+            self._outgoing.send_nowait(
+                _OutgoingMessages(protocol.encode(protocol.Signal(number, signum)), ())
+            )
 
     async def _send_all(self) -> None:
         async for message in self._to_send:
             try:
                 await self._send(message)
             except OSError:
-                # The warm process has ended; `_receive_all` notices and tells everybody. Keep taking, to close descriptors.
+                # The warm process has ended; `_receive_all` notices and tells all waiting tasks.
+                # Keep taking, to close descriptors.
                 pass
             finally:
                 message.close()
 
-    async def _send(self, message: _Outgoing) -> None:
+    async def _send(self, message: _OutgoingMessages) -> None:
         rest = memoryview(message.data)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", message.descriptors))] if message.descriptors else []
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", message.descriptors))]
+            if message.descriptors
+            else []
+        )
         while rest:
             rest = rest[await self._control.sendmsg([rest], rights) :]
             rights = []
 
     async def _receive_all(self) -> None:
-        frames = protocol.FrameReader()
+        frames = protocol.MessageReader()
         while True:
             try:
                 data = await self._control.recv(_CHUNK)
@@ -273,7 +819,7 @@ class ForkServer:
 
     def _act_upon(self, message: protocol.Message) -> None:
         match message:
-            case protocol.Ready() | protocol.SetUpFailed():
+            case protocol.ServerReady() | protocol.SetUpFailed():
                 self._set_up_answer = message
                 self._set_up_answered.set()
             case protocol.Started(number, pid):
@@ -286,7 +832,9 @@ class ForkServer:
                 raise AssertionError(f"the warm process sent {message}")
 
     def _lost(self) -> None:
-        """The warm process is gone, and the kernel kills its children; those that changed their credentials escape that, but not this."""
+        """The warm process is gone, and the kernel kills its children; those that changed their
+        credentials escape that, but not this.
+        """
         self._accepts_starts = False
         while self._children:
             _, child = self._children.popitem()
@@ -297,8 +845,10 @@ class ForkServer:
         self._disconnected.set()
 
 
-class _Lines:
-    """Calls the caller's `on_line` until it raises; what it raised is kept for the one task that raises it."""
+class _OutputLines:
+    """Calls the caller's `on_line` until it raises; what it raised is kept for the one task that
+    raises it.
+    """
 
     def __init__(self, on_line: OnLine) -> None:
         self._on_line = on_line
@@ -320,8 +870,10 @@ class _Lines:
 
 
 @attrs.frozen
-class _Outgoing:
-    """A message to the warm process, with descriptors that are the receiver's once sent, and closed here in any case."""
+class _OutgoingMessages:
+    """A message to the warm process, with descriptors that are the receiver's once sent, and closed
+    here in any case.
+    """
 
     data: bytes
     descriptors: tuple[int, ...]
@@ -347,5 +899,5 @@ def _print_line(name: str, line: str) -> None:
     try:
         sys.stderr.write(f"[{name}] {line}\n")
     except (OSError, ValueError):
-        # Nobody is left to read it; that must not take the children down.
+        # stderr is closed; that must not end the children.
         pass

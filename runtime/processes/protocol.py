@@ -1,8 +1,10 @@
-"""What a fork server and its parent say to each other over their socket pair, and a child over its report pipe. Pure: bytes and messages.
+"""The messages between a fork server and its parent over their socket pair, and of a child over its
+report pipe. Pure: bytes and messages.
 
-Each message is a 4-byte length and a CBOR array: the number of the message's type in `_TYPES`, then its fields. Both ends are the same
-program on the same machine, so there are no versions. The file descriptors of a `Start` travel beside its first byte (SCM_RIGHTS): the
-write ends of the child's output pipe and report pipe, in this order.
+Each message is a 4-byte length and a CBOR array: the number of the message's type in `_TYPES`, then
+its fields. Both ends are the same program on the same machine, so there are no versions. The file
+descriptors of a `StartProcess` travel beside its first byte (SCM_RIGHTS): the write ends of the
+child's output pipe and report pipe, in this order.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import cbor2
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_REPORT_BYTES = 64 * 1024
-"""Of one report of a child. What a child writes is not to be trusted: a random length would have us collect for long."""
+"""Of one report of a child. What a child writes is not to be trusted: a random length would have us
+collect for long.
+"""
 
 DESCRIPTORS_PER_START = 2
 _LENGTH = struct.Struct("!I")
@@ -23,7 +27,8 @@ _LENGTH = struct.Struct("!I")
 
 @attrs.frozen
 class SetUp:
-    """Parent to warm process, first: what to import. `main_path` is None if there is no main module that could be imported.
+    """Parent to warm process, first: what to import. `main_path` is None if there is no main module
+    that could be imported.
 
     Arguments and paths as the system has them (`os.fsencode`): they need not be UTF-8."""
 
@@ -34,7 +39,7 @@ class SetUp:
 
 
 @attrs.frozen
-class Start:
+class StartProcess:
     """Parent to warm process: fork a child that calls `target` (`module:function`)."""
 
     number: int
@@ -45,14 +50,16 @@ class Start:
 
 @attrs.frozen
 class Signal:
-    """Parent to warm process: signal a child. The warm process reaps, so only it knows that the pid is still the child's."""
+    """Parent to warm process: signal a child. The warm process reaps, so only it knows that the pid
+    is still the child's.
+    """
 
     number: int
     signum: int
 
 
 @attrs.frozen
-class Ready:
+class ServerReady:
     """Warm process to parent: everything is imported."""
 
 
@@ -88,9 +95,18 @@ class Exited:
     status: int
 
 
-Message = SetUp | Start | Signal | Ready | SetUpFailed | Started | Refused | Exited
+Message = SetUp | StartProcess | Signal | ServerReady | SetUpFailed | Started | Refused | Exited
 
-_TYPES: tuple[type[Message], ...] = (SetUp, Start, Signal, Ready, SetUpFailed, Started, Refused, Exited)
+_TYPES: tuple[type[Message], ...] = (
+    SetUp,
+    StartProcess,
+    Signal,
+    ServerReady,
+    SetUpFailed,
+    Started,
+    Refused,
+    Exited,
+)
 
 
 def encode_frame(body: bytes, limit: int = MAX_MESSAGE_BYTES) -> bytes:
@@ -102,7 +118,9 @@ def encode_frame(body: bytes, limit: int = MAX_MESSAGE_BYTES) -> bytes:
 
 def encode(message: Message) -> bytes:
     """The bytes of a message. Raises ValueError beyond `MAX_MESSAGE_BYTES`."""
-    return encode_frame(cbor2.dumps([_TYPES.index(type(message)), *attrs.astuple(message, recurse=False)]))
+    return encode_frame(
+        cbor2.dumps([_TYPES.index(type(message)), *attrs.astuple(message, recurse=False)])
+    )
 
 
 def decode(body: bytes) -> Message:
@@ -112,7 +130,7 @@ def decode(body: bytes) -> Message:
     return message
 
 
-class FrameReader:
+class MessageReader:
     """Bytes in, whole bodies of at most `limit` bytes out."""
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
@@ -120,14 +138,18 @@ class FrameReader:
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that `data` completes. Raises ValueError if a frame announces more than the limit."""
+        """The bodies that `data` completes. Raises ValueError if a frame announces more than the
+        limit.
+        """
         self._buffer += data
         bodies = []
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
             if length > self._limit:
-                raise ValueError(f"a message of {length} bytes is larger than the limit of {self._limit}")
+                raise ValueError(
+                    f"a message of {length} bytes is larger than the limit of {self._limit}"
+                )
             end = start + _LENGTH.size + length
             if len(self._buffer) < end:
                 break

@@ -1,506 +1,1491 @@
-"""The table of references of one node: the values that it owns, those of others that it holds, and what it has handed on.
+"""The table of references of one node, pure: the values that it owns, those of other nodes that it
+holds, and its open forks.
 
-It puts the machines together (`claims`, `holds`, `hand_overs`) and ties them to the life of Python's objects. No I/O: what is to be said to
-other nodes goes to `correspondence`.
+No I/O, no clock, no codec and no trio: what happens goes in, and the effects that the shell
+(`runtime.references.manager`) is to carry out come out. `ReferenceTable` puts three machines
+together: `HolderSet` (the owner's side), `Forks` (the sender's side) and `BorrowedReferences` (the
+holder's side).
 """
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, cast
 
-from actors.reference import Reference
-from runtime.references.addresses import OnItsWay, parts
-from runtime.references.anchors import Anchor
-from runtime.references.claims import Claims, Identity, ReferenceId
-from runtime.references.correspondence import Correspondence
-from runtime.references.fetching import Fetching
-from runtime.references.hand_overs import HandOvers
-from runtime.references.holds import Ask, Claim, Effect, Holds, Lost, Release, Settled, Sponsor
-from runtime.references.listing import size_of
-from runtime.references.values import Failure, Sized
-from runtime.wire.frames import Buffer, Outgoing
-from runtime.wire.values import UnsendableError
+import attrs
+
+from actors.errors import OwnerDiedError, ReferenceReleasedError
+from runtime.identifiers import NodeId
+from runtime.references.values import FailedValue
 
 if TYPE_CHECKING:
-    from runtime.references.owned import OwnValues
+    from runtime.references.values import OnDisk, SharedValue, SizedValue
+
+
+# Claims: which incarnations of other nodes hold one value. The owner's side.
+#
+# No I/O and no clock. Each holder has one register, whose last writer wins: a holder numbers what
+# it says of a value, claims and releases alike, with versions that only grow. So every message may
+# come twice, late, or after the one that was sent later.
+
+ReferenceId = tuple[str, int, int]
+"""The name and incarnation of the node that made the reference, and a number of that
+incarnation.
+"""
+
+
+class HolderSet:
+    """The registers of one value's holders: for each the version of its claim, or minus that of its
+    release.
+    """
+
+    __slots__ = ("_holder", "_others", "_version", "kept_alive")
+
+    def __init__(self) -> None:
+        # Most values have one holder, and a dict for it would weigh more than all the rest.
+        self._holder: NodeId | None = None
+        self._version = 0
+        self._others: dict[NodeId, int] | None = None
+        self.kept_alive: object = None
+        """What lives for as long as there are holders, if nothing else keeps it: the value."""
+
+    @property
+    def holders(self) -> tuple[NodeId, ...]:
+        """Return the nodes whose latest update was a claim."""
+        return tuple(holder for holder, version in self._registers() if version > 0)
+
+    @property
+    def held(self) -> bool:
+        """True if there are holders."""
+        return any(version > 0 for _, version in self._registers())
+
+    def settle(self) -> None:
+        """Let go of the value if it has no holder any more."""
+        if not self.held:
+            self.kept_alive = None
+
+    def claim(self, holder: NodeId, version: int) -> None:
+        """`holder` says that it holds the value. Nothing changes if it has said something later
+        already.
+        """
+        if version > abs(self._latest(holder)):
+            self._write(holder, version)
+
+    def release(self, holder: NodeId, version: int) -> None:
+        """`holder` does not hold it any more; it may have claimed it in this very version."""
+        if version >= abs(self._latest(holder)):
+            self._write(holder, -version)
+
+    def on_node_ended(self, holder: NodeId) -> bool:
+        """Forget an incarnation that has ended; return whether it held the value."""
+        version = self._latest(holder)
+        if self._holder == holder:
+            self._holder, self._version = None, 0
+        elif self._others is not None:
+            self._others.pop(holder, None)
+        return version > 0
+
+    def versions(self) -> list[tuple[str, int, int]]:
+        """All registers, for a new owner: name, incarnation, and version as it is kept."""
+        return [(holder.name, holder.incarnation, version) for holder, version in self._registers()]
+
+    def _registers(self) -> Iterator[tuple[NodeId, int]]:
+        if self._holder is not None:
+            yield self._holder, self._version
+        if self._others:
+            yield from self._others.items()
+
+    def _latest(self, holder: NodeId) -> int:
+        if self._holder == holder:
+            return self._version
+        return self._others.get(holder, 0) if self._others is not None else 0
+
+    def _write(self, holder: NodeId, version: int) -> None:
+        if self._others is not None and holder in self._others:
+            self._others[holder] = version
+        elif self._holder is None or self._holder == holder:
+            self._holder, self._version = holder, version
+        elif self._others is None:
+            self._others = {holder: version}
+        else:
+            self._others[holder] = version
+
+
+# Forks: references that this node has put into messages, and that their receivers may not have
+# registered yet. The sender's side.
+#
+# No I/O and no clock. What was forwarded is kept, and with it this node's own hold on the value,
+# until the receiver is known to have registered itself with the owner, or never to do so. Two
+# things tell:
+#
+# - The message. While it may still be sent, or sent again, the receiver may not have it: `landed`
+#   says that this is over.
+# - The receiver, which is asked afterwards what of it is not settled yet. It knows all that was in
+#   messages which it has received; what it does not know it has dropped, or settled, or never got.
+#
+# So nothing is lost by a message that is dropped, cannot be read, or comes twice, and no answer is
+# missed: a question can be put again. The rule that a sender may not let go before its receiver is
+# known to the owner is that of RRef's fork protocol in torch.distributed.rpc.
+
+T = TypeVar("T")
+
+
+ForkState = Literal["on its way", "landed", "asked"]
+
+
+class _Fork(Generic[T]):
+    __slots__ = ("peer", "state", "thing")
+
+    def __init__(self, thing: T, peer: NodeId) -> None:
+        self.thing = thing
+        self.peer = peer
+        self.state: ForkState = "on its way"
+
+
+class Forks(Generic[T]):
+    """The open forks of one node. `T` is the object that keeps its own hold."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Fork[T]] = {}
+        self._landed: dict[NodeId, dict[int, None]] = {}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, thing: T, peer: NodeId) -> int:
+        """`thing` is in a message to `peer`; returns the number of the fork, which goes with
+        it.
+        """
+        self._next += 1
+        assert self._next not in self._open, f"fork {self._next} exists twice"
+        self._open[self._next] = _Fork(thing, peer)
+        return self._next
+
+    def on_landed(self, number: int) -> None:
+        """The message will not be sent any more: its receiver has it, or never will."""
+        fork = self._open.get(number)
+        if fork is not None and fork.state == "on its way":
+            fork.state = "landed"
+            self._landed.setdefault(fork.peer, {})[number] = None
+        assert len(self._landed) <= len(self._open), "a fork has landed that is not open"
+
+    def state(self, number: int) -> ForkState | None:
+        """Return the state of a fork; None if it is settled."""
+        fork = self._open.get(number)
+        return fork.state if fork is not None else None
+
+    def due(self) -> list[NodeId]:
+        """Return the nodes to ask."""
+        return list(self._landed)
+
+    def ask(self, peer: NodeId, most: int) -> list[int]:
+        """Up to `most` numbers to ask `peer` about now. `on_answered` or `on_no_answer` follows."""
+        landed = self._landed.get(peer, {})
+        numbers = list(landed)[:most]
+        for number in numbers:
+            del landed[number]
+            assert self._open[number].state == "landed", f"fork {number} is asked about twice"
+            self._open[number].state = "asked"
+        if not landed:
+            self._landed.pop(peer, None)
+        return numbers
+
+    def on_answered(self, numbers: Iterable[int], unsettled: Collection[int]) -> None:
+        """The answer to a question: all is settled but what is `unsettled`, which is to be asked
+        about again.
+        """
+        for number in numbers:
+            fork = self._open.get(number)
+            if fork is None or fork.state != "asked":
+                continue
+            if number in unsettled:
+                fork.state = "landed"
+                self._landed.setdefault(fork.peer, {})[number] = None
+            else:
+                del self._open[number]
+        assert len(self._landed) <= len(self._open), "a fork has landed that is not open"
+
+    def on_no_answer(self, numbers: Collection[int]) -> None:
+        """There was no answer."""
+        self.on_answered(numbers, numbers)
+
+    def on_node_ended(self, peer: NodeId) -> None:
+        """Forget an incarnation that has ended: it registers nothing any more."""
+        self._landed.pop(peer, None)
+        for number in [number for number, fork in self._open.items() if fork.peer == peer]:
+            del self._open[number]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every fork: for tests and
+        simulations.
+        """
+        landed = {number for number, fork in self._open.items() if fork.state == "landed"}
+        assert sum(map(len, self._landed.values())) == len(landed), "only open forks have landed"
+        for peer, numbers in self._landed.items():
+            assert numbers, f"{peer} is to be asked about nothing"
+            assert landed.issuperset(numbers), f"{peer} is asked about forks that have not landed"
+            assert all(self._open[number].peer == peer for number in numbers)
+        assert all(0 < number <= self._next for number in self._open)
+
+
+# Holds: the values of other nodes that this node holds. The holder's side of the protocol.
+#
+# What happens goes in, what is to be said to whom comes out. A hold begins with a call of this node
+# whose result stays elsewhere, or with a reference in a message that was received; it ends when the
+# last reference is dropped.
+#
+#     making    the call was handed to the owner and is not answered: no other node can know
+#               whether the owner has heard of it
+#     claiming  the owner is being told
+#     asking    the owner did not know the value, or has ended: the node that forwarded the
+#               reference may know where it is
+#     held      the owner knows
+#     lost      there is nothing to hold
+#
+# The nodes that put the reference into messages to this one are its forwarders (`Forwarder`): as
+# long as it is not settled here, they keep their own hold. A claim may overtake the call that makes
+# the value, on another link, so an owner that knows nothing is not believed while a forwarder says
+# that it has the value. The reference itself may overtake that call on its way to the owner, who
+# then waits in the same way (`on_arrived_at_owner`).
+#
+# Two nodes that forward a reference to each other must not each believe in it because the other
+# does. So each hold has a distance from those that know (0), and only a nearer node may be its
+# forwarder. The distance of a hold never grows, and a hold lives for as long as the holds whose
+# forwarder it is: which hold keeps which is a tree, like that of the forks of an RRef.
+
+HolderState = Literal["making", "claiming", "asking", "held", "lost"]
+
+
+FIRST_PATIENCE = 0.002
+
+
+MOST_PATIENCE = 0.25
+"""The longest time, in seconds, between two claims with an owner that does not know the value,
+though a forwarder says that it has; the time doubles with each claim.
+"""
+
+
+class Forwarder(NamedTuple):
+    """Who handed a reference on, the number under which that is remembered there, and how far its
+    own hold was from those that know.
+    """
+
+    peer: NodeId
+    number: int
+    distance: int = 0
+
+
+@attrs.frozen
+class Claim:
+    """Tell `owner`, in `after` seconds, that this node holds the value; then
+    `BorrowedReferences.on_confirmed` or `BorrowedReferences.on_unknown`.
+
+    `again`: this hold was claimed before, so this owner may know of it already.
+    """
+
+    owner: NodeId
+    identity: ReferenceId
+    version: int
+    after: float = 0.0
+    again: bool = False
+
+
+@attrs.frozen
+class Release:
+    """Tell `owner` that this node does not hold it any more."""
+
+    owner: NodeId
+    identity: ReferenceId
+    version: int
+
+
+@attrs.frozen
+class Ask:
+    """Ask `forwarder`, in `after` seconds, where the value is; then `on_located`, `on_failed` or
+    `on_denied` of `BorrowedReferences`. `number` is the last of its forks that were known here.
+    """
+
+    forwarder: NodeId
+    identity: ReferenceId
+    number: int
+    after: float = 0.0
+
+
+@attrs.frozen
+class HoldSettled:
+    """It is known what becomes of the hold: the owner knows of it, or there never will be a
+    value.
+    """
+
+    identity: ReferenceId
+
+
+@attrs.frozen
+class HoldLost:
+    """There is nothing to hold. `owner_died`: because of that, and not because it was let go of by
+    all others.
+    """
+
+    identity: ReferenceId
+    owner: NodeId
+    owner_died: bool
+
+
+HoldEffect = Claim | Release | Ask | HoldSettled | HoldLost
+
+
+class BorrowedReference:
+    """This node's hold on one value of another node."""
+
+    __slots__ = (
+        "distance",
+        "failed",
+        "forwarders",
+        "is_here",
+        "owner",
+        "owner_died",
+        "patience",
+        "state",
+        "version",
+    )
+
+    def __init__(self, owner: NodeId, version: int, state: HolderState, distance: int = 0) -> None:
+        self.owner = owner
+        self.version = version
+        self.state: HolderState = state
+        self.forwarders: tuple[Forwarder, ...] = ()
+        self.failed = False
+        self.patience = 0.0
+        self.owner_died = False
+        self.distance = distance
+        self.is_here = False
+        """True if the owner is this node, and has not heard of the call that makes the value."""
+
+
+class BorrowedReferences:
+    """All borrowed references of one node. Events return the effects to carry out."""
+
+    def __init__(self) -> None:
+        self.all: dict[ReferenceId, BorrowedReference] = {}
+        self._open: dict[NodeId, set[int]] = {}
+        """By forwarder: the numbers of its forks that are not settled here."""
+
+    def on_call_sent(self, identity: ReferenceId, owner: NodeId, version: int) -> None:
+        """A call was handed to `owner`, which keeps its result, and knows this node as its holder
+        in `version`.
+        """
+        self.all[identity] = BorrowedReference(owner, version, "making")
+
+    def on_call_answered(self, identity: ReferenceId, version: int) -> list[HoldEffect]:
+        """The owner has answered that call, with a value or a failure."""
+        hold = self._current(identity, version)
+        if hold is None or hold.state != "making":
+            return []
+        hold.state = "held"
+        self._check(hold)
+        return [HoldSettled(identity)]
+
+    def on_arrived(
+        self, identity: ReferenceId, owner: NodeId, version: int, forwarder: Forwarder | None
+    ) -> list[HoldEffect]:
+        """A reference came in a message. `version` counts if there was no hold yet. Without a
+        forwarder the sender keeps it in other ways.
+        """
+        hold = self.all.get(identity)
+        if hold is None:
+            hold = self.all[identity] = BorrowedReference(
+                owner, version, "claiming", _beyond(forwarder)
+            )
+            self._add_forwarder(hold, forwarder)
+            self._check(hold)
+            return [Claim(owner, identity, version)]
+        if hold.state in ("claiming", "asking"):
+            self._add_forwarder(hold, forwarder)
+        elif (
+            hold.state == "lost"
+            and not hold.failed
+            and not hold.is_here
+            and (owner != hold.owner or not hold.owner_died)
+        ):
+            # The sender has it still, perhaps with an owner that this node has not heard of.
+            self._add_forwarder(hold, forwarder)
+            return self._claim(identity, hold, owner)
+        self._check(hold)
+        return []
+
+    def on_arrived_at_owner(
+        self, identity: ReferenceId, owner: NodeId, version: int, forwarder: Forwarder | None
+    ) -> list[HoldEffect]:
+        """A reference came to the `owner` itself, which knows nothing of the value: its call may be
+        on its way; then `begun`.
+        """
+        hold = self.all.get(identity)
+        if hold is None:
+            hold = self.all[identity] = BorrowedReference(
+                owner, version, "lost", _beyond(forwarder)
+            )
+            hold.is_here = True
+        elif not hold.is_here or hold.failed:
+            return []
+        self._add_forwarder(hold, forwarder)
+        return self._ask_or_lose(identity, hold) if hold.state == "lost" else []
+
+    def on_call_arrived(self, identity: ReferenceId) -> list[HoldEffect]:
+        """The call that makes an awaited value has arrived: from now on its claims are what
+        counts.
+        """
+        hold = self.all.get(identity)
+        if hold is None or not hold.is_here:
+            return []
+        del self.all[identity]
+        self._settle(hold)
+        return [HoldSettled(identity)]
+
+    def distance(self, identity: ReferenceId) -> int:
+        """Return how far this node is from those that know the value; see above."""
+        hold = self.all.get(identity)
+        return hold.distance if hold is not None else 0
+
+    def on_confirmed(self, identity: ReferenceId, version: int, owner: NodeId) -> list[HoldEffect]:
+        """`owner` knows of the claim."""
+        hold = self._current(identity, version)
+        if (
+            hold is None
+            or hold.owner != owner
+            or hold.owner_died
+            or hold.state not in ("claiming", "asking")
+        ):
+            return []
+        hold.state = "held"
+        hold.patience = 0.0
+        hold.distance = 0
+        self._settle(hold)
+        self._check(hold)
+        return [HoldSettled(identity)]
+
+    def on_unknown(self, identity: ReferenceId, version: int, owner: NodeId) -> list[HoldEffect]:
+        """`owner` knows nothing of the value that was claimed."""
+        hold = self._current(identity, version)
+        if hold is None or hold.owner != owner or hold.state != "claiming":
+            return []
+        return self._ask_or_lose(identity, hold)
+
+    def on_moved(self, identity: ReferenceId, owner: NodeId) -> list[HoldEffect]:
+        """The value has another owner now, which says so itself or was named by the one before."""
+        hold = self.all.get(identity)
+        if hold is None or hold.owner == owner or hold.failed:
+            return []
+        return self._claim(identity, hold, owner)
+
+    def on_located(
+        self, identity: ReferenceId, forwarder: NodeId, owner: NodeId
+    ) -> list[HoldEffect]:
+        """`forwarder` has the value still, at `owner`."""
+        hold = self.all.get(identity)
+        if (
+            hold is None
+            or hold.state != "asking"
+            or not hold.forwarders
+            or hold.forwarders[0].peer != forwarder
+        ):
+            return []
+        if hold.owner == owner:
+            hold.patience = min(max(FIRST_PATIENCE, 2 * hold.patience), MOST_PATIENCE)
+            if hold.owner_died or hold.is_here:
+                # The forwarder has not heard of that yet, and denies when it has; or the call is
+                # still on its way.
+                return [_ask(identity, hold, hold.patience)]
+        return self._claim(identity, hold, owner)
+
+    def on_failed(self, identity: ReferenceId) -> list[HoldEffect]:
+        """The maker of the reference says that its call has failed, and that no owner has the
+        value.
+        """
+        hold = self.all.get(identity)
+        if hold is None or hold.state in ("held", "lost"):
+            return []
+        hold.state = "lost"
+        hold.failed = True
+        self._settle(hold)
+        self._check(hold)
+        return [HoldSettled(identity)]
+
+    def on_denied(self, identity: ReferenceId, forwarder: NodeId, number: int) -> list[HoldEffect]:
+        """`forwarder` did not hold the value when it was asked. If it has handed it on
+        once more after the one of that `number`, it has it again.
+        """
+        hold = self.all.get(identity)
+        return (
+            self._without(identity, hold, forwarder, number)
+            if hold is not None and hold.state == "asking"
+            else []
+        )
+
+    def on_node_ended(self, peer: NodeId) -> list[HoldEffect]:
+        """That incarnation has ended, as an owner and as a forwarder."""
+        effects: list[HoldEffect] = []
+        for identity, hold in self.all.items():
+            if hold.owner == peer and hold.state in ("claiming", "held", "asking"):
+                hold.owner_died = True
+                if hold.state != "asking":
+                    effects += self._ask_or_lose(identity, hold)
+            if any(forwarder.peer == peer for forwarder in hold.forwarders):
+                effects += self._without(identity, hold, peer)
+        return effects
+
+    def on_dropped(self, identity: ReferenceId, version: int) -> list[HoldEffect]:
+        """The last reference is gone. A version that is not the present one says nothing: there is
+        a new reference since.
+        """
+        hold = self._current(identity, version)
+        if hold is None:
+            return []
+        del self.all[identity]
+        self._settle(hold)
+        return [] if hold.owner_died or hold.is_here else [Release(hold.owner, identity, version)]
+
+    def unsettled(self, forwarder: NodeId, numbers: Iterable[int]) -> list[int]:
+        """Return those of the forwarder's forks `numbers` that are not settled here."""
+        open_here = self._open.get(forwarder, ())
+        return [number for number in numbers if number in open_here]
+
+    def _current(self, identity: ReferenceId, version: int) -> BorrowedReference | None:
+        hold = self.all.get(identity)
+        return hold if hold is not None and hold.version == version else None
+
+    def _claim(
+        self, identity: ReferenceId, hold: BorrowedReference, owner: NodeId
+    ) -> list[HoldEffect]:
+        if owner != hold.owner:
+            hold.patience = 0.0
+            hold.owner_died = False
+        hold.owner = owner
+        hold.is_here = False
+        hold.state = "claiming"
+        self._check(hold)
+        return [Claim(owner, identity, hold.version, hold.patience, again=True)]
+
+    def _ask_or_lose(self, identity: ReferenceId, hold: BorrowedReference) -> list[HoldEffect]:
+        if hold.forwarders:
+            hold.state = "asking"
+            self._check(hold)
+            return [_ask(identity, hold)]
+        hold.state = "lost"
+        self._settle(hold)
+        self._check(hold)
+        return [HoldLost(identity, hold.owner, hold.owner_died)]
+
+    def _without(
+        self,
+        identity: ReferenceId,
+        hold: BorrowedReference,
+        forwarder: NodeId,
+        number: float = math.inf,
+    ) -> list[HoldEffect]:
+        first = hold.forwarders[0].peer if hold.forwarders else None
+        gone = tuple(
+            one for one in hold.forwarders if one.peer == forwarder and one.number <= number
+        )
+        hold.forwarders = tuple(one for one in hold.forwarders if one not in gone)
+        self._forget(gone)
+        return (
+            self._ask_or_lose(identity, hold)
+            if hold.state == "asking" and first == forwarder
+            else []
+        )
+
+    def _add_forwarder(self, hold: BorrowedReference, forwarder: Forwarder | None) -> None:
+        if (
+            forwarder is not None
+            and forwarder.distance < hold.distance
+            and forwarder not in hold.forwarders
+        ):
+            hold.forwarders += (forwarder,)
+            self._open.setdefault(forwarder.peer, set()).add(forwarder.number)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every hold: for tests and
+        simulations.
+        """
+        open_forks: set[tuple[NodeId, int]] = set()
+        for identity, hold in self.all.items():
+            self._check(hold)
+            for forwarder in hold.forwarders:
+                assert forwarder.distance < hold.distance, f"{identity} may be held by a circle"
+                open_forks.add((forwarder.peer, forwarder.number))
+        assert open_forks == {
+            (peer, number) for peer, numbers in self._open.items() for number in numbers
+        }, "the open forks are those of the holds"
+        assert all(self._open.values()), "a node without open forks is not kept"
+
+    def _check(self, hold: BorrowedReference) -> None:
+        """Assert what is true of a hold after each event, whatever peers have said."""
+        state = hold.state
+        assert hold.forwarders or state != "asking", "no forwarder is left to ask"
+        assert state in ("claiming", "asking") or not hold.forwarders, f"{state}, with forwarders"
+        assert state in ("asking", "lost") or not hold.owner_died, f"{state}, with a dead owner"
+        assert state in ("asking", "lost") or not hold.is_here, f"{state}, and its owner is here"
+        assert state == "lost" or not hold.failed, f"{state}, although its call has failed"
+        assert hold.patience <= MOST_PATIENCE, f"the next claim comes after {hold.patience} s"
+
+    def _settle(self, hold: BorrowedReference) -> None:
+        gone, hold.forwarders = hold.forwarders, ()
+        self._forget(gone)
+
+    def _forget(self, forwarders: Iterable[Forwarder]) -> None:
+        for peer, number, _ in forwarders:
+            # A peer that breaks the protocol may have used one number for two values. The first of
+            # them has settled it then, and this node goes on.
+            numbers = self._open.get(peer)
+            if numbers is not None:
+                numbers.discard(number)
+                if not numbers:
+                    del self._open[peer]
+
+
+def _ask(identity: ReferenceId, hold: BorrowedReference, after: float = 0.0) -> Ask:
+    peer = hold.forwarders[0].peer
+    return Ask(
+        peer, identity, max(one.number for one in hold.forwarders if one.peer == peer), after
+    )
+
+
+def _beyond(forwarder: Forwarder | None) -> int:
+    """Return the distance of a hold that begins with this forwarder: one more than the forwarder's.
+    Without a forwarder only the nodes that know the value (distance 0) are nearer.
+    """
+    return forwarder.distance + 1 if forwarder is not None else 1
+
+
+# Reference states: what a node knows of one referenced value, shared by all `Reference`s to it
+# there.
+
+
+Finalized = list[tuple[ReferenceId, int, int]]
+"""A queue of the reference states that Python's garbage collector has ended: reference id, version,
+and the bytes of the value at its owner.
+"""
+
+
+class ReferenceState:
+    """What this node knows of one referenced value. While it lives, this node holds the value; when
+    the garbage collector takes it, that is noted in `finalized`.
+
+    At the owner it has the value itself, so that values that only refer to each other, and to
+    nothing outside, are collected together.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_finalized",
+        "attempt",
+        "error",
+        "failure",
+        "identity",
+        "is_done",
+        "is_forwarded",
+        "is_open",
+        "made",
+        "maker",
+        "owner_id",
+        "shared",
+        "site",
+        "stored",
+        "version",
+    )
+
+    def __init__(
+        self,
+        identity: ReferenceId,
+        owner_id: NodeId,
+        version: int,
+        finalized: Finalized,
+        made: float,
+    ) -> None:
+        self.identity = identity
+        self.owner_id = owner_id
+        """The owner of the value: node and incarnation."""
+        self.version = version
+        """The version of this node's hold; see `BorrowedReferences`."""
+        self._finalized = finalized
+        self.made = made
+        """When this node first heard of it, in seconds on its clock."""
+        self.maker = ""
+        """The method whose result it is, at the owner."""
+        self.site = ""
+        """Where in the program it was made, if that is traced."""
+        self.is_done = False
+        """True once it is known that there is an outcome, which may have to be fetched."""
+        self.is_open = False
+        """True until its maker has said that the call which makes it will not be made again:
+        failures of attempts are not its outcome.
+        """
+        self.attempt: FailedValue | None = None
+        """What the latest attempt has failed with, at the owner, while it is open."""
+        self.is_forwarded = False
+        """True once it was put into any message: from then on its value is looked for where that
+        said.
+        """
+        self.stored: SizedValue | None = None
+        """The value, at the owner."""
+        self.shared: SharedValue | None = None
+        """Elsewhere: where the value lies, if it can be read there."""
+        self.failure: FailedValue | None = None
+        """The error of the producing call, as it is known here."""
+        self.error: Exception | None = None
+        """Why this node cannot get the value; other nodes perhaps can."""
+
+    @property
+    def owner(self) -> str:
+        """Name of the node that keeps the value."""
+        return self.owner_id[0]
+
+    @property
+    def is_settled(self) -> bool:
+        """True if this node knows the outcome, or that it cannot get at it."""
+        return self.stored is not None or self.failure is not None or self.error is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the value at its owner, as far as they are there."""
+        return self.stored.size if self.stored is not None else 0
+
+    def __repr__(self) -> str:
+        maker, incarnation, number = self.identity
+        return f"<reference {maker}.{incarnation}.{number} owned by {self.owner}>"
+
+    def __del__(self) -> None:
+        # The garbage collector may call this in the middle of any statement: only a note is made.
+        self._finalized.append(
+            (self.identity, self.version, self.stored.size if self.stored is not None else 0)
+        )
+
+
+# The table of one node. Its events return the effects that the shell, `ReferenceManager`, is to
+# carry out in their order.
+
+
+@attrs.frozen
+class HolderCounted:
+    """`owner` counts this node as a holder already; see `UpdateBatch.on_counted`."""
+
+    owner: NodeId
+    identity: ReferenceId
+
+
+@attrs.frozen
+class Conclude:
+    """Tell `owner` that the call which makes a value was given up."""
+
+    owner: NodeId
+    identity: ReferenceId
+    failure: FailedValue
+
+
+@attrs.frozen
+class AskUnsettled:
+    """Ask `peer` which forks are not settled there; see `ReferenceTable.forks_to_ask`."""
+
+    peer: NodeId
+
+
+@attrs.frozen
+class ReferenceMade:
+    """There is one reference state more, which may be dropped at any time."""
+
+
+@attrs.frozen
+class StateChanged:
+    """Wake the tasks that wait for a change of this state."""
+
+    state: ReferenceState
+
+
+@attrs.frozen
+class ReferenceDropped:
+    """No state of this node names the value any more: what was fetched of it need not be kept."""
+
+    identity: ReferenceId
+
+
+@attrs.frozen
+class ValueFreed:
+    """No node holds this value of this node any more, or another node owns it now."""
+
+    identity: ReferenceId
+    size: int
+
+
+@attrs.frozen
+class ReaderEnded:
+    """A node that held this value of this node has ended, or lost its lease."""
+
+    state: ReferenceState
+    reader: NodeId
+
+
+@attrs.frozen
+class NodeEnded:
+    """That incarnation is no more: drop the updates for it, and what is mapped of its memory."""
+
+    peer: NodeId
+
+
+Effect = (
+    Claim
+    | Release
+    | Ask
+    | HolderCounted
+    | Conclude
+    | AskUnsettled
+    | ReferenceMade
+    | StateChanged
+    | ReferenceDropped
+    | ValueFreed
+    | ReaderEnded
+    | NodeEnded
+)
+
 
 MOST_DEAD = 10_000
-"""Ended incarnations that are remembered, so that a claim of theirs that comes late counts for nothing."""
+"""Ended incarnations that are remembered, so that a claim of theirs that comes late counts for
+nothing.
+"""
+
 
 MOST_EARLY = 10_000
 """Values that are remembered because they were released before the call that makes them arrived."""
 
 
 class ReferenceTable:
-    """See the module. `numbers` gives growing numbers, unique in this incarnation; `now` the time on the node's clock, in seconds."""
+    """The references of one node: own values, held values and forks. Pure: it has no codec, no
+    transport and no clock.
 
-    def __init__(
-        self,
-        identity: Identity,
-        fetching: Fetching,
-        correspondence: Correspondence,
-        numbers: Callable[[], int],
-        now: Callable[[], float],
-    ) -> None:
+    `numbers` gives growing numbers, unique in this incarnation; `finalized` is the queue that the
+    states of this table are noted in when they end: the shell gives its items to `on_dropped`.
+    """
+
+    def __init__(self, identity: NodeId, numbers: Callable[[], int], finalized: Finalized) -> None:
         self.identity = identity
-        self.values: OwnValues
-        """Told of what becomes of this node's own."""
-        self._fetching = fetching
-        self._correspondence = correspondence
         self._numbers = numbers
-        self._now = now
-        self._anchors: weakref.WeakValueDictionary[ReferenceId, Anchor] = weakref.WeakValueDictionary()
-        self._claims: dict[ReferenceId, Claims] = {}
-        self._early: dict[ReferenceId, Claims] = {}
-        """What was released before this node heard of it. A claim that was sent before that may yet come, after the call that makes it."""
-        self._moved: dict[ReferenceId, Identity] = {}
+        self._finalized = finalized
+        self._states: weakref.WeakValueDictionary[ReferenceId, ReferenceState] = (
+            weakref.WeakValueDictionary()
+        )
+        self._claims: dict[ReferenceId, HolderSet] = {}
+        self._early: dict[ReferenceId, HolderSet] = {}
+        """What was released before this node heard of it. A claim that was sent before that may yet
+        come, after the call that makes it.
+        """
+        self._moved: dict[ReferenceId, NodeId] = {}
         """Where values went that this node has handed to another on leaving."""
-        self._takers: dict[ReferenceId, Identity] = {}
-        """Who owns values that this node is giving away, as it has heard from the new owner, or from one that followed it."""
-        self._givers: dict[ReferenceId, tuple[Identity, ...]] = {}
+        self._takers: dict[ReferenceId, NodeId] = {}
+        """Who owns values that this node is giving away, as it has heard from the new owner, or
+        from one that followed it.
+        """
+        self._givers: dict[ReferenceId, tuple[NodeId, ...]] = {}
         """The owners before this node of values that were given to it, the last one first."""
-        self._kept_to_the_end: list[object] = []
-        self._holds = Holds()
-        self._hand_overs: HandOvers[Anchor] = HandOvers()
-        self._dead: dict[Identity, None] = {}
-        self._dropped: list[tuple[ReferenceId, int, int]] = []
-        self._landed: list[int] = []
-        self.site: Callable[[], str] | None = None
-        """Tells where in the program a value is being made, if that is traced."""
-        self.arrivals: list[Reference[object]] | None = None
-        """References that are being read are added to it, if somebody wants to know."""
-        self.read_any = False
-        self.wrote_any = False
-        """Set by each reference that is read from a message, or written."""
+        self._given_values: list[object] = []
+        self._borrowed = BorrowedReferences()
+        self._forks: Forks[ReferenceState] = Forks()
+        self._dead: dict[NodeId, None] = {}
 
     def __len__(self) -> int:
         """How many values of its own others hold, or live references do."""
-        self.tidy()
         return len(self._claims)
 
     @property
     def is_busy(self) -> bool:
-        """True if anything may come to an end that nobody tells of but the garbage collector."""
-        return bool(self._anchors or (self._dropped or self._landed) or len(self._hand_overs) or self._fetching.keeps_unnamed)
+        """True if anything may come to an end that only the garbage collector reports."""
+        return bool(self._states or len(self._forks))
 
     @property
     def held(self) -> int:
-        """How many values this node has references to, or has handed on without knowing yet what became of that."""
-        self.tidy()
-        return len(self._anchors) + len(self._hand_overs)
+        """How many values this node has references to, or open forks of."""
+        return len(self._states) + len(self._forks)
 
-    def find(self, identity: ReferenceId) -> Anchor | None:
+    @property
+    def has_open_forks(self) -> bool:
+        """True while the receiver of a forwarded reference may not be registered."""
+        return len(self._forks) > 0
+
+    def find(self, identity: ReferenceId) -> ReferenceState | None:
         """What this node knows of a value."""
-        return self._anchors.get(identity)
+        return self._states.get(identity)
 
-    def state(self, anchor: Anchor) -> str:
-        """Of this node's hold; see `holds`. "" at the owner."""
-        hold = self._holds.all.get(anchor.identity)
+    def hold_state(self, state: ReferenceState) -> str:
+        """Return the state of this node's hold, a `HolderState`; "" at the owner."""
+        hold = self._borrowed.all.get(state.identity)
         return hold.state if hold is not None else ""
 
-    def owner(self, identity: ReferenceId) -> Identity | None:
+    def owner(self, identity: ReferenceId) -> NodeId | None:
         """Who has a value, if that is this node, or one to which this node has given it."""
-        return self.identity if identity in self._claims and identity in self._anchors else self._moved.get(identity)
+        return (
+            self.identity
+            if identity in self._claims and identity in self._states
+            else self._moved.get(identity)
+        )
 
-    def has_ended(self, peer: Identity) -> bool:
+    def has_ended(self, peer: NodeId) -> bool:
         """True if this node knows that incarnation to be no more."""
         return peer in self._dead
 
-    async def wait_changed(self) -> None:
-        """Wait until there is news of any value."""
-        await self._fetching.wait_changed()
+    def states(self) -> list[ReferenceState]:
+        """All values that this node has references to."""
+        return list(self._states.values())
 
-    def tell_all(self) -> None:
-        """Wake all who wait for anything."""
-        for anchor in list(self._anchors.values()):
-            anchor.tell()
-
-    def own(self) -> list[Anchor]:
+    def own(self) -> list[ReferenceState]:
         """The values of this node."""
-        self.tidy()
-        return [anchor for anchor in list(self._anchors.values()) if anchor.identity in self._claims]
+        return [state for state in list(self._states.values()) if state.identity in self._claims]
 
-    def holders(self, anchor: Anchor) -> tuple[Identity, ...]:
+    def holders(self, state: ReferenceState) -> tuple[NodeId, ...]:
         """The other nodes that hold a value of this node."""
-        claims = self._claims.get(anchor.identity)
+        claims = self._claims.get(state.identity)
         return claims.holders if claims is not None else ()
 
-    def others(self) -> list[Anchor]:
+    def others(self) -> list[ReferenceState]:
         """The values of other nodes that this node has references to."""
-        self.tidy()
-        return [anchor for anchor in list(self._anchors.values()) if anchor.home != self.identity]
+        return [state for state in list(self._states.values()) if state.owner_id != self.identity]
 
     # What this node's own actors and calls do.
 
-    def keep(self, kept: Sized, maker: str = "") -> Reference[object]:
-        """A reference to a value of this node."""
-        number = self._numbers()
-        anchor = self._own((*self.identity, number), maker)
-        anchor.kept = kept
-        if self.site is not None:
-            anchor.site = self.site()
-        return Reference(anchor)
+    def put(self, stored: SizedValue, site: str, now: float) -> tuple[ReferenceState, list[Effect]]:
+        """Keep a value of this node; returns the state of its reference."""
+        state = self._own(self._new_id(self._numbers()), "", now)
+        state.stored = stored
+        state.site = site
+        self._check(state.identity)
+        return state, [ReferenceMade()]
 
-    def make(self, owner: Identity, maker: str) -> Anchor:
-        """A call of the method `maker` goes to an actor of node `owner`, and its result will stay there."""
+    def make(
+        self, owner: NodeId, maker: str, site: str, now: float
+    ) -> tuple[ReferenceState, list[Effect]]:
+        """A call of the method `maker` goes to an actor of node `owner`, and its result will stay
+        there.
+        """
         number = self._numbers()
-        identity = (*self.identity, number)
+        identity = self._new_id(number)
         if owner == self.identity:
-            anchor = self._own(identity, maker)
+            state = self._own(identity, maker, now)
         else:
-            anchor = self._anchor(identity, owner, number)
-            self._holds.made(identity, owner, number)
-        if self.site is not None:
-            anchor.site = self.site()
-        return anchor
+            state = self._make_state(identity, owner, number, now)
+            self._borrowed.on_call_sent(identity, owner, number)
+        state.site = site
+        self._check(identity)
+        return state, [ReferenceMade()]
 
-    def redirect(self, anchor: Anchor, owner: Identity) -> None:
-        """The call that makes it goes to node `owner`, once more or after all. Only while the reference was not handed on."""
-        anchor.failure = None
-        if owner == anchor.home:
-            return
-        if anchor.home == self.identity:
-            self._claims.pop(anchor.identity, None)
+    def redirect(self, state: ReferenceState, owner: NodeId) -> list[Effect]:
+        """The call that makes it goes to node `owner`, once more or after all. Only while the
+        reference was not forwarded.
+        """
+        assert not state.is_forwarded, f"{state!r} is expected at its owner by other nodes"
+        effects: list[Effect] = []
+        state.failure = None
+        if owner == state.owner_id:
+            return effects
+        if state.owner_id == self.identity:
+            self._claims.pop(state.identity, None)
         else:
             # What became of the call there may not be known: if it ran, its result is not wanted.
-            self._apply(self._holds.dropped(anchor.identity, anchor.version))
-        anchor.home = owner
-        anchor.version = self._numbers()
+            effects = self._resolve(self._borrowed.on_dropped(state.identity, state.version))
+        state.owner_id = owner
+        state.version = self._numbers()
         if owner == self.identity:
-            self._claims[anchor.identity] = Claims()
+            self._claims[state.identity] = HolderSet()
         else:
-            self._holds.made(anchor.identity, owner, anchor.version)
+            self._borrowed.on_call_sent(state.identity, owner, state.version)
+        self._check(state.identity)
+        return effects
 
-    def answered(self, anchor: Anchor, failure: Failure | None, *, agreed: bool = False) -> None:
-        """The call that makes it has ended: with a value, or not. `agreed`: the owner has that very failure as the outcome."""
-        anchor.close(failure)
-        anchor.is_done = True
-        if failure is not None and not agreed and anchor.home not in (self.identity, *self._dead):
-            # What became of the call there may not be known here: what the owner has is the outcome for all.
-            self._correspondence.conclude(anchor.home, anchor.identity, failure)
-        self._apply(self._holds.answered(anchor.identity, anchor.version))
-        if anchor.home in self._dead:
+    def on_call_ended(
+        self, state: ReferenceState, failure: FailedValue | None, *, agreed: bool = False
+    ) -> list[Effect]:
+        """The call that makes it has ended: with a value, or not. `agreed`: the owner has that very
+        failure as the outcome.
+        """
+        effects = self.close(state, failure)
+        state.is_done = True
+        if (
+            failure is not None
+            and not agreed
+            and state.owner_id not in (self.identity, *self._dead)
+        ):
+            # What became of the call there may not be known here: what the owner has is the outcome
+            # for all.
+            effects.append(Conclude(state.owner_id, state.identity, failure))
+        effects += self._resolve(self._borrowed.on_call_answered(state.identity, state.version))
+        if state.owner_id in self._dead:
             # The answer came first, but is looked at only now.
-            self._apply(self._holds.died(anchor.home))
-        anchor.tell()
+            effects += self._resolve(self._borrowed.on_node_ended(state.owner_id))
+        effects.append(StateChanged(state))
+        assert state.attempt is None, f"{state!r} has an attempt that is open"
+        assert not state.is_open, f"{state!r} may have another attempt"
+        return effects
+
+    def on_result(self, state: ReferenceState, outcome: SizedValue | FailedValue) -> list[Effect]:
+        """The outcome of a value of this node is there. Only for one that is not settled."""
+        assert not state.is_settled, f"{state!r} has two outcomes"
+        if isinstance(outcome, FailedValue):
+            state.failure = outcome
+        else:
+            state.stored = outcome
+        self._check(state.identity)
+        return [StateChanged(state)]
+
+    def on_spilled(self, state: ReferenceState, on_disk: OnDisk) -> None:
+        """A value of this node was written to disk."""
+        assert state.stored is not None, f"{state!r} was written to disk, and has no value"
+        assert state.stored.size == on_disk.size, f"{state!r} has another size on disk"
+        state.stored = on_disk
+
+    def on_attempt_failed(self, state: ReferenceState, failure: FailedValue) -> list[Effect]:
+        """An attempt at the call that makes the value has failed: that is the outcome if there is
+        no further attempt.
+        """
+        state.attempt = failure
+        return [] if state.is_open else self.close(state)
+
+    def close(self, state: ReferenceState, failure: FailedValue | None = None) -> list[Effect]:
+        """There will be no other attempt. If there is no outcome yet, it is `failure`, else what
+        the last attempt has failed with.
+        """
+        failure, state.attempt, state.is_open = failure or state.attempt, None, False
+        if failure is None or state.is_settled:
+            return []
+        state.failure = failure
+        return [StateChanged(state)]
+
+    def on_failure_fetched(self, state: ReferenceState, failure: FailedValue) -> list[Effect]:
+        """The owner has answered that the call which makes the value has failed."""
+        state.failure = failure
+        return [StateChanged(state)]
+
+    def on_outcome_known(self, state: ReferenceState) -> list[Effect]:
+        """The owner has said that there is an outcome."""
+        state.is_done = True
+        return [StateChanged(state)]
 
     # What other nodes say.
 
-    def begin(self, identity: ReferenceId, holder: Identity, version: int, maker: str) -> Anchor:
-        """Another node's call has arrived whose result is to stay here. The same each time, should the call come again."""
-        anchor = self._anchors.get(identity)
-        if anchor is None or anchor.home != self.identity:
-            anchor = self._own(identity, maker)
-            anchor.is_open = holder not in self._dead
+    def begin(
+        self, identity: ReferenceId, holder: NodeId, version: int, maker: str, now: float
+    ) -> tuple[ReferenceState, list[Effect]]:
+        """Another node's call has arrived whose result is to stay here. The same each time, should
+        the call come again.
+        """
+        effects: list[Effect] = []
+        state = self._states.get(identity)
+        if state is None or state.owner_id != self.identity:
+            state = self._own(identity, maker, now)
+            state.is_open = holder not in self._dead
+            effects = [ReferenceMade()]
         elif identity not in self._claims:
             # The reference came first, and waits for the value.
-            self._claims[identity] = self._early.pop(identity, Claims())
-            anchor.maker, anchor.error = maker, None
-            anchor.is_open = holder not in self._dead
-            self._apply(self._holds.begun(identity))
+            self._claims[identity] = self._early.pop(identity, HolderSet())
+            state.maker, state.error = maker, None
+            state.is_open = holder not in self._dead
+            effects = self._resolve(self._borrowed.on_call_arrived(identity))
         self.claim(identity, holder, version)
-        return anchor
+        return state, effects
 
-    def conclude(self, identity: ReferenceId, failure: Failure) -> Identity | Failure | bool | None:
-        """The maker of a value of this node has given up the call, for that reason. Returns the outcome that counts: a failure, or True for
-        a value; or its owner, if this node has handed it on; None if nothing is known of it.
+    def conclude(
+        self, identity: ReferenceId, failure: FailedValue
+    ) -> tuple[NodeId | FailedValue | bool | None, list[Effect]]:
+        """The maker of a value of this node has given up the call, for that reason. Returns the
+        outcome that counts: a failure, or True for a value; or its owner, if this node has handed
+        it on; None if nothing is known of it.
         """
-        anchor = self._anchors.get(identity)
-        if anchor is None or identity not in self._claims:
-            return self._moved.get(identity)
-        anchor.close(failure)
-        return anchor.failure or True
+        state = self._states.get(identity)
+        if state is None or identity not in self._claims:
+            return self._moved.get(identity), []
+        effects = self.close(state, failure)
+        return state.failure or True, effects
 
-    def concluded(self, identity: ReferenceId, failure: Failure, answer: Identity | Failure | bool | None) -> None:
-        """What the owner answered to that."""
-        anchor = self._anchors.get(identity)
+    def on_conclusion_answered(
+        self,
+        identity: ReferenceId,
+        failure: FailedValue,
+        answer: NodeId | FailedValue | bool | None,
+    ) -> list[Effect]:
+        """Record what the owner answered to a conclusion."""
+        state = self._states.get(identity)
         if isinstance(answer, tuple):
-            self.moved(identity, answer)
+            effects = self.on_moved(identity, answer)
             if answer not in (self.identity, *self._dead):
-                self._correspondence.conclude(answer, identity, failure)
-        elif anchor is not None and anchor.home != self.identity and answer is not None:
-            anchor.failure = answer if isinstance(answer, Failure) else None
-            anchor.tell()
+                effects.append(Conclude(answer, identity, failure))
+            return effects
+        if state is None or state.owner_id == self.identity or answer is None:
+            return []
+        state.failure = answer if isinstance(answer, FailedValue) else None
+        return [StateChanged(state)]
 
-    def claim(self, identity: ReferenceId, holder: Identity, version: int) -> Identity | None:
-        """`holder` holds a value. Returns its owner: this node, or one that it was handed to; None if nothing is known of it."""
-        anchor = self._anchors.get(identity)
+    def claim(self, identity: ReferenceId, holder: NodeId, version: int) -> NodeId | None:
+        """`holder` holds a value. Returns its owner: this node, or one that it was handed to; None
+        if nothing is known of it.
+        """
+        state = self._states.get(identity)
         claims = self._claims.get(identity)
-        if anchor is None or claims is None or holder in self._dead:
+        if state is None or claims is None or holder in self._dead:
             return self._moved.get(identity)
         claims.claim(holder, version)
         if claims.held:
-            claims.keeps = anchor
+            claims.kept_alive = state
+        self._check(identity)
         return self.identity
 
-    def release(self, identity: ReferenceId, holder: Identity, version: int) -> Identity | None:
+    def release(self, identity: ReferenceId, holder: NodeId, version: int) -> NodeId | None:
         """`holder` does not hold a value any more. Returns its owner like `claim`."""
         claims = self._claims.get(identity)
         if claims is None:
             if identity not in self._moved:
-                self._early.setdefault(identity, Claims()).release(holder, version)
+                self._early.setdefault(identity, HolderSet()).release(holder, version)
                 if len(self._early) > MOST_EARLY:
                     del self._early[next(iter(self._early))]
             return self._moved.get(identity)
         claims.release(holder, version)
         claims.settle()
+        self._check(identity)
         return self.identity
 
-    def confirmed(self, identity: ReferenceId, version: int, owner: Identity, answer: Identity | None) -> None:
-        """`owner` has answered a claim of this node: it has the value, knows who has, or knows nothing."""
+    def on_claim_answered(
+        self, identity: ReferenceId, version: int, owner: NodeId, answer: NodeId | None
+    ) -> list[Effect]:
+        """`owner` has answered a claim of this node: it has the value, knows who has, or knows
+        nothing.
+        """
         if answer == owner:
-            self._apply(self._holds.confirmed(identity, version, owner))
-        elif answer is not None:
-            self.moved(identity, answer)
-        else:
-            self._apply(self._holds.unknown(identity, version, owner))
+            return self._resolve(self._borrowed.on_confirmed(identity, version, owner))
+        if answer is not None:
+            return self.on_moved(identity, answer)
+        return self._resolve(self._borrowed.on_unknown(identity, version, owner))
 
-    def moved(self, identity: ReferenceId, owner: Identity) -> bool:
-        """A value has another owner now. True if this node holds it."""
-        anchor = self._anchors.get(identity)
-        if anchor is None:
-            return False
+    def on_moved(self, identity: ReferenceId, owner: NodeId) -> list[Effect]:
+        """A value has another owner now."""
+        effects: list[Effect] = []
+        state = self._states.get(identity)
+        if state is None:
+            return effects
         if identity in self._claims and owner not in (self.identity, *self._dead):
             # It is giving the value away, and the answer has not come.
             self._takers[identity] = owner
         elif owner != self.identity:
-            self._apply(self._holds.moved(identity, owner))
-            self._correspondence.is_counted(owner, identity)
-        anchor.tell()
-        return True
+            effects = self._resolve(self._borrowed.on_moved(identity, owner))
+            effects.append(HolderCounted(owner, identity))
+        effects.append(StateChanged(state))
+        self._check(identity)
+        return effects
 
-    def adopt(self, identity: ReferenceId, registers: list[tuple[str, int, int]], maker: str, site: str) -> Anchor:
-        """A value is this node's from now on, with the registers of its holders. It may be said again."""
-        anchor = self._anchors.get(identity)
-        if anchor is None or identity not in self._claims:
-            anchor = anchor or self._anchor(identity, self.identity, 0)
+    def adopt(
+        self,
+        identity: ReferenceId,
+        registers: list[tuple[str, int, int]],
+        maker: str,
+        site: str,
+        now: float,
+    ) -> tuple[ReferenceState, list[Effect]]:
+        """A value is this node's from now on, with the registers of its holders. It may be said
+        again.
+        """
+        effects: list[Effect] = []
+        state = self._states.get(identity)
+        if state is None or identity not in self._claims:
+            if state is None:
+                state = self._make_state(identity, self.identity, 0, now)
+                effects = [ReferenceMade()]
             # What this node held of it, it owns now.
-            self._holds.dropped(identity, anchor.version)
-            anchor.home, anchor.lent = self.identity, None
+            self._borrowed.on_dropped(identity, state.version)
+            state.owner_id, state.shared = self.identity, None
             # Whatever this node knew of it before, its owner had it.
-            anchor.error = anchor.failure = None
-            anchor.maker, anchor.site = maker, site
-        claims = self._claims.setdefault(identity, self._early.pop(identity, Claims()))
+            state.error = state.failure = None
+            state.maker, state.site = maker, site
+        claims = self._claims.setdefault(identity, self._early.pop(identity, HolderSet()))
         for name, incarnation, version in registers:
-            holder = (name, incarnation)
+            holder = NodeId(name, incarnation)
             if holder != self.identity and holder not in self._dead:
                 (claims.claim if version > 0 else claims.release)(holder, abs(version))
-        claims.keeps = anchor if claims.held else None
-        return anchor
+        claims.kept_alive = state if claims.held else None
+        self._check(identity)
+        return state, effects
 
     def registers(self, identity: ReferenceId) -> list[tuple[str, int, int]]:
         """Who holds a value of this node, for the next owner."""
         claims = self._claims.get(identity)
         return claims.versions() if claims is not None else []
 
-    def given(self, anchor: Anchor, owner: Identity) -> None:
+    def on_given(self, state: ReferenceState, owner: NodeId) -> list[Effect]:
         """A value of this node is that one's from now on."""
-        identity = anchor.identity
-        # Whoever reads it in place may do so for as long as this process lives.
-        self._kept_to_the_end.append(anchor.kept)
+        identity = state.identity
+        assert owner != self.identity, f"{state!r} was given to its own node"
+        # A process that reads the value in place may do so for as long as this process lives.
+        self._given_values.append(state.stored)
         self._moved[identity] = owner
         self._claims.pop(identity, None)
-        self.values.freed(identity, size_of(anchor))
-        anchor.kept = None
-        anchor.home, anchor.version = owner, self._numbers()
-        anchor.tell()
+        freed = ValueFreed(identity, state.size)
+        state.stored = None
+        state.owner_id, state.version = owner, self._numbers()
+        assert identity not in self._claims, f"{state!r} was given, and is owned"
+        return [freed, StateChanged(state)]
 
-    def taker(self, identity: ReferenceId) -> Identity | None:
-        """Who owns a value that this node is giving away, as far as it has heard, and unless that has ended."""
+    def taker(self, identity: ReferenceId) -> NodeId | None:
+        """Who owns a value that this node is giving away, as far as it has heard, and unless that
+        has ended.
+        """
         taker = self._takers.get(identity)
         return taker if taker not in self._dead else None
 
-    def given_by(self, identity: ReferenceId, givers: Sequence[Identity]) -> tuple[Identity, ...]:
-        """The first of these has given a value to this node, and had it from the others. Returns those that the first does not answer for:
-        they may have offered it to one that has ended since, and are to be told who has it.
+    def on_given_by(self, identity: ReferenceId, givers: Sequence[NodeId]) -> tuple[NodeId, ...]:
+        """The first of these has given a value to this node, and had it from the others. Returns
+        those that the first does not answer for: they may have offered it to one that has ended
+        since, and are to be told who has it.
         """
         known = dict.fromkeys((*givers, *self._givers.get(identity, ())))
-        self._givers[identity] = tuple(giver for giver in known if giver != self.identity and giver not in self._dead)
+        self._givers[identity] = tuple(
+            giver for giver in known if giver != self.identity and giver not in self._dead
+        )
+        assert self.identity not in self._givers[identity], f"{identity} was given by its taker"
         return tuple(giver for giver in self._givers[identity] if giver not in givers[:1])
 
-    def givers(self, identity: ReferenceId) -> tuple[Identity, ...]:
+    def givers(self, identity: ReferenceId) -> tuple[NodeId, ...]:
         """The owners of a value before this node, as far as they live."""
         return tuple(giver for giver in self._givers.get(identity, ()) if giver not in self._dead)
 
-    def given_to(self, identity: ReferenceId) -> Identity | None:
+    def given_to(self, identity: ReferenceId) -> NodeId | None:
         """Who has a value that this node had, and has given on."""
         return self._moved.get(identity)
 
-    @property
-    def hands_on(self) -> bool:
-        """True while a reference that was handed on may not be registered by its receiver."""
-        self.tidy()
-        return len(self._hand_overs) > 0
-
-    def where(self, identity: ReferenceId) -> Identity | Failure | None:
-        """What a node that got the reference from this one is told: its owner, why there is no value, or that it is not held here."""
-        anchor = self._anchors.get(identity)
-        hold = self._holds.all.get(identity)
-        if anchor is None:
+    def where(self, identity: ReferenceId) -> NodeId | FailedValue | None:
+        """What a node that got the reference from this one is told: its owner, why there is no
+        value, or that it is not held here.
+        """
+        state = self._states.get(identity)
+        hold = self._borrowed.all.get(identity)
+        if state is None:
             return self._moved.get(identity)
-        if anchor.failure is not None:
-            return anchor.failure
-        if anchor.error is not None or (hold is not None and hold.state == "lost"):
+        if state.failure is not None:
+            return state.failure
+        if state.error is not None or (hold is not None and hold.state == "lost"):
             return None
-        return anchor.home
+        return state.owner_id
 
-    def told(self, identity: ReferenceId, sponsor: Identity, number: int, answer: Identity | Failure | None) -> None:
-        """What `sponsor` answered to that; `number` as in the question."""
-        anchor = self._anchors.get(identity)
-        if isinstance(answer, Failure):
-            effects = self._holds.failed(identity)
-            if effects and anchor is not None and anchor.failure is None:
-                anchor.failure = answer
-            self._apply(effects)
-            return
+    def on_where_answered(
+        self,
+        identity: ReferenceId,
+        forwarder: NodeId,
+        number: int,
+        answer: NodeId | FailedValue | None,
+    ) -> list[Effect]:
+        """`forwarder` has answered a question where a value is; `number` as in the question."""
+        state = self._states.get(identity)
+        if isinstance(answer, FailedValue):
+            effects = self._borrowed.on_failed(identity)
+            if effects and state is not None and state.failure is None:
+                state.failure = answer
+            return self._resolve(effects)
         if answer is None:
-            self._apply(self._holds.denied(identity, sponsor, number))
-        else:
-            self._apply(self._holds.told(identity, sponsor, answer))
+            return self._resolve(self._borrowed.on_denied(identity, forwarder, number))
+        return self._resolve(self._borrowed.on_located(identity, forwarder, answer))
 
-    def unsettled(self, sponsor: Identity, numbers: Iterable[int]) -> list[int]:
-        """See `Holds.unsettled`."""
-        return self._holds.unsettled(sponsor, numbers)
+    def unsettled(self, forwarder: NodeId, numbers: Iterable[int]) -> list[int]:
+        """See `BorrowedReferences.unsettled`."""
+        return self._borrowed.unsettled(forwarder, numbers)
 
-    def questions(self, peer: Identity, most: int) -> list[int]:
-        """Hand-overs to ask `peer` about; see `HandOvers.ask`."""
-        return self._hand_overs.ask(peer, most)
+    def forks_to_ask(self, peer: NodeId, most: int) -> list[int]:
+        """Forks to ask `peer` about; see `Forks.ask`."""
+        return self._forks.ask(peer, most)
 
-    def settled(self, numbers: Collection[int], unsettled: Collection[int]) -> None:
+    def on_unsettled_answered(self, numbers: Collection[int], unsettled: Collection[int]) -> None:
         """What it answered."""
-        self._hand_overs.answered(numbers, unsettled)
+        self._forks.on_answered(numbers, unsettled)
 
-    def ended(self, peer: Identity) -> None:
+    def on_node_ended(self, peer: NodeId) -> list[Effect]:
         """That incarnation is no more: it holds nothing, owns nothing, and registers nothing."""
         self._dead[peer] = None
         if len(self._dead) > MOST_DEAD:
             del self._dead[next(iter(self._dead))]
-        self._correspondence.ended(peer)
-        self.values.ended(peer)
-        self._fetching.ended(peer)
+        effects: list[Effect] = [NodeEnded(peer)]
         for identity, claims in list(self._claims.items()):
-            if identity[:2] == peer and (anchor := self._anchors.get(identity)) is not None:
+            if identity[:2] == peer and (state := self._states.get(identity)) is not None:
                 # Its call is not made again.
-                anchor.close()
-            if claims.died(peer):
-                self.values.reader_ended(cast("Anchor", claims.keeps), peer)
+                effects += self.close(state)
+            if claims.on_node_ended(peer):
+                effects.append(ReaderEnded(cast("ReferenceState", claims.kept_alive), peer))
                 claims.settle()
-        self._hand_overs.died(peer)
-        self._apply(self._holds.died(peer))
+        self._forks.on_node_ended(peer)
+        effects += self._resolve(self._borrowed.on_node_ended(peer))
+        assert len(self._dead) <= MOST_DEAD, "more ended nodes are remembered than may be"
+        return effects
 
-    def tidy(self) -> bool:
-        """Act upon what the garbage collector has told; whether there was anything."""
-        self._fetching.tidy()
-        if not (self._dropped or self._landed):
-            return False
-        while self._landed:
-            self._hand_overs.landed(self._landed.pop())
-        while self._dropped:
-            identity, version, size = self._dropped.pop()
-            self._apply(self._holds.dropped(identity, version))
-            if identity not in self._anchors:
-                self._fetching.freed(identity)
-            if identity in self._claims and identity not in self._anchors:
+    # What the garbage collector says.
+
+    def on_landed(self, number: int) -> None:
+        """The message of a fork will not be sent any more."""
+        self._forks.on_landed(number)
+
+    def on_dropped(self, identity: ReferenceId, version: int, size: int) -> list[Effect]:
+        """A reference state has ended; there may be a new one for the same value since. `size`: see
+        `Finalized`.
+        """
+        effects = self._resolve(self._borrowed.on_dropped(identity, version))
+        if identity not in self._states:
+            effects.append(ReferenceDropped(identity))
+            if identity in self._claims:
+                assert self._claims[identity].kept_alive is None, f"{identity} is freed while held"
                 del self._claims[identity]
                 self._givers.pop(identity, None)
                 self._takers.pop(identity, None)
-                self.values.freed(identity, size)
-        for peer in self._hand_overs.due():
+                effects.append(ValueFreed(identity, size))
+        return effects
+
+    def forks_due(self) -> list[Effect]:
+        """Ask the receivers of messages that have landed."""
+        effects: list[Effect] = []
+        for peer in self._forks.due():
             if peer in self._dead:
-                self._hand_overs.died(peer)
+                self._forks.on_node_ended(peer)
             else:
-                self._correspondence.question(peer)
-        return True
+                effects.append(AskUnsettled(peer))
+        return effects
 
-    # On the wire.
+    # References in messages.
 
-    def write(self, reference: Reference[Any], segments: list[Buffer]) -> object:
-        """A reference as it goes into a message. If that goes to another node, it is handed on."""
-        anchor = cast("Anchor", reference.anchor)
-        if anchor.fetching is not self._fetching:
-            raise UnsendableError("belongs to another node that this process has open; let that one send it")
-        self.wrote_any = True
-        if type(segments) is not Outgoing:
-            return [*anchor.identity, *anchor.home]
-        number = self._hand_overs.hand_on(anchor, segments.peer)
-        anchor.handed_on = True
-        segments.attach(OnItsWay(number, self._landed))
-        plain = [*anchor.identity, *anchor.home, *self.identity, number, self._holds.distance(anchor.identity)]
-        if anchor.home == self.identity:
-            # Who can read the value in place need not ask where it is.
-            lent = self.values.lent_to(anchor, segments.peer)
-            if lent is not None:
-                plain.append(lent)
-        return plain
+    def forward(self, state: ReferenceState, peer: NodeId) -> tuple[int, int]:
+        """A reference is put into a message to `peer`: a fork. Returns its number, and the distance
+        of this node; see `BorrowedReferences`.
+        """
+        number = self._forks.add(state, peer)
+        state.is_forwarded = True
+        return number, self._borrowed.distance(state.identity)
 
-    def read(self, plain: object) -> Reference[object]:
-        """A reference that came in a message, or was copied. Raises ProtocolError."""
-        identity, home, sponsor, lent = parts(plain)
-        anchor = self._anchors.get(identity)
-        if anchor is None:
-            anchor = self._arrived(identity, home, sponsor)
-        elif anchor.home == self.identity:
+    def on_arrived(
+        self,
+        identity: ReferenceId,
+        owner_id: NodeId,
+        forwarder: Forwarder | None,
+        shared: SharedValue | None,
+        now: float,
+    ) -> tuple[ReferenceState, list[Effect]]:
+        """A reference came in a message, or was copied: without a `forwarder`. `shared`: where its
+        value can be read in place.
+        """
+        effects: list[Effect] = []
+        arrived: list[HoldEffect] = []
+        state = self._states.get(identity)
+        if state is None:
+            effects = [ReferenceMade()]
+            here = self._moved.get(identity, owner_id)
+            state = self._make_state(identity, here, self._numbers(), now)
+            on_arrived = (
+                self._borrowed.on_arrived_at_owner
+                if here == self.identity
+                else self._borrowed.on_arrived
+            )
+            arrived = on_arrived(identity, here, state.version, forwarder)
+        elif state.owner_id == self.identity:
             if identity not in self._claims:
-                self._apply(self._holds.awaited(identity, self.identity, anchor.version, sponsor))
-        elif home != self.identity:
-            self._apply(self._holds.arrived(identity, home, anchor.version, sponsor))
-        if lent is not None and anchor.home == home != self.identity:
-            anchor.lent, anchor.is_done = lent, True
-        reference = Reference[object](anchor)
-        self.read_any = True
-        if self.arrivals is not None:
-            self.arrivals.append(reference)
-        return reference
+                arrived = self._borrowed.on_arrived_at_owner(
+                    identity, self.identity, state.version, forwarder
+                )
+        elif owner_id != self.identity:
+            arrived = self._borrowed.on_arrived(identity, owner_id, state.version, forwarder)
+        effects += self._resolve(arrived)
+        if shared is not None and state.owner_id == owner_id != self.identity:
+            state.shared, state.is_done = shared, True
+        self._check(identity)
+        return state, effects
 
-    def _arrived(self, identity: ReferenceId, home: Identity, sponsor: Sponsor | None) -> Anchor:
-        if self._dropped:
-            # The same reference may have been dropped a moment ago.
-            self.tidy()
-        home = self._moved.get(identity, home)
-        anchor = self._anchor(identity, home, self._numbers())
-        come = self._holds.awaited if home == self.identity else self._holds.arrived
-        self._apply(come(identity, home, anchor.version, sponsor))
-        return anchor
+    def _new_id(self, number: int) -> ReferenceId:
+        return self.identity.name, self.identity.incarnation, number
 
-    def _own(self, identity: ReferenceId, maker: str) -> Anchor:
-        anchor = self._anchor(identity, self.identity, 0)
-        anchor.maker = maker
-        self._claims[identity] = self._early.pop(identity, Claims())
-        return anchor
+    def _own(self, identity: ReferenceId, maker: str, now: float) -> ReferenceState:
+        state = self._make_state(identity, self.identity, 0, now)
+        state.maker = maker
+        self._claims[identity] = self._early.pop(identity, HolderSet())
+        return state
 
-    def _anchor(self, identity: ReferenceId, home: Identity, version: int) -> Anchor:
-        anchor = self._anchors[identity] = Anchor(identity, home, version, self._fetching, self._dropped, self._now())
-        self._correspondence.wake()
-        return anchor
+    def _make_state(
+        self, identity: ReferenceId, owner_id: NodeId, version: int, now: float
+    ) -> ReferenceState:
+        state = self._states[identity] = ReferenceState(
+            identity, owner_id, version, self._finalized, now
+        )
+        return state
 
-    def _apply(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Settled | Lost):
-                self._conclude(effect)
+    def _resolve(self, effects: list[HoldEffect]) -> list[Effect]:
+        """Apply effects of `BorrowedReferences` to the states; return those for the shell."""
+        if not effects:
+            return []
+        resolved: list[Effect] = []
+        left = deque(effects)
+        while left:
+            effect = left.popleft()
+            state = self._states.get(effect.identity)
+            if isinstance(effect, HoldSettled | HoldLost):
+                if state is not None:
+                    if isinstance(effect, HoldLost) and state.error is None:
+                        state.error = _loss(effect)
+                    resolved.append(StateChanged(state))
                 continue
-            peer = effect.sponsor if isinstance(effect, Ask) else effect.owner
-            anchor = self._anchors.get(effect.identity)
-            if anchor is not None and not isinstance(effect, Release):
+            peer = effect.forwarder if isinstance(effect, Ask) else effect.owner
+            if state is not None and not isinstance(effect, Release):
                 # There is hope again, if there was none.
-                anchor.error = None
-                if isinstance(effect, Claim) and anchor.home != peer:
-                    anchor.home, anchor.lent = peer, None
+                state.error = None
+                if isinstance(effect, Claim) and state.owner_id != peer:
+                    state.owner_id, state.shared = peer, None
             if peer in self._dead:
-                # Nobody answers there.
-                self._apply(self._holds.died(peer))
-            elif isinstance(effect, Claim):
-                self._correspondence.claim(peer, effect.identity, effect.version, effect.after, again=effect.again)
-            elif isinstance(effect, Release):
-                self._correspondence.release(peer, effect.identity, effect.version)
+                # That node has ended already. What follows from that comes before the other
+                # effects: each hold moves on to another peer, or is lost, so this comes to an end.
+                left.extendleft(reversed(self._borrowed.on_node_ended(peer)))
             else:
-                self._correspondence.ask(peer, effect.identity, effect.number, effect.after)
+                resolved.append(effect)
+        return resolved
 
-    def _conclude(self, effect: Settled | Lost) -> None:
-        anchor = self._anchors.get(effect.identity)
-        if anchor is None:
-            return
-        if isinstance(effect, Lost) and anchor.error is None:
-            anchor.lose(effect.owner, owner_died=effect.owner_died)
-        anchor.tell()
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every value: for tests and
+        simulations.
+        """
+        self._borrowed.check_invariants()
+        self._forks.check_invariants()
+        for identity in self._claims:
+            self._check(identity)
+            assert identity not in self._early, f"{identity} is here, and released before it came"
+        for identity, state in list(self._states.items()):
+            assert state.identity == identity
+            assert state.stored is None or identity in self._claims, f"{state!r} has a value"
+            assert identity not in self._claims or state.owner_id == self.identity
+            hold = self._borrowed.all.get(identity)
+            # A hold of another version is that of a state that has ended, and is dropped soon.
+            if hold is not None and hold.version == state.version:
+                assert identity not in self._claims, f"{state!r} is owned and borrowed"
+                assert hold.owner == state.owner_id, f"{state!r} is borrowed from {hold.owner}"
+                assert hold.is_here == (state.owner_id == self.identity)
+
+    def _check(self, identity: ReferenceId) -> None:
+        """Assert what is true of one value after each event, whatever peers have said."""
+        claims = self._claims.get(identity)
+        if claims is not None:
+            kept_alive = claims.kept_alive
+            assert kept_alive is not None or not claims.held, f"{identity} may be freed while held"
+            if kept_alive is not None:
+                assert kept_alive is self._states.get(identity), f"{identity} has two states"
+        assert len(self._early) <= MOST_EARLY, "more early releases are remembered than may be"
+
+
+def _loss(effect: HoldLost) -> Exception:
+    """Return the error for a value whose owner has ended with it, or has it no more."""
+    maker, _, number = effect.identity
+    value = f"the value that {maker} made as number {number}"
+    name, incarnation = effect.owner
+    if effect.owner_died:
+        return OwnerDiedError(
+            f"{value} was lost with its owner, node {name} (incarnation {incarnation}); "
+            "make it again"
+        )
+    return ReferenceReleasedError(
+        f"{value} was freed by its owner, node {name}: the process that handed "
+        "the reference on ended, or released it, before this "
+        "node was registered as a holder"
+    )

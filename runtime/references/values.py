@@ -1,4 +1,4 @@
-"""Values as they are kept and as they travel: encoded once, and decoded anew for everybody who asks."""
+"""Values as they are kept and as they travel: encoded once, and decoded anew for each request."""
 
 from __future__ import annotations
 
@@ -6,33 +6,38 @@ import attrs
 
 from actors.messages import message
 from actors.reference import Reference
-from runtime.references.memory.place import Place
-from runtime.references.memory.spilling import Spilled
+from runtime.references.memory.pool import SharedMemoryLocation
+from runtime.references.memory.spill import Spilled
 from runtime.references.memory.values import Segment
 from runtime.wire.frames import Buffer
 
 UNKNOWN = 0
 NOT_YET = 1
-"""What an owner answers instead of a value: that it knows nothing of it, and that it is not there yet, so ask again."""
+"""What an owner answers instead of a value: that it knows nothing of it, and that it is not there
+yet, so ask again.
+"""
 
 
-class Kept:
-    """A value at its owner. All but `Lent` have a `size`: bytes, about."""
+class StoredValue:
+    """A value at its owner. All but `SharedValue` have a `size`: bytes, about."""
 
     __slots__ = ()
 
 
 @attrs.frozen(eq=False)
-class Parcel(Kept):
-    """An encoded value: its control part and its segments, which nobody changes.
+class EncodedValue(StoredValue):
+    """An encoded value: its control part and its segments, which never change.
 
-    `references`: those in it. Who keeps the parcel keeps them, so that it can be decoded again.
+    `references`: those in it. What keeps the encoded value keeps them, so that it can be decoded
+    again.
     """
 
     control: bytes
     segments: tuple[Segment, ...] = ()
     references: tuple[Reference[object], ...] = ()
-    size: int = attrs.field(init=False, default=attrs.Factory(lambda parcel: _bytes_of(parcel), takes_self=True))
+    size: int = attrs.field(
+        init=False, default=attrs.Factory(lambda encoded: _bytes_of(encoded), takes_self=True)
+    )
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -46,8 +51,8 @@ class Parcel(Kept):
 
 
 @attrs.frozen(eq=False)
-class OnDisk(Kept):
-    """A parcel whose segments are in a file."""
+class OnDisk(StoredValue):
+    """An encoded value whose segments are in a file."""
 
     control: bytes
     spilled: Spilled
@@ -55,21 +60,29 @@ class OnDisk(Kept):
 
 
 @attrs.frozen(eq=False)
-class Lent(Kept):
-    """What a process of the same host gets of a parcel: its control part, and for each segment its bytes, or where they are."""
+class SharedValue(StoredValue):
+    """What a process of the same host gets of an encoded value: its control part, and for each
+    segment its bytes, or where they are.
+    """
 
     control: bytes
-    segments: tuple[Buffer | Place, ...]
+    segments: tuple[Buffer | SharedMemoryLocation, ...]
 
     @property
     def sent(self) -> int:
         """Bytes of it that are not read in place."""
-        return len(self.control) + sum(len(segment) for segment in self.segments if not isinstance(segment, Place))
+        return len(self.control) + sum(
+            len(segment)
+            for segment in self.segments
+            if not isinstance(segment, SharedMemoryLocation)
+        )
 
 
 @attrs.frozen(eq=False)
-class WithReferences(Kept):
-    """A value with references in it. It is encoded anew for each receiver: its references are handed on to somebody."""
+class ValueWithReferences(StoredValue):
+    """A value with references in it. It is encoded anew for each receiver: its references are
+    forks to that receiver.
+    """
 
     value: object
     size: int
@@ -77,8 +90,10 @@ class WithReferences(Kept):
 
 @message
 @attrs.frozen
-class Failure:
-    """Why there is no value: the error of the producing call, described as errors are on the wire, and where it was raised."""
+class FailedValue:
+    """Why there is no value: the error of the producing call, described as errors are on the wire,
+    and where it was raised.
+    """
 
     code: str
     plain: dict[str, object]
@@ -88,9 +103,9 @@ class Failure:
     epoch: int
 
 
-def _bytes_of(parcel: Parcel) -> int:
-    return len(parcel.control) + sum(len(segment.buffer) for segment in parcel.segments)
+def _bytes_of(encoded: EncodedValue) -> int:
+    return len(encoded.control) + sum(len(segment.buffer) for segment in encoded.segments)
 
 
-Sized = Parcel | OnDisk | WithReferences
+SizedValue = EncodedValue | OnDisk | ValueWithReferences
 """A value as its owner has it."""

@@ -1,4 +1,4 @@
-"""The back-ends of the house: one handler over four ways to a store."""
+"""The built-in back-ends: one handler over four ways to a store, and over one in this process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,15 @@ from urllib.parse import quote
 import trio
 
 from actors.errors import HandshakeError, JoinError, ProtocolError
-from runtime.environment import Environment
-from runtime.exception_groups import raise_alone
+from runtime.environment import Environment, host_identity, raise_alone
 from runtime.links.transports import SocketNetwork, is_loopback, split_address
-from runtime.liveness import host_identity
-from runtime.membership.contact import StoreContact
-from runtime.membership.join import Client, open_client, peer_of
-from runtime.membership.secrets import find_secret, read_secret_file
-from runtime.rendezvous.file_leftovers import remove_leftovers
-from runtime.rendezvous.file_store import FileStore
+from runtime.membership.cluster_client import ClusterClient, open_client, peer_of
+from runtime.membership.cluster_session import StoreLocator, find_secret, read_secret_file
+from runtime.rendezvous.file_store import FileStore, remove_leftovers
 from runtime.rendezvous.handler import OpenStore, StoreHandler
-from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
-from runtime.store.interface import Store
+from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters, RendezvousTimeout
+from runtime.store.embedded import EmbeddedStore
+from runtime.store.interface import MAX_LEASE_SECONDS, Store
 
 if TYPE_CHECKING:
     from runtime.store.etcd.address import EtcdAddress
@@ -36,12 +33,14 @@ CLUSTER_OPTIONS = ("cluster", "secret_file")
 CONNECT_SECONDS = 2.5
 """How long a member of an etcd may take to accept a connection and answer."""
 FIRST_SERVER_ERROR = 500
+STANDALONE_RENEWAL = 3600.0
 
 logger = logging.getLogger("understudy.rendezvous")
 
 
 def understudy(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
-    """Over the store of a cluster. Endpoint: `HOST:PORT` of any of its nodes; of several, separated by commas, the first that answers.
+    """Over the store of a cluster. Endpoint: `HOST:PORT` of any of its nodes; of several, separated
+    by commas, the first that answers.
 
     Options: `cluster`, its name; `secret_file`, with its secret.
     """
@@ -50,7 +49,8 @@ def understudy(parameters: RendezvousParameters, environment: Environment) -> St
 
 
 def etcd(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
-    """Over an etcd, without a cluster. Endpoint: `HOST:PORT[,HOST:PORT...]`, or an `etcd://` address; see `runtime.store.etcd.address`.
+    """Over an etcd, without a cluster. Endpoint: `HOST:PORT[,HOST:PORT...]`, or an `etcd://`
+    address; see `runtime.store.etcd.address`.
 
     Option: `cluster`, the name under which its keys are.
     """
@@ -65,15 +65,23 @@ def file(parameters: RendezvousParameters, environment: Environment) -> StoreHan
 
 
 def static(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
-    """Fixed ranks: the option `rank` says which is this agent's. Endpoint: that of any of the other back-ends; a path has a slash in it.
+    """Fixed ranks: the option `rank` says which is this agent's. Endpoint: that of any of the other
+    back-ends; a path has a slash in it.
 
-    Raises ValueError for a rank that is none of this number of nodes, and unless `min_nodes` and `max_nodes` are the same.
+    Raises ValueError for a rank that is none of this number of nodes, and unless `min_nodes` and
+    `max_nodes` are the same.
     """
     rank = parameters.get_as_int("rank")
     if parameters.min_nodes != parameters.max_nodes:
-        raise ValueError(f"fixed ranks are for a fixed number of nodes, not for {parameters.min_nodes} to {parameters.max_nodes}")
+        raise ValueError(
+            "fixed ranks need a fixed number of nodes, not "
+            f"{parameters.min_nodes} to {parameters.max_nodes}; give the same minimum and maximum"
+        )
     if rank is None or not 0 <= rank < parameters.max_nodes:
-        raise ValueError(f"the option 'rank' says which of the ranks 0 to {parameters.max_nodes - 1} is this agent's; it says {rank}")
+        raise ValueError(
+            f"the option 'rank' must be this agent's rank, from 0 to {parameters.max_nodes - 1}; "
+            f"it is {rank}"
+        )
     settings = AgentSettings.of(parameters, "rank", *CLUSTER_OPTIONS, wanted=rank)
     if parameters.endpoint.startswith("etcd://"):
         return StoreHandler(settings, environment, _etcd(parameters, environment))
@@ -82,37 +90,70 @@ def static(parameters: RendezvousParameters, environment: Environment) -> StoreH
     return StoreHandler(settings, environment, _cluster(parameters, environment))
 
 
+def standalone(run_id: str, environment: Environment) -> StoreHandler:
+    """Over a store in the memory of this process, for an agent that has its job to itself: nothing
+    listens, and each round is complete at once. It has no name in the registry.
+    """
+    settings = AgentSettings(
+        RendezvousParameters("standalone", "", run_id, 1, 1),
+        RendezvousTimeout(),
+        # No other agent waits for this one's place. With a lease that ends, an agent that was
+        # stopped for a while (Ctrl-Z, a closed lid) would take itself for dead, and its workers
+        # would be restarted for nothing.
+        keep_alive_interval=STANDALONE_RENEWAL,
+        lease_seconds=MAX_LEASE_SECONDS,
+        retention=MAX_LEASE_SECONDS,
+    )
+    return StoreHandler(settings, environment, partial(_open_in_memory, environment))
+
+
+@asynccontextmanager
+async def _open_in_memory(environment: Environment) -> AsyncIterator[Store]:
+    async with _running(EmbeddedStore(environment)) as running:
+        yield running
+
+
 def _cluster(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
     addresses = [address.strip() for address in parameters.endpoint.split(",") if address.strip()]
     if not addresses:
         raise ValueError(
-            f"the endpoint of the rendezvous back-end {parameters.backend!r} is HOST:PORT of a node of the cluster; none was given"
+            f"the endpoint of the rendezvous back-end {parameters.backend!r} is HOST:PORT of a "
+            "node of the cluster; none was given"
         )
     for address in addresses:
         split_address(address)
     given = parameters.get("secret_file")
     secret_file = read_secret_file(Path(str(given))) if given else None
-    secret = find_secret(secret_file, environment.token, needs_own=not all(map(is_loopback, addresses)))
+    secret = find_secret(
+        secret_file, environment.token, needs_own=not all(map(is_loopback, addresses))
+    )
     cluster = str(parameters.get("cluster", "understudy"))
     return partial(_open_cluster, addresses, cluster, secret, environment)
 
 
 @asynccontextmanager
-async def _open_cluster(addresses: list[str], cluster: str, secret: bytes, environment: Environment) -> AsyncIterator[Store]:
-    """The store of a cluster, by the first of its nodes that answers. Raises `JoinError` or a `HandshakeError`."""
+async def _open_cluster(
+    addresses: list[str], cluster: str, secret: bytes, environment: Environment
+) -> AsyncIterator[Store]:
+    """The store of a cluster, by the first of its nodes that answers. Raises `JoinError` or a
+    `HandshakeError`.
+    """
     failures: list[str] = []
     cause: Exception | None = None
     async with AsyncExitStack() as stack:
         for address in addresses:
             try:
                 client = await stack.enter_async_context(
-                    open_client(address, cluster, secret, environment, SocketNetwork(), host_identity())
+                    open_client(
+                        address, cluster, secret, environment, SocketNetwork(), host_identity()
+                    )
                 )
             except (JoinError, HandshakeError) as error:
                 if len(addresses) == 1:
                     raise
                 failures.append(str(error))
-                # One that is not there yet tells more of what may come than one that is somebody else.
+                # Prefer the error of a node that is not there yet to that of another program: only
+                # the first may change.
                 cause = error if cause is None or isinstance(cause, HandshakeError) else cause
                 continue
             yield await stack.enter_async_context(_store_of(client, cluster, environment))
@@ -121,9 +162,11 @@ async def _open_cluster(addresses: list[str], cluster: str, secret: bytes, envir
 
 
 @asynccontextmanager
-async def _store_of(client: Client, cluster: str, environment: Environment) -> AsyncIterator[Store]:
-    """As directly as can be: an etcd that needs no more than its address is asked without the node between, another store is followed when
-    it is served again.
+async def _store_of(
+    client: ClusterClient, cluster: str, environment: Environment
+) -> AsyncIterator[Store]:
+    """As directly as can be: an etcd that needs no more than its address is asked without the node
+    between, another store is followed when it is served again.
     """
     where: dict[str, Any] = client.status["store"]
     if where["kind"] == "etcd" and where["address"]:
@@ -136,10 +179,16 @@ async def _store_of(client: Client, cluster: str, environment: Environment) -> A
     if not served_by:
         yield client.store
         return
-    contact = StoreContact(client.station, peer_of(served_by[0]), where["identity"], environment)
+    contact = StoreLocator(client.endpoint, peer_of(served_by[0]), where["identity"], environment)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(contact.run, client.ended, lambda: logger.error("the store of the rendezvous is lost"))
+            nursery.start_soon(
+                contact.run,
+                client.ended,
+                lambda: logger.error(
+                    "the connection to the store of the rendezvous is lost for good"
+                ),
+            )
             yield contact.store
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -155,9 +204,13 @@ def _etcd(parameters: RendezvousParameters, environment: Environment) -> OpenSto
 
 
 @asynccontextmanager
-async def _reach_etcd(address: EtcdAddress, cluster: str, environment: Environment) -> AsyncIterator[Store]:
-    """The store, if a member of the etcd answers. Raises `JoinError` at once if none does, because of a `ProtocolError` if others do."""
-    from runtime.store.etcd.connection import LostError, NotSentError
+async def _reach_etcd(
+    address: EtcdAddress, cluster: str, environment: Environment
+) -> AsyncIterator[Store]:
+    """The store, if a member of the etcd answers. Raises `JoinError` at once if none does, because
+    of a `ProtocolError` if others do.
+    """
+    from runtime.store.etcd.gateway import LostError, NotSentError
 
     failures: list[str] = []
     foreign: ProtocolError | None = None
@@ -172,17 +225,22 @@ async def _reach_etcd(address: EtcdAddress, cluster: str, environment: Environme
         except (NotSentError, LostError, trio.TooSlowError) as error:
             failures.append(str(error) or f"{host}:{port}: no answer within {CONNECT_SECONDS:g} s")
     else:
-        text = f"no member of the etcd at {address} answers: {'; '.join(failures)}; is it running, and is this its address?"
+        text = (
+            f"no member of the etcd at {address} answers: {'; '.join(failures)}; is it "
+            "running, and is this its address?"
+        )
         raise JoinError(text) from (foreign if len(failures) == 1 else None)
     async with _open_etcd(address, cluster, environment) as store:
         yield store
 
 
 async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
-    """See whether an etcd answers, in whatever words. Raises `ProtocolError`, `NotSentError` or `LostError`."""
-    from runtime.store.etcd.connection import Connection, ForeignError, trust_of
+    """See whether an etcd answers, in whatever words. Raises `ProtocolError`, `NotSentError` or
+    `LostError`.
+    """
+    from runtime.store.etcd.gateway import EtcdConnection, ForeignError, trust_of
 
-    connection = await Connection.opened(host, port, trust_of(address))
+    connection = await EtcdConnection.opened(host, port, trust_of(address))
     try:
         await connection.send("/v3/maintenance/status", b"{}", "")
         status, body = await connection.status(), await connection.body()
@@ -200,7 +258,9 @@ async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
 
 
 @asynccontextmanager
-async def _open_etcd(address: EtcdAddress, cluster: str, environment: Environment) -> AsyncIterator[Store]:
+async def _open_etcd(
+    address: EtcdAddress, cluster: str, environment: Environment
+) -> AsyncIterator[Store]:
     from runtime.store.etcd.store import EtcdStore
 
     async with _running(EtcdStore(address, cluster, environment)) as running:
@@ -209,25 +269,44 @@ async def _open_etcd(address: EtcdAddress, cluster: str, environment: Environmen
 
 def _directory(parameters: RendezvousParameters, environment: Environment) -> OpenStore:
     if not parameters.endpoint:
-        raise ValueError(f"the endpoint of the rendezvous back-end {parameters.backend!r} is a shared directory; none was given")
-    return partial(_open_directory, Path(parameters.endpoint).expanduser() / quote(parameters.run_id, safe=""), parameters, environment)
+        raise ValueError(
+            f"the endpoint of the rendezvous back-end {parameters.backend!r} is a shared "
+            "directory; none was given"
+        )
+    return partial(
+        _open_directory,
+        Path(parameters.endpoint).expanduser() / quote(parameters.run_id, safe=""),
+        parameters,
+        environment,
+    )
 
 
 @asynccontextmanager
-async def _open_directory(directory: Path, parameters: RendezvousParameters, environment: Environment) -> AsyncIterator[Store]:
+async def _open_directory(
+    directory: Path, parameters: RendezvousParameters, environment: Environment
+) -> AsyncIterator[Store]:
     store = FileStore(directory, environment)
     await store.open()
     removed = await environment.in_thread(
-        partial(remove_leftovers, directory, AgentSettings.of(parameters, "rank", *CLUSTER_OPTIONS).retention, environment.token(8).hex())
+        partial(
+            remove_leftovers,
+            directory,
+            AgentSettings.of(parameters, "rank", *CLUSTER_OPTIONS).retention,
+            environment.token(8).hex(),
+        )
     )
     if removed:
-        logger.info("what jobs of long ago have left beside %s is removed: %s", directory, ", ".join(removed))
+        logger.info(
+            "removed directories that earlier jobs left beside %s: %s",
+            directory,
+            ", ".join(removed),
+        )
     async with _running(store) as running:
         yield running
 
 
 @asynccontextmanager
-async def _running(store: FileStore | EtcdStore) -> AsyncIterator[Store]:
+async def _running(store: FileStore | EtcdStore | EmbeddedStore) -> AsyncIterator[Store]:
     """A store with the task that it needs, until the end of the block."""
     try:
         async with trio.open_nursery() as nursery:

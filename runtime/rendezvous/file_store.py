@@ -1,8 +1,11 @@
-"""A store in a directory that agents share: one host's, or a network file system's. There is no daemon, and nobody holds a lock.
+"""A store in a directory that agents share: one host's, or a network file system's. There is no
+daemon and no lock.
 
-The file `state.N` is the whole store after its commit N, written aside and linked into place, which only one can do for each N. Who links
-N + 1 has read N; if N is gone by then the commit may have come too late to be one, and the tokens of later commits tell. Those who commit
-remove old files. A lease is a file with a counter, which its holder replaces and the others time, each by its own clock.
+The file `state.N` is the whole store after its commit N, written aside and linked into place, which
+only one can do for each N. Who links N + 1 has read N; if N is gone by then the commit may have
+come too late to be one, and the tokens of later commits tell. Those who commit remove old files. A
+lease is a file with a counter, which its holder replaces and the others time, each by its own
+clock.
 
 It is for what a rendezvous writes, and for small things of jobs: each commit writes all there is.
 """
@@ -11,18 +14,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
+import shutil
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
+import attrs
+import cbor2
 import trio
 
-from actors.errors import LeaseLostError, StoreDataError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.errors import (
+    LeaseLostError,
+    StoreDataError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
 from runtime.environment import Environment
-from runtime.rendezvous.file_format import KEPT_TOKENS, Content, decode, empty, encode
-from runtime.rendezvous.file_leases import LeaseTimes
 from runtime.store.interface import (
     Compare,
     Delete,
@@ -31,30 +43,248 @@ from runtime.store.interface import (
     Put,
     RangeResult,
     Store,
+    StoreEvent,
     TransactionResult,
     WatchBatch,
     check_key,
     check_time_to_live,
     check_transaction,
 )
-from runtime.store.memory import StoreMachine
+from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
+
+# A store as the content of one file, and back. No I/O.
+
+MAGIC = b"understudy rendezvous 1\n"
+
+
+HISTORY_EVENTS = 200
+
+
+HISTORY_BYTES = 1024 * 1024
+
+
+KEPT_TOKENS = 200
+
+
+@attrs.frozen
+class Content:
+    """A store after its commit `number`. `tokens`: of the latest commits, this one's last.
+    `suspects`: leases that may have ended, and the token of who says so.
+    """
+
+    number: int
+    snapshot: Snapshot
+    tokens: tuple[bytes, ...] = ()
+    suspects: dict[int, bytes] = attrs.field(factory=dict)
+
+    def machine(self) -> StoreMachine:
+        """As a machine, on a clock that stands still: leases are timed by observers."""
+        return StoreMachine.restored(
+            self.snapshot, 0.0, 0.0, ChangeHistory(HISTORY_EVENTS, HISTORY_BYTES)
+        )
+
+    def followed_by(
+        self, machine: StoreMachine, suspects: dict[int, bytes], token: bytes
+    ) -> Content | None:
+        """The next commit, which makes the store what `machine` is; None if nothing has changed."""
+        kept, before = machine.snapshot(), self.snapshot
+        suspects = {lease: who for lease, who in suspects.items() if lease in kept.leases}
+        same = (kept.revision, kept.next_lease, kept.leases) == (
+            before.revision,
+            before.next_lease,
+            before.leases,
+        )
+        if same and suspects == self.suspects:
+            return None
+        return Content(self.number + 1, kept, (*self.tokens[1 - KEPT_TOKENS :], token), suspects)
+
+
+def empty() -> Content:
+    """A store in which nothing has been."""
+    return Content(0, StoreMachine(ChangeHistory(HISTORY_EVENTS, HISTORY_BYTES)).snapshot())
+
+
+def encode(content: Content) -> bytes:
+    """The file."""
+    kept = content.snapshot
+    body = cbor2.dumps(
+        [
+            content.number,
+            list(content.tokens),
+            content.suspects,
+            [kept.revision, kept.compacted, kept.next_lease, kept.leases],
+            [list(attrs.astuple(entry)) for entry in kept.entries],
+            [list(attrs.astuple(event)) for event in kept.events],
+        ]
+    )
+    return MAGIC + zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def decode(data: bytes, where: str) -> Content:
+    """What `encode` made. Raises `StoreDataError`, naming the file, for anything else."""
+    start = len(MAGIC) + 4
+    body = data[start:]
+    try:
+        if not data.startswith(MAGIC) or data[len(MAGIC) : start] != zlib.crc32(body).to_bytes(
+            4, "big"
+        ):
+            raise ValueError("its checksum is wrong")
+        number, tokens, suspects, (revision, compacted, next_lease, leases), entries, events = cast(
+            "Any", cbor2.loads(body)
+        )
+        snapshot = Snapshot(
+            revision,
+            compacted,
+            next_lease,
+            leases,
+            tuple(Entry(*entry) for entry in entries),
+            tuple(StoreEvent(*event) for event in events),
+        )
+        return Content(number, snapshot, tuple(tokens), suspects)
+    except (ValueError, TypeError, cbor2.CBORDecodeError) as error:
+        raise StoreDataError(
+            f"{where} is no store of a rendezvous ({error}); give the job another directory, or "
+            "delete this one"
+        ) from None
+
+
+# When a lease has ended that only files tell of: the observer times, by its own clock, how long a
+# counter has not changed. No I/O.
+#
+# A lease that has not been renewed for its time is suspected first, and ends only if it has still
+# not been renewed after all could see that. A holder who renews it at that moment sees the
+# suspicion, and clears it, or sees that it is too late: never neither.
+
+LATE_SECONDS = 0.5
+"""An observer that looks later than planned by more than this has not observed meanwhile."""
+
+
+@attrs.define
+class _Seen:
+    beat: bytes
+    since: float
+
+
+class LeaseTimes:
+    """What one observer has seen of all leases. `look_every`: in seconds, how often it means to
+    look.
+    """
+
+    def __init__(self, look_every: float) -> None:
+        self._look_every = look_every
+        self._seen: dict[int, _Seen] = {}
+        self._looked = math.nan
+
+    def look(self, leases: dict[int, float], beats: dict[int, bytes], now: float) -> list[int]:
+        """The leases that are overdue. `leases`: seconds by lease; `beats`: what their holders have
+        last written.
+        """
+        late = now - self._looked - self._look_every
+        if late > LATE_SECONDS:
+            # This process was stopped, or its loop blocked: what was written meanwhile may not be
+            # what is read now.
+            for seen in self._seen.values():
+                seen.since += late
+        self._looked = now
+        self._seen = {lease: seen for lease, seen in self._seen.items() if lease in leases}
+        overdue = []
+        for lease, seconds in leases.items():
+            beat = beats.get(lease, b"")
+            known = self._seen.get(lease)
+            if known is None or known.beat != beat:
+                self._seen[lease] = _Seen(beat, now)
+            elif now - known.since >= seconds:
+                overdue.append(lease)
+        return overdue
+
+    def left(self, lease: int, seconds: float, now: float) -> float:
+        """Seconds that a lease has left, as far as this observer knows."""
+        seen = self._seen.get(lease)
+        return seconds if seen is None else max(0.0, seen.since + seconds - now)
+
+
+# Directories that jobs of long ago have left beside that of a job: who comes removes them.
+
+DAY = 86400.0
+
+
+def remove_leftovers(own: Path, retention: float, token: str) -> list[str]:
+    """Remove the directories beside `own` in which no agent has written for a day, or for
+    `retention` seconds if that is longer; return their names.
+
+    Agents of a job that goes on write every few seconds. Ages are by the clock of the file system
+    alone. What is no directory of ours stays, and so does what cannot be removed: it belongs to
+    another user. Blocks.
+    """
+    probe = own / f"new.{token}"
+    removed: list[str] = []
+    try:
+        probe.write_bytes(b"")
+        oldest = probe.stat().st_mtime - max(retention, DAY)
+        for directory in own.parent.iterdir():
+            if directory != own and _is_left(directory, oldest):
+                # Rename in one step, so that an agent that begins there now begins anew.
+                aside = own.parent / f".removed-{token}-{len(removed)}"
+                directory.rename(aside)
+                shutil.rmtree(aside, ignore_errors=True)
+                removed.append(directory.name)
+    except OSError:
+        # Not ours to tidy up.
+        pass
+    finally:
+        probe.unlink(missing_ok=True)
+    return removed
+
+
+def _is_left(directory: Path, oldest: float) -> bool:
+    """Whether it is a store of ours, all of it, and all of it is that old."""
+    try:
+        if not directory.is_dir() or directory.stat().st_mtime > oldest:
+            return False
+        with os.scandir(directory) as found:
+            entries = list(found)
+        states = [entry for entry in entries if entry.name.startswith("state.")]
+        if not states or any(
+            not entry.name.startswith(("state.", "lease.", "new.")) or entry.is_dir()
+            for entry in entries
+        ):
+            return False
+        if any(entry.stat().st_mtime > oldest for entry in entries):
+            return False
+        return all(_begins_with_magic(Path(entry.path)) for entry in states)
+    except OSError:
+        return False
+
+
+def _begins_with_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.05
+
+COMMIT_LOOK_SECONDS = 0.05
 """How often it is looked whether others have committed."""
+
 
 LEASES_SECONDS = 0.25
 """How often it is looked at their leases."""
 
+
 KEPT_FILES = 20
+
+
 BUSY_SECONDS = 0.02
+
 
 logger = logging.getLogger("understudy.rendezvous")
 
 
 class FileStore(Store):
-    """See `Store`. `run` must be running while it is used. Raises `StoreUnavailableError` where the directory cannot be used."""
+    """See `Store`. `run` must be running while it is used. Raises `StoreUnavailableError` where the
+    directory cannot be used.
+    """
 
     def __init__(self, directory: Path, environment: Environment) -> None:
         self._directory = directory
@@ -67,12 +297,16 @@ class FileStore(Store):
         self._closed = False
 
     async def open(self) -> None:
-        """Make the directory if there is none, and read what it has. Raises `StoreUnavailableError` or `StoreDataError`."""
+        """Make the directory if there is none, and read what it has. Raises `StoreUnavailableError`
+        or `StoreDataError`.
+        """
         await self._in_thread(lambda: self._directory.mkdir(parents=True, exist_ok=True))
         await self._read()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow what others commit, and end their leases when it is time, until the store is closed."""
+        """Follow what others commit, and end their leases when it is time, until the store is
+        closed.
+        """
         task_status.started()
         leases_at = self._environment.now()
         while not self._closed:
@@ -82,8 +316,8 @@ class FileStore(Store):
                     leases_at = now + LEASES_SECONDS
                     await self._look_at_leases()
             except StoreError as error:
-                logger.debug("the store in %s is away: %s", self._directory, error)
-            await trio.sleep(LOOK_SECONDS)
+                logger.debug("the store in %s does not answer: %s", self._directory, error)
+            await trio.sleep(COMMIT_LOOK_SECONDS)
 
     def close(self) -> None:
         """Refuse calls from now on, and end those that wait, with StoreError."""
@@ -108,11 +342,16 @@ class FileStore(Store):
         return bool((await self.transaction([], [Delete(key)])).responses[0])
 
     async def transaction(
-        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
         """See `Store.transaction`."""
         check_transaction(compare, then, otherwise)
-        return await self._commit(lambda machine, suspects: machine.transaction(compare, then, otherwise))
+        return await self._commit(
+            lambda machine, suspects: machine.transaction(compare, then, otherwise)
+        )
 
     async def grant(self, ttl: float) -> int:
         """See `Store.grant`."""
@@ -167,7 +406,9 @@ class FileStore(Store):
             await self._in_thread(lambda: self._beat(lease).unlink(missing_ok=True))
 
     async def _commit(self, step: Callable[[StoreMachine, dict[int, bytes]], T]) -> T:
-        """The result of `step`, which is done to the latest state and becomes the next one if it changed anything."""
+        """The result of `step`, which is done to the latest state and becomes the next one if it
+        changed anything.
+        """
         token = self._environment.token(8)
         attempt = 0
         while True:
@@ -177,13 +418,17 @@ class FileStore(Store):
             after = content.followed_by(machine, suspects, token)
             if after is None:
                 return result
-            if await self._in_thread(partial(self._link, after.number, encode(after), token)) and await self._is_applied(after, token):
+            if await self._in_thread(
+                partial(self._link, after.number, encode(after), token)
+            ) and await self._is_applied(after, token):
                 return result
             attempt += 1
             await trio.sleep(self._environment.random() * BUSY_SECONDS * min(attempt, 10))
 
     async def _is_applied(self, after: Content, token: bytes) -> bool:
-        """The link was made: was it the next one? It was if the one before is still there, for the older ones are removed first."""
+        """The link was made: was it the next one? It was if the one before is still there, for the
+        older ones are removed first.
+        """
         before = self._path(after.number - 1)
         if after.number == 1 or await self._in_thread(before.exists):
             self._use(after)
@@ -193,7 +438,10 @@ class FileStore(Store):
             return True
         if content.number - after.number < KEPT_TOKENS:
             return False
-        raise StoreOutcomeUnknownError(f"a write to {self._directory} took so long that nobody can tell any more what became of it")
+        raise StoreOutcomeUnknownError(
+            f"a write to {self._directory} took so long that its outcome is unknown; read the key "
+            "before you write again"
+        )
 
     async def _read(self) -> Content:
         """The latest state."""
@@ -216,13 +464,15 @@ class FileStore(Store):
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise StoreError("the store is closed: its agent has left")
+            raise StoreError("the store is closed, because its agent has left; open another one")
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         try:
             return await self._environment.in_thread(function)
         except OSError as error:
-            raise StoreUnavailableError(f"the directory {self._directory} cannot be used: {error}") from error
+            raise StoreUnavailableError(
+                f"cannot use the directory {self._directory}: {error}"
+            ) from error
 
     def _path(self, number: int) -> Path:
         return self._directory / f"state.{number:012d}"
@@ -251,7 +501,8 @@ class FileStore(Store):
             if not numbers or numbers[-1] <= known.number:
                 if not numbers and known.number:
                     raise StoreDataError(
-                        f"the files of the rendezvous in {self._directory} have been removed; give the job another directory"
+                        f"the files of the rendezvous in {self._directory} have been removed; "
+                        "give the job another directory"
                     )
                 return None
             path = self._path(numbers[-1])
@@ -263,14 +514,15 @@ class FileStore(Store):
             return content
 
     def _link(self, number: int, data: bytes, token: bytes) -> bool:
-        """Make this the file of a commit, if nobody else has; blocks."""
+        """Make this the file of a commit, if no other agent has; blocks."""
         aside = self._directory / f"new.{token.hex()}"
         try:
             self._write(aside, data)
             try:
                 os.link(aside, self._path(number))
             except FileExistsError:
-                # Over a network the answer to a link that was made may be lost, and that to its repetition come: the count of links tells.
+                # Over a network the answer to a link that was made may be lost, and that to its
+                # repetition come: the count of links tells.
                 if aside.stat().st_nlink < 2:
                     return False
         finally:

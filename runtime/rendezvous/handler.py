@@ -1,9 +1,12 @@
-"""One agent's part in a rendezvous over a coordination store: it carries out what the machine decides."""
+"""One agent's part in a rendezvous over a coordination store: it carries out what the machine
+decides.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
@@ -16,16 +19,35 @@ from actors.errors import (
     JoinError,
     LeaseLostError,
     ProtocolError,
+    StoreCompactedError,
     StoreDataError,
     StoreError,
     StoreOutcomeUnknownError,
     StoreUnavailableError,
     UnderstudyError,
 )
-from runtime.environment import Environment
-from runtime.exception_groups import raise_alone
+from runtime.environment import Environment, raise_alone
+from runtime.membership.lease import LeaseClock
 from runtime.rendezvous import machine
-from runtime.rendezvous.errors import (
+from runtime.rendezvous.interface import RendezvousChange, RendezvousInfo
+from runtime.rendezvous.job_store import JobStore, Scope
+from runtime.rendezvous.machine import (
+    AgentRecord,
+    Fail,
+    Finish,
+    Joining,
+    Keys,
+    RoundWatch,
+    State,
+    StateWrite,
+    Wait,
+    decode_agent,
+    decode_state,
+    encode_agent,
+    encode_state,
+)
+from runtime.rendezvous.parameters import (
+    AgentSettings,
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -35,33 +57,293 @@ from runtime.rendezvous.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from runtime.rendezvous.interface import RendezvousChange, RendezvousInfo
-from runtime.rendezvous.job_store import JobStore, Scope
-from runtime.rendezvous.machine import Fail, Finish, Joining, RoundWatch, Wait, Write
-from runtime.rendezvous.parameters import AgentSettings
-from runtime.rendezvous.presence import Presence
-from runtime.rendezvous.state import Keys, State, encode_state
-from runtime.rendezvous.view import ASK_AGAIN, View
-from runtime.store.interface import Compare, Delete, Operation, Put, Store
+from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Store
 
-OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
+# What one agent knows of its rendezvous: the state and the agents, in the order in which the store
+# changed them.
 
-BATCH = 100
-FIRST_DELAY, LONGEST_DELAY = 0.2, 2.0
-"""Seconds between two attempts to reach a store that was not there yet."""
+RENDEZVOUS_RETRY_SECONDS = 0.5
+"""Seconds between two attempts while the store is away."""
+
 
 logger = logging.getLogger("understudy.rendezvous")
 
 
-class StoreHandler:
-    """See `runtime.rendezvous.interface.RendezvousHandler`. Open it first: `async with handler:`; leaving the block leaves the rendezvous,
-    which is not closed by that.
-
-    Entering raises `RendezvousConnectionError` if the store is not to be reached: at once if somebody else is there, after the
-    `connect_timeout` if nobody answers, after the `join` timeout if the endpoint's own store is away. What is waited for is logged.
+class View:
+    """`run` keeps it up to date. `revision`: it holds all that happened up to this revision of the
+    store.
     """
 
-    def __init__(self, settings: AgentSettings, environment: Environment, open_store: OpenStore) -> None:
+    def __init__(self, store: Store, keys: Keys, environment: Environment) -> None:
+        self._store = store
+        self._keys = keys
+        self._environment = environment
+        self._agents: dict[str, Entry] = {}
+        self._state: Entry | None = None
+        self.revision = 0
+        self.away_since = math.inf
+        """When the store stopped to answer, by this agent's clock."""
+        self.changed = trio.Event()
+        """Set at the next change; another one takes its place then."""
+
+    @property
+    def state_revision(self) -> int:
+        """Which the state was written at; 0 if there is none."""
+        return self._state.mod_revision if self._state is not None else 0
+
+    def state(self) -> State | None:
+        """The state, if there is one. Raises `RendezvousStateError`."""
+        return (
+            decode_state(self._state.value, self._keys.state) if self._state is not None else None
+        )
+
+    def agents(self) -> dict[str, AgentRecord]:
+        """Those who are alive, by name. Raises `RendezvousStateError`."""
+        return {name: decode_agent(entry.value, entry.key) for name, entry in self._agents.items()}
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """Their names."""
+        return frozenset(self._agents)
+
+    def tell(self) -> None:
+        """Wake those who wait for a change."""
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
+
+    async def refresh(self) -> None:
+        """Bring it up to this moment. Raises `StoreError`."""
+        found = await self._store.range(self._keys.control)
+        if found.revision < self.revision:
+            return
+        self._agents, self._state = {}, None
+        for entry in found.entries:
+            self._put(entry)
+        self.revision = found.revision
+        self.away_since = math.inf
+        self.tell()
+
+    async def caught_up(self, revision: int) -> None:
+        """Wait until it holds everything up to `revision`. Raises `StoreError`."""
+        if self.revision < revision:
+            await self.refresh()
+
+    async def run(self) -> None:
+        """Follow the store for ever, from `revision` on. A store that is away leaves the view as it
+        is.
+        """
+        while True:
+            try:
+                batch = await self._store.poll(self._keys.control, self.revision + 1)
+            except StoreCompactedError:
+                await self._refresh_or_wait()
+                continue
+            except StoreError as error:
+                await self._away(error)
+                continue
+            self.away_since = math.inf
+            for event in batch.events:
+                if event.revision > self.revision:
+                    if event.kind == "put":
+                        self._put(
+                            Entry(event.key, event.value, event.create_revision, event.revision)
+                        )
+                    else:
+                        self._take_out(event.key)
+            if batch.revision > self.revision:
+                self.revision = batch.revision
+                self.tell()
+
+    async def _refresh_or_wait(self) -> None:
+        try:
+            await self.refresh()
+        except StoreError as error:
+            await self._away(error)
+
+    async def _away(self, error: StoreError) -> None:
+        if self.away_since == math.inf:
+            logger.warning("the store of the rendezvous does not answer: %s", error)
+            self.away_since = self._environment.now()
+        self.tell()
+        await trio.sleep(RENDEZVOUS_RETRY_SECONDS * (0.5 + self._environment.random()))
+
+    def _put(self, entry: Entry) -> None:
+        if entry.key == self._keys.state:
+            self._state = entry
+        elif entry.key.startswith(self._keys.agents):
+            self._agents[entry.key.removeprefix(self._keys.agents)] = entry
+        else:
+            logger.debug("ignoring the unknown key %r; a later version may know it", entry.key)
+
+    def _take_out(self, key: str) -> None:
+        if key == self._keys.state:
+            self._state = None
+        else:
+            self._agents.pop(key.removeprefix(self._keys.agents), None)
+
+
+# One agent's record in the store: registered under a lease, renewed, and relied upon only as long
+# as its own clock allows.
+
+
+class Presence:
+    """`run` renews the lease; `view` is told when it is in doubt. An agent that lost its lease is
+    registered again under another name.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        settings: AgentSettings,
+        environment: Environment,
+        view: View,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._settings = settings
+        self._environment = environment
+        self._view = view
+        self._clock: LeaseClock | None = None
+        self._registered = trio.Event()
+        self._failing = False
+        self.name = ""
+        self.lease = 0
+        self.job_lease = 0
+        """What the job leaves behind is tied to it; renewed by each of its agents."""
+
+    def is_held(self) -> bool:
+        """True while no other agent can take this agent for dead, by its own clock."""
+        return self._clock is not None and self._clock.is_held(self._environment.now())
+
+    @property
+    def doubtful_at(self) -> float:
+        """When that ends, unless the lease is renewed before."""
+        return self._clock.doubtful_at if self._clock is not None else 0.0
+
+    async def register(self) -> None:
+        """Be there, under a new name. Raises `StoreError`."""
+        environment = self._environment
+        address = self._settings.parameters.local_addr or socket.gethostname()
+        name = f"{address}:{environment.process().pid}:{environment.token(4).hex()}".replace(
+            "/", "-"
+        )
+        asked = environment.now()
+        lease = await self._store.grant(self._settings.lease_seconds)
+        key = self._keys.agent(name)
+        record = AgentRecord(environment.process(), lease)
+        result = await self._store.transaction(
+            [Compare(key, "create_revision", 0)], [Put(key, encode_agent(record), lease)]
+        )
+        await self._view.caught_up(result.revision)
+        self.name, self.lease = name, lease
+        self._clock = LeaseClock(
+            environment.timings.held_share * self._settings.lease_seconds, asked
+        )
+        self._registered.set()
+
+    async def run(self) -> None:
+        """Renew what is held, and look after agents of this host whose processes have ended, for
+        ever.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._renew)
+            nursery.start_soon(self._renew_job)
+            nursery.start_soon(self._look_for_ended)
+
+    async def _renew(self) -> None:
+        await self._registered.wait()
+        while True:
+            renewed = self._clock is not None and await self._renewed(self.lease)
+            await trio.sleep(
+                self._settings.keep_alive_interval
+                if renewed
+                else min(RENDEZVOUS_RETRY_SECONDS, self._settings.keep_alive_interval / 3)
+            )
+
+    async def _renewed(self, lease: int) -> bool:
+        asked, clock = self._environment.now(), self._clock
+        was_held = self.is_held()
+        try:
+            # So that a second attempt comes before the lease is in doubt.
+            with trio.fail_after(
+                min(self._settings.timeout.heartbeat, self._settings.keep_alive_interval / 2)
+            ):
+                await self._store.keep_alive(lease)
+        except LeaseLostError:
+            if clock is not None and clock is self._clock:
+                logger.warning(
+                    "the lease of agent %s has ended: other agents treat it as dead", self.name
+                )
+                self._clock = None
+                self._view.tell()
+            return False
+        except (StoreError, trio.TooSlowError) as error:
+            level = logging.DEBUG if self._failing else logging.WARNING
+            logger.log(
+                level,
+                "could not renew the lease of agent %s: %s",
+                self.name,
+                str(error) or "no answer in time",
+            )
+            self._failing = True
+            if was_held != self.is_held():
+                self._view.tell()
+            return False
+        self._failing = False
+        if clock is not None:
+            clock.on_renewed(asked)
+        return True
+
+    async def _renew_job(self) -> None:
+        while True:
+            await trio.sleep(min(self._settings.retention / 3, 60.0))
+            if self.job_lease:
+                try:
+                    await self._store.keep_alive(self.job_lease)
+                except StoreError as error:
+                    logger.debug("could not renew the lease of the job's stores: %s", error)
+
+    async def _look_for_ended(self) -> None:
+        """A process of this host that has ended needs no lease to run out: its lease is revoked, as
+        for a node.
+        """
+        while True:
+            await trio.sleep(min(1.0, self._settings.keep_alive_interval))
+            try:
+                for name, record in self._view.agents().items():
+                    if name != self.name and self._environment.has_ended(record.process):
+                        await self._store.revoke(record.lease)
+            except (StoreError, RendezvousStateError) as error:
+                logger.debug("could not revoke the lease of an agent that has ended: %s", error)
+
+    def gone(self) -> None:
+        """Nothing is renewed any more."""
+        self._clock = None
+
+
+OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
+
+
+BATCH = 100
+
+
+FIRST_DELAY, LONGEST_DELAY = 0.2, 2.0
+"""Seconds between two attempts to reach a store that was not there yet."""
+
+
+class StoreHandler:
+    """See `runtime.rendezvous.interface.RendezvousHandler`. Open it first: `async with handler:`;
+    leaving the block leaves the rendezvous, which is not closed by that.
+
+    Entering raises `RendezvousConnectionError` if the store is not to be reached: at once if
+    another program answers there, after the `connect_timeout` if nothing answers, after the `join`
+    timeout if the endpoint's own store is away. What is waited for is logged.
+    """
+
+    def __init__(
+        self, settings: AgentSettings, environment: Environment, open_store: OpenStore
+    ) -> None:
         self._settings = settings
         self._environment = environment
         self._open_store = open_store
@@ -76,17 +358,23 @@ class StoreHandler:
 
     async def __aenter__(self) -> StoreHandler:
         if self._stack is not None:
-            raise RuntimeError("this rendezvous handler was opened before; make another one")
+            raise RuntimeError(
+                "this rendezvous handler was opened before and opens only once; make another one"
+            )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._opened())
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> bool | None:
         assert self._stack is not None
-        return await self._stack.__aexit__(kind, error, traceback)  # noqa: ASYNC102  what it does shields itself
+        # what it does shields itself
+        return await self._stack.__aexit__(kind, error, traceback)  # noqa: ASYNC102
 
     def get_backend(self) -> str:
         """See `RendezvousHandler.get_backend`."""
@@ -98,7 +386,9 @@ class StoreHandler:
 
     @property
     def name(self) -> str:
-        """This agent's own, as `RendezvousInfo.participants` has it; "" before the first round, another one after it was cut off."""
+        """This agent's own, as `RendezvousInfo.participants` has it; "" before the first round,
+        another one after it was cut off.
+        """
         return self._presence.name
 
     @property
@@ -107,7 +397,9 @@ class StoreHandler:
         return False
 
     async def next_rendezvous(self) -> RendezvousInfo:
-        """See `RendezvousHandler.next_rendezvous`. Raises also `RendezvousMismatchError` for another job of the same id."""
+        """See `RendezvousHandler.next_rendezvous`. Raises also `RendezvousMismatchError` for
+        another job of the same id.
+        """
         self._check_open()
         self._watched = None
         parameters = self._settings.parameters
@@ -124,8 +416,12 @@ class StoreHandler:
         try:
             finish = await self._reach(joining)
         except BaseException:
-            # Whoever gives up, or is cancelled, must not be counted upon by the others.
-            with trio.CancelScope(shield=True), trio.move_on_after(self._settings.timeout.heartbeat):
+            # An agent that gives up, or is cancelled, must leave, so that the others do not count
+            # on it.
+            with (
+                trio.CancelScope(shield=True),
+                trio.move_on_after(self._settings.timeout.heartbeat),
+            ):
                 await self._leave()
             raise
         state = finish.state
@@ -148,11 +444,15 @@ class StoreHandler:
         return state is not None and bool(state.closed)
 
     async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
-        """See `RendezvousHandler.set_closed`. Raises `RendezvousTimeoutError` if that cannot be made known within the `close` timeout."""
+        """See `RendezvousHandler.set_closed`. Raises `RendezvousTimeoutError` if that cannot be
+        made known within the `close` timeout.
+        """
         await self._change(lambda state: machine.close(state, reason, finished=finished), "closed")
 
     async def reopen(self) -> bool:
-        """Let rounds follow again after `set_closed`: an operator's decision. False if it is not closed. Raises like `set_closed`."""
+        """Let rounds follow again after `set_closed`: an operator's decision. False if it is not
+        closed. Raises like `set_closed`.
+        """
         if not await self.is_closed():
             return False
         await self._change(machine.reopen, "opened again")
@@ -166,8 +466,9 @@ class StoreHandler:
     async def wait_change(self, after: int) -> RendezvousChange:
         """See `RendezvousHandler.wait_change`. Each change is told once.
 
-        Raises ValueError if this agent's latest round is not `after`, and `RendezvousStateError`. It does not raise while the store is
-        away: an agent that cannot renew its lease then hears of it as one that has left, its own name among them.
+        Raises ValueError if this agent's latest round is not `after`, and `RendezvousStateError`.
+        It does not raise while the store is away: an agent that cannot renew its lease then hears
+        of it as one that has left, its own name among them.
         """
         self._check_open()
         watched = self._watched
@@ -181,17 +482,21 @@ class StoreHandler:
             change = watched.look(self._view.state(), self._view.alive, cut_off=not held)
             if change is not None:
                 return change
-            with trio.move_on_after(max(0.0, self._presence.doubtful_at - self._environment.now()) if held else math.inf):
+            with trio.move_on_after(
+                max(0.0, self._presence.doubtful_at - self._environment.now()) if held else math.inf
+            ):
                 await changed.wait()
 
     async def shutdown(self) -> bool:
         """See `RendezvousHandler.shutdown`."""
         try:
-            await self.set_closed(f"agent {self._presence.name or self.get_backend()} has shut it down")
+            await self.set_closed(
+                f"agent {self._presence.name or self.get_backend()} has shut it down"
+            )
             with trio.fail_after(self._settings.timeout.close):
                 return await self._leave()
         except (RendezvousError, trio.TooSlowError) as error:
-            logger.warning("the rendezvous of %s could not be closed: %s", self.get_run_id(), error)
+            logger.warning("could not close the rendezvous of %s: %s", self.get_run_id(), error)
             return False
 
     @asynccontextmanager
@@ -201,21 +506,29 @@ class StoreHandler:
                 store, view = await self._reach_store(stack)
                 async with trio.open_nursery() as nursery:
                     self._store, self._view, self._nursery = store, view, nursery
-                    self._presence = Presence(store, self._keys, self._settings, self._environment, view)
-                    # Nothing depends on when they begin: the view is complete, and nobody is registered yet.
+                    self._presence = Presence(
+                        store, self._keys, self._settings, self._environment, view
+                    )
+                    # Nothing depends on when they begin: the view is complete, and this agent is
+                    # not registered yet.
                     nursery.start_soon(view.run, name="view of a rendezvous")  # noqa: ASYNC113
                     nursery.start_soon(self._presence.run, name="presence in a rendezvous")  # noqa: ASYNC113
                     try:
                         yield
                     finally:
-                        with trio.CancelScope(shield=True), trio.move_on_after(self._settings.timeout.heartbeat):
+                        with (
+                            trio.CancelScope(shield=True),
+                            trio.move_on_after(self._settings.timeout.heartbeat),
+                        ):
                             await self._leave()
                         nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise_alone(group)
 
     async def _reach_store(self, stack: AsyncExitStack) -> tuple[Store, View]:
-        """Open the store, for as long as `stack`, and look at what is there; with patience for one that comes up at the same time."""
+        """Open the store, for as long as `stack`, and look at what is there; with patience for one
+        that comes up at the same time.
+        """
         began, delay, said = self._environment.now(), FIRST_DELAY, ""
         while True:
             try:
@@ -239,18 +552,21 @@ class StoreHandler:
         """For how many seconds it is worth trying."""
         causes = list(_causes(error))
         somebody_else = any(
-            isinstance(cause, HandshakeError | ProtocolError | ValueError) and not isinstance(cause, HandshakeTimeoutError)
+            isinstance(cause, HandshakeError | ProtocolError | ValueError)
+            and not isinstance(cause, HandshakeTimeoutError)
             for cause in causes
         )
         if isinstance(error, JoinError | HandshakeError) and not somebody_else:
             return min(self._settings.connect_timeout, self._settings.timeout.join)
-        if isinstance(error, StoreUnavailableError) and not any(isinstance(cause, OSError) for cause in causes):
+        if isinstance(error, StoreUnavailableError) and not any(
+            isinstance(cause, OSError) for cause in causes
+        ):
             return self._settings.timeout.join
         return 0.0
 
     def _check_open(self) -> None:
         if self._stack is None:
-            raise RuntimeError("a rendezvous handler is opened first: async with handler: ...")
+            raise RuntimeError("a rendezvous handler must be opened first: async with handler: ...")
 
     async def _reach(self, joining: Joining) -> Finish:
         """Do what `joining` decides until this agent is in a complete round."""
@@ -258,7 +574,7 @@ class StoreHandler:
             began = self._environment.now()
             try:
                 name = await self._present()
-                joining.renamed(name)
+                joining.on_renamed(name)
                 changed = self._view.changed
                 state = self._view.state()
                 if state is None:
@@ -270,8 +586,8 @@ class StoreHandler:
                     if self._presence.is_held():
                         return decision
                     # Its place may be taken at any moment; the view will tell, or the renewal.
-                    decision = Wait(self._environment.now() + ASK_AGAIN)
-                if isinstance(decision, Write):
+                    decision = Wait(self._environment.now() + RENDEZVOUS_RETRY_SECONDS)
+                if isinstance(decision, StateWrite):
                     await self._write(state, decision.state)
                 elif isinstance(decision, Wait):
                     with trio.move_on_after(max(0.0, decision.until - self._environment.now())):
@@ -283,26 +599,31 @@ class StoreHandler:
                 await self._patience(error, began)
 
     async def _present(self) -> str:
-        """This agent's name, under which it is alive as far as anybody knows."""
+        """Return this agent's name; register a new name if the view does not have it as alive."""
         if self._presence.name not in self._view.alive:
             self._left = None if self._presence.name else self._left
             await self._presence.register()
         return self._presence.name
 
     async def _found(self) -> None:
-        """Nobody was here before."""
+        """Write the first state of a rendezvous that has none."""
         parameters = self._settings.parameters
         lease = await self._store.grant(self._settings.retention)
-        state = State(parameters.min_nodes, parameters.max_nodes, self._environment.token(8).hex(), lease)
+        state = State(
+            parameters.min_nodes, parameters.max_nodes, self._environment.token(8).hex(), lease
+        )
         result = await self._store.transaction(
-            [Compare(self._keys.state, "create_revision", 0)], [Put(self._keys.state, encode_state(state), lease)]
+            [Compare(self._keys.state, "create_revision", 0)],
+            [Put(self._keys.state, encode_state(state), lease)],
         )
         if not result.succeeded:
             await self._store.revoke(lease)
         await self._view.caught_up(result.revision)
 
     async def _write(self, before: State, after: State) -> None:
-        """Replace the state that the view has, if it is still the one; the fences of rounds go with it."""
+        """Replace the state that the view has, if it is still the one; the fences of rounds go with
+        it.
+        """
         then: list[Operation] = [Put(self._keys.state, encode_state(after), after.lease)]
         if before.complete and after.round != before.round:
             then.append(Delete(self._keys.fence(before.round)))
@@ -332,10 +653,13 @@ class StoreHandler:
                         return
                     await self._write(state, changed)
                 except StoreError as error:
-                    logger.debug("the rendezvous of %s is not %s yet: %s", self.get_run_id(), what, error)
-                    await trio.sleep(ASK_AGAIN)
+                    logger.debug(
+                        "the rendezvous of %s is not %s yet: %s", self.get_run_id(), what, error
+                    )
+                    await trio.sleep(RENDEZVOUS_RETRY_SECONDS)
         raise RendezvousTimeoutError(
-            f"the rendezvous of {self.get_run_id()!r} could not be {what} within {self._settings.timeout.close:g} s; trying again is safe"
+            f"the rendezvous of {self.get_run_id()!r} could not be {what} within "
+            f"{self._settings.timeout.close:g} s; trying again is safe"
         )
 
     async def _leave(self) -> bool:
@@ -350,26 +674,37 @@ class StoreHandler:
                 state = self._view.state()
                 if state is None or name not in state:
                     break
-                await self._write(state, machine.leave(machine.bury(state, self._view.alive), [name]))
+                await self._write(
+                    state, machine.leave(machine.bury(state, self._view.alive), [name])
+                )
             self._presence.name = ""
             await self._store.revoke(lease)
         except LeaseLostError:
             return True
         except (StoreError, RendezvousStateError) as error:
-            logger.debug("agent %s could not say that it leaves; its lease will: %s", name, error)
+            logger.debug(
+                "agent %s could not write that it leaves; others see it when its lease ends: %s",
+                name,
+                error,
+            )
             return False
         return True
 
     async def _collect(self, round: int) -> None:
-        """The stores of earlier rounds are of no use any more."""
+        """Delete the stores of earlier rounds."""
         try:
             entries = (await self._store.range(self._keys.rounds)).entries
             # Later ones may be there by now.
             old = [entry.key for entry in entries if self._keys.round_of(entry.key) < round]
             for start in range(0, len(old), BATCH):
-                await self._store.transaction([], [Delete(key) for key in old[start : start + BATCH]])
+                await self._store.transaction(
+                    [], [Delete(key) for key in old[start : start + BATCH]]
+                )
         except StoreError as error:
-            logger.debug("what earlier rounds have left is not deleted; its lease will end it: %s", error)
+            logger.debug(
+                "could not delete the stores of earlier rounds; they end with the job's lease: %s",
+                error,
+            )
 
     async def _state_now(self) -> State | None:
         self._check_open()
@@ -381,24 +716,49 @@ class StoreHandler:
 
     def _job_store(self, state: State, root: str, round: int | None) -> JobStore:
         fence = (self._keys.fence(round), state.life.encode()) if round is not None else None
-        what = f"round {round} of job {self.get_run_id()!r}" if round is not None else f"job {self.get_run_id()!r}"
-        return JobStore(Scope(self._store, self._environment, root, state.lease, fence, what, self._settings.store_timeout))
+        what = (
+            f"round {round} of job {self.get_run_id()!r}"
+            if round is not None
+            else f"job {self.get_run_id()!r}"
+        )
+        return JobStore(
+            Scope(
+                self._store,
+                self._environment,
+                root,
+                state.lease,
+                fence,
+                what,
+                self._settings.store_timeout,
+            )
+        )
 
     def _refuse_if_away(self) -> None:
-        """Raise what the store has last said if it has been away for longer than this agent's lease lasts."""
+        """Raise what the store has last said if it has been away for longer than this agent's lease
+        lasts.
+        """
         if self._environment.now() - self._view.away_since > self._settings.lease_seconds:
-            raise self._connection(StoreUnavailableError(f"the store has been away for more than {self._settings.lease_seconds:g} s"))
+            raise self._connection(
+                StoreUnavailableError(
+                    f"the store has not answered for more than {self._settings.lease_seconds:g} s"
+                )
+            )
 
     async def _patience(self, error: StoreError, began: float) -> None:
-        """A store that is away may come back; one that is damaged or closed does not. `began`: when it was asked."""
+        """A store that is away may come back; one that is damaged or closed does not. `began`: when
+        it was asked.
+        """
         if not isinstance(error, StoreUnavailableError | StoreOutcomeUnknownError | LeaseLostError):
             raise self._connection(error) from error
         self._view.away_since = min(self._view.away_since, began)
         self._refuse_if_away()
-        await trio.sleep(ASK_AGAIN * (0.5 + self._environment.random()))
+        await trio.sleep(RENDEZVOUS_RETRY_SECONDS * (0.5 + self._environment.random()))
 
     def _connection(self, error: Exception) -> RendezvousError:
-        where = f"the rendezvous of {self.get_run_id()!r} at {self._settings.parameters.endpoint or 'its endpoint'!r}"
+        where = (
+            f"the rendezvous of {self.get_run_id()!r} at "
+            f"{self._settings.parameters.endpoint or 'its endpoint'!r}"
+        )
         if isinstance(error, StoreDataError):
             return RendezvousStateError(f"{where} cannot be understood: {error}")
         return RendezvousConnectionError(f"{where} cannot be reached: {error}")

@@ -1,6 +1,7 @@
 """What a rendezvous offers to agents, and the store that the members of a round share.
 
-After torchelastic's `RendezvousHandler` and c10d's `Store`, for trio: what waits there blocks a task here, and ends with its cancel scope.
+After torchelastic's `RendezvousHandler` and c10d's `Store`, for trio: what waits there blocks a
+task here, and ends with its cancel scope.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ import attrs
 class KeyValueStore(Protocol):
     """A store of one job, or of one round of it. Keys are texts, values bytes.
 
-    `timeout`, in seconds, is that of one call; None means the store's own. What waits in vain raises `StoreTimeoutError`.
+    `timeout`, in seconds, is that of one call; None means the store's own. What waits in vain
+    raises `StoreTimeoutError`.
+
+    An interface because handlers that other distributions bring (see `registry`) have stores of
+    their own; `JobStore` is ours.
     """
 
     async def set(self, key: str, value: bytes) -> None:
@@ -30,11 +35,17 @@ class KeyValueStore(Protocol):
         ...
 
     async def add(self, key: str, amount: int) -> int:
-        """Add to a counter, which begins at 0; returns the sum. Counters are kept as decimal digits."""
+        """Add to a counter, which begins at 0; returns the sum. Counters are kept as decimal
+        digits.
+        """
         ...
 
-    async def compare_set(self, key: str, expected: bytes | None, value: bytes) -> tuple[bool, bytes | None]:
-        """Set a key if its value is `expected` (None: if there is none); whether that was done, and the value afterwards."""
+    async def compare_set(
+        self, key: str, expected: bytes | None, value: bytes
+    ) -> tuple[bool, bytes | None]:
+        """Set a key if its value is `expected` (None: if there is none); whether that was done, and
+        the value afterwards.
+        """
         ...
 
     async def wait(self, keys: Sequence[str], *, timeout: float | None = None) -> None:
@@ -70,7 +81,9 @@ class KeyValueStore(Protocol):
         ...
 
     async def barrier(self, name: str, count: int, *, timeout: float | None = None) -> None:
-        """Wait until `count` have come to the barrier of this name. It can be used again once all have gone on."""
+        """Wait until `count` have come to the barrier of this name. It can be used again once all
+        have gone on.
+        """
         ...
 
     async def queue_push(self, key: str, value: bytes) -> None:
@@ -102,25 +115,41 @@ class RendezvousStoreInfo:
 
     @classmethod
     async def build(
-        cls, rank: int, store: KeyValueStore, local_addr: str = "", server_port: int = 0, *, timeout: float | None = None
+        cls,
+        rank: int,
+        store: KeyValueStore,
+        local_addr: str = "",
+        server_port: int = 0,
+        *,
+        timeout: float | None = None,
     ) -> RendezvousStoreInfo:
-        """Agree on it in the store of a round. Rank 0 says its address and a port that it has bound; the others wait for that.
+        """Agree on it in the store of a round. Rank 0 says its address and a port that it has
+        bound; the others wait for that.
 
-        Raises ValueError for rank 0 without an address or a port: nothing is guessed. `timeout` is that of the store's calls; what waits
-        in vain raises `StoreTimeoutError`.
+        Raises ValueError for rank 0 without an address or a port: nothing is guessed. `timeout` is
+        that of the store's calls; what waits in vain raises `StoreTimeoutError`.
         """
         if rank == 0:
             if not local_addr or not 0 < server_port < 65536:
-                raise ValueError(f"rank 0 says where it listens: an address and a port, not {local_addr!r} and {server_port}")
-            await store.multi_set({cls.MASTER_ADDR_KEY: local_addr.encode(), cls.MASTER_PORT_KEY: b"%d" % server_port})
+                raise ValueError(
+                    f"rank 0 says where it listens: an address and a port, not {local_addr!r} and "
+                    f"{server_port}"
+                )
+            await store.multi_set(
+                {cls.MASTER_ADDR_KEY: local_addr.encode(), cls.MASTER_PORT_KEY: b"%d" % server_port}
+            )
             return cls(local_addr, server_port)
-        address, port = await store.multi_get([cls.MASTER_ADDR_KEY, cls.MASTER_PORT_KEY], timeout=timeout)
+        address, port = await store.multi_get(
+            [cls.MASTER_ADDR_KEY, cls.MASTER_PORT_KEY], timeout=timeout
+        )
         return cls(address.decode(), int(port))
 
 
 @attrs.frozen
 class RendezvousInfo:
-    """One round, as one of its participants sees it. `rank` and `world_size` count agents, not workers."""
+    """One round, as one of its participants sees it. `rank` and `world_size` count agents, not
+    workers.
+    """
 
     store: KeyValueStore
     rank: int
@@ -130,14 +159,18 @@ class RendezvousInfo:
     participants: tuple[str, ...] = ()
     """Names of all agents, by rank."""
     job_store: KeyValueStore | None = None
-    """The store of the whole job, which outlives the round: for what all rounds share. None where there is no such thing."""
+    """The store of the whole job, which outlives the round: for what all rounds share. None where
+    there is no such thing.
+    """
 
 
 @attrs.frozen
 class RendezvousChange:
-    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`: how many agents wait for the next.
+    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`:
+    how many agents wait for the next.
 
-    An agent that finds its own name in `left` was cut off, or is about to be: its place may be given to another any moment now.
+    An agent that finds its own name in `left` was cut off, or is about to be: its place may be
+    given to another any moment now.
     """
 
     round: int
@@ -151,7 +184,9 @@ class RendezvousChange:
 
 
 class RendezvousHandler(Protocol):
-    """One agent's part in a rendezvous."""
+    """One agent's part in a rendezvous: our `StoreHandler`, or one that another distribution brings
+    (see `registry`).
+    """
 
     def get_backend(self) -> str:
         """The name under which it was made."""
@@ -167,10 +202,12 @@ class RendezvousHandler(Protocol):
         ...
 
     async def next_rendezvous(self) -> RendezvousInfo:
-        """Leave the round that this agent is in, if any, and take part in the next; returns when that is complete.
+        """Leave the round that this agent is in, if any, and take part in the next; returns when
+        that is complete.
 
-        Raises `RendezvousClosedError`, which is `RendezvousFinishedError` if the job has finished, `RendezvousTimeoutError`,
-        `RendezvousConnectionError`, `RendezvousStateError`, and `RendezvousGracefulExitError` for a spare that is not needed any more.
+        Raises `RendezvousClosedError`, which is `RendezvousFinishedError` if the job has finished,
+        `RendezvousTimeoutError`, `RendezvousConnectionError`, `RendezvousStateError`, and
+        `RendezvousGracefulExitError` for a spare that is not needed any more.
         """
         ...
 
@@ -179,15 +216,21 @@ class RendezvousHandler(Protocol):
         ...
 
     async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
-        """No round is to follow: the job is over, and has come to a good end if it is `finished`."""
+        """No round is to follow: the job is over, and has come to a good end if it is
+        `finished`.
+        """
         ...
 
     async def num_nodes_waiting(self) -> int:
-        """How many agents wait to be let in with the next round. Spares of a full round are not counted."""
+        """How many agents wait to be let in with the next round. Spares of a full round are not
+        counted.
+        """
         ...
 
     async def wait_change(self, after: int) -> RendezvousChange:
-        """Wait until something happens to round `after`: an agent of it has gone, others wait, or the rendezvous is closed."""
+        """Wait until something happens to round `after`: an agent of it has gone, others wait, or
+        the rendezvous is closed.
+        """
         ...
 
     async def shutdown(self) -> bool:

@@ -1,10 +1,14 @@
-"""A job's store over the coordination store: transactions for what must be one step, watches for what is waited for.
+"""A job's store over the coordination store: transactions for what must be one step, watches for
+what is waited for.
 
-Everything is below one prefix: the keys in `k/`, barriers in `b/`, queues in `q/`, each value with a number for its place. What is written
-is tied to the job's lease, so nothing outlives the job for long. The store of a round has a fence, a key that is there from when the round
-is complete until the next one opens: each call asks for it in its own transaction, and whoever waits hears when it goes.
+Everything is below one prefix: the keys in `k/`, barriers in `b/`, queues in `q/`, each value with
+a number for its place. What is written is tied to the job's lease, so nothing outlives the job for
+long. The store of a round has a fence, a key that is there from when the round is complete until
+the next one opens: each call asks for it in its own transaction, and calls that wait learn when it
+goes.
 
-A write whose answer was lost raises `RendezvousConnectionError`: it may have been done, and is not repeated blindly.
+A write whose answer was lost raises `RendezvousConnectionError`: it may have been done, and is not
+repeated blindly.
 """
 
 from __future__ import annotations
@@ -19,22 +23,45 @@ from typing import TypeVar
 import attrs
 import trio
 
-from actors.errors import LeaseLostError, StoreCompactedError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
-from runtime.environment import Environment
-from runtime.exception_groups import raise_alone
-from runtime.rendezvous.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError, RoundOverError, StoreTimeoutError
-from runtime.store.interface import MAX_OPERATIONS, Compare, Delete, Entry, Get, Operation, Put, Store, TransactionResult
+from actors.errors import (
+    LeaseLostError,
+    StoreCompactedError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
+from runtime.environment import Environment, raise_alone
+from runtime.rendezvous.parameters import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStateError,
+    RoundOverError,
+    StoreTimeoutError,
+)
+from runtime.store.interface import (
+    MAX_OPERATIONS,
+    Compare,
+    Delete,
+    Entry,
+    Get,
+    Operation,
+    Put,
+    Store,
+    TransactionResult,
+)
 
 T = TypeVar("T")
 
 WITHDRAW_SECONDS = 2.0
 BUSY_SECONDS = 0.01
-"""How long, at most on the first time, to step back when somebody else was faster."""
+"""Seconds to wait, at most on the first time, when another agent was faster."""
 
 
 @attrs.frozen
 class Scope:
-    """What a job's store is part of. `fence`: key and value of what must be there for every write; None if nothing must."""
+    """What a job's store is part of. `fence`: key and value of what must be there for every write;
+    None if nothing must.
+    """
 
     store: Store
     environment: Environment
@@ -48,7 +75,8 @@ class Scope:
 class JobStore:
     """See `runtime.rendezvous.interface.KeyValueStore`. `prefix`: before every key, with its slash.
 
-    Every call raises `RendezvousConnectionError` if the store does not answer, and `RoundOverError` if the round is over.
+    Every call raises `RendezvousConnectionError` if the store does not answer, and `RoundOverError`
+    if the round is over.
     """
 
     def __init__(self, scope: Scope, prefix: str = "") -> None:
@@ -81,10 +109,16 @@ class JobStore:
 
         return int(await self._changed(self._key(key), added))
 
-    async def compare_set(self, key: str, expected: bytes | None, value: bytes) -> tuple[bool, bytes | None]:
+    async def compare_set(
+        self, key: str, expected: bytes | None, value: bytes
+    ) -> tuple[bool, bytes | None]:
         """See `KeyValueStore.compare_set`."""
         full = self._key(key)
-        condition = Compare(full, "create_revision", 0) if expected is None else Compare(full, "value", expected)
+        condition = (
+            Compare(full, "create_revision", 0)
+            if expected is None
+            else Compare(full, "value", expected)
+        )
         result = await self._write([condition], [self._put(full, value)], [Get(full)])
         if result.succeeded:
             return True, value
@@ -97,7 +131,9 @@ class JobStore:
 
     async def check(self, keys: Sequence[str]) -> bool:
         """See `KeyValueStore.check`."""
-        return all(entry is not None for entry in await self._entries([self._key(key) for key in keys]))
+        return all(
+            entry is not None for entry in await self._entries([self._key(key) for key in keys])
+        )
 
     async def append(self, key: str, value: bytes) -> None:
         """See `KeyValueStore.append`."""
@@ -108,9 +144,14 @@ class JobStore:
         return [entry.value for entry in await self._all(keys, timeout)]
 
     async def multi_set(self, values: Mapping[str, bytes]) -> None:
-        """See `KeyValueStore.multi_set`. Raises ValueError for more keys than one transaction has room for."""
+        """See `KeyValueStore.multi_set`. Raises ValueError for more keys than one transaction has
+        room for.
+        """
         if len(values) > MAX_OPERATIONS:
-            raise ValueError(f"multi_set sets at most {MAX_OPERATIONS} keys in one step, not {len(values)}; set them in several")
+            raise ValueError(
+                f"multi_set sets at most {MAX_OPERATIONS} keys in one step, not {len(values)}; "
+                "set them in several"
+            )
         await self._write([], [self._put(self._key(key), value) for key, value in values.items()])
 
     async def delete_key(self, key: str) -> bool:
@@ -127,17 +168,24 @@ class JobStore:
         return [entry.key.removeprefix(root) for entry in (await self._range(root))]
 
     async def barrier(self, name: str, count: int, *, timeout: float | None = None) -> None:
-        """See `KeyValueStore.barrier`. Who gives up waiting has not come. Raises ValueError for a count that nobody can reach."""
+        """See `KeyValueStore.barrier`. Who gives up waiting has not come. Raises ValueError for a
+        count below one.
+        """
         if count < 1:
-            raise ValueError(f"a barrier is for at least one, not for {count}")
+            raise ValueError(f"the count of a barrier must be at least one, not {count}")
         key = f"{self._scope.root}b/{self._prefix}{name}"
 
         def arrived(value: bytes | None) -> bytes:
             generation, there = _barrier(key, value)
-            return _barrier_value(generation + 1, 0) if there + 1 >= count else _barrier_value(generation, there + 1)
+            return (
+                _barrier_value(generation + 1, 0)
+                if there + 1 >= count
+                else _barrier_value(generation, there + 1)
+            )
 
         async with self._within(timeout, lambda: f"the barrier {name!r}, for {count},"):
             after, there = _barrier(key, await self._changed(key, arrived))
+            # The last to come has raised the generation, which frees the others.
             if not there:
                 return
             try:
@@ -169,7 +217,9 @@ class JobStore:
                     continue
                 # Not always the first: those who take at the same time would all want the same one.
                 entry = found.entries[0] if attempt < 2 else self._any_of(found.entries)
-                if (await self._write([_unchanged(entry.key, entry)], [Delete(entry.key)])).succeeded:
+                if (
+                    await self._write([_unchanged(entry.key, entry)], [Delete(entry.key)])
+                ).succeeded:
                     return entry.value
                 await self._step_back(attempt)
         raise AssertionError("attempts end only with a value")
@@ -183,7 +233,9 @@ class JobStore:
 
     def _queue(self, key: str) -> str:
         # A slash in a name must not make one queue's values look like another's.
-        return f"{self._scope.root}q/{(self._prefix + key).replace('%', '%25').replace('/', '%2F')}/"
+        return (
+            f"{self._scope.root}q/{(self._prefix + key).replace('%', '%25').replace('/', '%2F')}/"
+        )
 
     def _queue_last(self, key: str) -> str:
         return f"{self._scope.root}n/{self._prefix}{key}"
@@ -198,11 +250,15 @@ class JobStore:
         await trio.sleep(self._scope.environment.random() * BUSY_SECONDS * min(attempt + 1, 20))
 
     async def _changed(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace a value by what `change` makes of it, in one step as far as others can see; returns the new one."""
+        """Replace a value by what `change` makes of it, in one step as far as others can see;
+        returns the new one.
+        """
         entry = await self._entry(key)
         for attempt in _attempts():
             value = change(entry.value if entry is not None else None)
-            result = await self._write([_unchanged(key, entry)], [self._put(key, value)], [Get(key)])
+            result = await self._write(
+                [_unchanged(key, entry)], [self._put(key, value)], [Get(key)]
+            )
             if result.succeeded:
                 return value
             found = result.responses[0]
@@ -219,16 +275,26 @@ class JobStore:
         try:
             await self._changed(key, withdrawn)
         except (RendezvousConnectionError, RoundOverError):
-            # Then nobody waits there any more either.
+            # Then no call waits there any more either.
             pass
 
-    async def _write(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> TransactionResult:
-        """A transaction behind the fence: if that is gone, it fails for that and not for its own conditions."""
+    async def _write(
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TransactionResult:
+        """A transaction behind the fence: if that is gone, it fails for that and not for its own
+        conditions.
+        """
         fence = self._scope.fence
         if fence is None:
             return await self._asked(lambda: self._store.transaction(compare, then, otherwise))
+        # In the same transaction: asked for before, the fence could go between the two.
         guard = [Compare(fence[0], "value", fence[1])]
-        result = await self._asked(lambda: self._store.transaction([*guard, *compare], then, [*otherwise, Get(fence[0])]))
+        result = await self._asked(
+            lambda: self._store.transaction([*guard, *compare], then, [*otherwise, Get(fence[0])])
+        )
         if not result.succeeded:
             found = result.responses[-1]
             if not isinstance(found, Entry) or found.value != fence[1]:
@@ -257,7 +323,9 @@ class JobStore:
         found: list[Entry | None] = []
 
         def what() -> str:
-            return ", ".join(repr(key) for key, entry in itertools.zip_longest(keys, found) if entry is None)
+            return ", ".join(
+                repr(key) for key, entry in itertools.zip_longest(keys, found) if entry is None
+            )
 
         async with self._within(timeout, what):
             while True:
@@ -296,12 +364,17 @@ class JobStore:
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             ours, others = group.split(RendezvousError)
-            # Both may fail at once, of the same cause, and the caller may be cancelled in the same moment: one of them tells enough.
-            enough = ours is not None and (others is None or others.split(trio.Cancelled)[1] is None)
+            # Both may fail at once, of the same cause, and the caller may be cancelled in the same
+            # moment: one of them tells enough.
+            enough = ours is not None and (
+                others is None or others.split(trio.Cancelled)[1] is None
+            )
             raise_alone(_first(ours) if ours is not None and enough else group)
 
     async def _polled(self, change: Callable[[], Awaitable[object]]) -> None:
-        """A watch that is too late, or whose store is away for a moment, says only that it is time to look again."""
+        """A watch that is too late, or whose store is away for a moment, says only that it is time
+        to look again.
+        """
         try:
             await change()
         except StoreCompactedError:
@@ -325,13 +398,17 @@ class JobStore:
             return await ask()
         except LeaseLostError as error:
             raise RoundOverError(
-                f"what {self._scope.what} had in the store was given up: none of its agents has been seen for long"
+                f"the store has deleted the data of {self._scope.what}: its lease ended, because "
+                "none of its agents renewed it"
             ) from error
         except StoreError as error:
             raise _connection(error) from error
 
     def _over(self) -> RoundOverError:
-        return RoundOverError(f"{self._scope.what} is over: another round has begun, or the rendezvous is gone; ask for the next one")
+        return RoundOverError(
+            f"{self._scope.what} is over: another round has begun, or the rendezvous is gone; ask "
+            "for the next one"
+        )
 
     @asynccontextmanager
     async def _within(self, timeout: float | None, what: Callable[[], str]) -> AsyncIterator[None]:
@@ -373,7 +450,9 @@ def _barrier(key: str, value: bytes | None) -> tuple[int, int]:
         generation, there = json.loads(value)
         return int(generation), int(there)
     except (ValueError, TypeError) as error:
-        raise RendezvousStateError(f"the record of a barrier at {key!r} cannot be understood ({error}); delete it") from None
+        raise RendezvousStateError(
+            f"the record of a barrier at {key!r} cannot be understood ({error}); delete it"
+        ) from None
 
 
 def _barrier_value(generation: int, there: int) -> bytes:
@@ -382,5 +461,8 @@ def _barrier_value(generation: int, there: int) -> bytes:
 
 def _connection(error: StoreError) -> RendezvousConnectionError:
     if isinstance(error, StoreOutcomeUnknownError):
-        return RendezvousConnectionError(f"the answer to a write to the job's store was lost, and it may have been done: {error}")
+        return RendezvousConnectionError(
+            f"the answer to a write to the job's store was lost, and the write may have been done; "
+            f"read the key before you write again: {error}"
+        )
     return RendezvousConnectionError(f"the job's store does not answer: {error}")

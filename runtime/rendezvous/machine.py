@@ -1,30 +1,197 @@
-"""Who takes part in which round, with which rank: the decisions of a rendezvous. States and the time in, states out; no I/O.
+"""Who takes part in which round, with which rank: the decisions of a rendezvous. States and the
+time in, states out; no I/O.
 
-The transitions are functions from one state to the next, written by whoever comes first: each write names the revision that it replaces.
-No state holds a time. Whoever waits measures by the own clock from when it saw what it waits for, so clocks of hosts are never compared.
+The transitions are functions from one state to the next, written by the agent that comes first:
+each write names the revision that it replaces. No state holds a time. An agent that waits measures
+by its own clock from when it saw what it waits for, so clocks of hosts are never compared.
 Heartbeats are in no state: an agent is alive while its own record, tied to its lease, is there.
 
-A round is open until it has enough participants and its last call is over, or as many as may be. Then it is complete: its roster is fixed
-for good. It ends when all of its participants have left or died, and then the next one opens, for those who wait.
+A round is open until it has enough participants and its last call is over, or as many as may be.
+Then it is complete: its roster is fixed for good. It ends when all of its participants have left or
+died, and then the next one opens, for those who wait.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal, cast
+from urllib.parse import quote
 
 import attrs
 
+from runtime.environment import Process
 from runtime.rendezvous.interface import RendezvousChange
-from runtime.rendezvous.parameters import RendezvousTimeout
-from runtime.rendezvous.state import State
+from runtime.rendezvous.parameters import RendezvousStateError, RendezvousTimeout
+
+# What the store has of a rendezvous: one record of who takes part, and one for each agent. Plain
+# data, and back. No I/O.
+#
+# JSON, so that an operator can read it with the store's own tools. A record that does not fit is
+# refused as a whole.
+
+SCHEMA = 1
+
+
+LISTS = ("participants", "waiting", "spares", "roster")
+
+
+@attrs.frozen
+class State:
+    """A rendezvous at one moment.
+
+    `life`: drawn when the record is made, so that a record that was lost and made again is told
+    from the first. `lease`: what the job leaves behind is tied to it. `participants`: of the round
+    that is open, or those who are still in the one that is complete. `roster`: names by rank, of
+    the latest round that was complete. `call`: the number of the last call that is running, 0 if
+    none is; `calls` counts them. `wanted`: ranks that agents have asked for. `closed`: why, once it
+    is; `finished`: because the job has come to its end.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    life: str
+    lease: int
+    round: int = 0
+    complete: bool = False
+    participants: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    roster: tuple[str, ...] = ()
+    call: int = 0
+    calls: int = 0
+    wanted: dict[str, int] = attrs.field(factory=dict)
+    closed: str = ""
+    finished: bool = False
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.participants or name in self.waiting or name in self.spares
+
+
+@attrs.frozen
+class AgentRecord:
+    """An agent, as it is registered. `process` tells others on its host when it has ended; `lease`
+    ends it then.
+    """
+
+    process: Process
+    lease: int
+
+
+class Keys:
+    """Where the records of one job are."""
+
+    def __init__(self, run_id: str) -> None:
+        self.root = f"rendezvous/{quote(run_id, safe='')}/"
+        self.control = self.root + "control/"
+        """What agents follow."""
+        self.state = self.control + "state"
+        self.agents = self.control + "agents/"
+        self.rounds = self.root + "rounds/"
+        self.job = self.root + "job/"
+
+    def agent(self, name: str) -> str:
+        """The record of an agent, tied to its lease."""
+        return self.agents + name
+
+    def round(self, round: int) -> str:
+        """Under which the store of a round is."""
+        return f"{self.rounds}{round}/"
+
+    def round_of(self, key: str) -> int:
+        """The round whose store a key is in."""
+        return int(key.removeprefix(self.rounds).partition("/")[0])
+
+    def fence(self, round: int) -> str:
+        """There, with the life of the state as its value, from when a round is complete until the
+        next one opens.
+        """
+        return self.round(round) + "open"
+
+
+def encode_state(state: State) -> bytes:
+    """The record as it is written."""
+    return json.dumps({"schema": SCHEMA, **attrs.asdict(state)}, separators=(",", ":")).encode()
+
+
+def decode_state(data: bytes, where: str) -> State:
+    """What `encode_state` made. Raises `RendezvousStateError`, naming the key, for anything
+    else.
+    """
+    try:
+        found: dict[str, Any] = _mapping(json.loads(data))
+        schema = found.pop("schema", None)
+        if schema != SCHEMA:
+            raise ValueError(f"its schema is {schema!r}, and this version knows {SCHEMA}")
+        for name in LISTS:
+            found[name] = tuple(found[name])
+        _check(found)
+        state = State(**found)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RendezvousStateError(
+            f"the record of the rendezvous at {where!r} cannot be understood ({error}); delete "
+            "it, or give the job another id"
+        ) from None
+    return state
+
+
+def encode_agent(record: AgentRecord) -> bytes:
+    """The record as it is written."""
+    return json.dumps(attrs.asdict(record), separators=(",", ":")).encode()
+
+
+def decode_agent(data: bytes, where: str) -> AgentRecord:
+    """What `encode_agent` made. Raises `RendezvousStateError`, naming the key, for anything
+    else.
+    """
+    try:
+        found = _mapping(json.loads(data))
+        process = Process(**found["process"])
+        if not isinstance(found["lease"], int) or not isinstance(process.pid, int):
+            raise ValueError("a number is none")
+        return AgentRecord(process, found["lease"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RendezvousStateError(
+            f"the record of an agent at {where!r} cannot be understood ({error}); delete it"
+        ) from None
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"it is not a mapping but a {type(value).__name__}")
+    return cast("dict[str, Any]", value)
+
+
+def _check(found: dict[str, Any]) -> None:
+    """Types, and what holds of every state."""
+    for name in ("min_nodes", "max_nodes", "lease", "round", "call", "calls"):
+        if type(found[name]) is not int or found[name] < 0:
+            raise ValueError(f"{name} is not a count")
+    for name, kind in (("complete", bool), ("life", str), ("closed", str), ("finished", bool)):
+        if type(found[name]) is not kind:
+            raise ValueError(f"{name} is not a {kind.__name__}")
+    for name in LISTS:
+        if not all(isinstance(one, str) for one in found[name]):
+            raise ValueError(f"{name} are not names")
+    everyone = (*found["participants"], *found["waiting"], *found["spares"])
+    if len(set(everyone)) != len(everyone) or len(set(found["roster"])) != len(found["roster"]):
+        raise ValueError("it has an agent twice")
+    if not all(type(rank) is int for rank in _mapping(found["wanted"]).values()):
+        raise ValueError("the wanted ranks are not whole numbers")
+    if found["finished"] and not found["closed"]:
+        raise ValueError("it is finished but not closed")
+    if not 1 <= found["min_nodes"] <= found["max_nodes"]:
+        raise ValueError(f"{found['min_nodes']} to {found['max_nodes']} nodes is not a range")
+    if found["complete"] and not set(found["participants"]) <= set(found["roster"]):
+        raise ValueError("a participant has no rank")
+
 
 Trouble = Literal["closed", "finished", "not needed", "timeout", "mismatch", "rank taken"]
 
 
 @attrs.frozen
-class Write:
+class StateWrite:
     """Replace the state that was looked at by this one."""
 
     state: State
@@ -53,17 +220,25 @@ class Fail:
     text: str
 
 
-Decision = Write | Wait | Finish | Fail
+Decision = StateWrite | Wait | Finish | Fail
 
 
 def join(state: State, name: str, wanted: int | None = None) -> State:
-    """An agent wants to take part: in this round if it is open, otherwise in the next. One that was in the complete round leaves it."""
+    """An agent wants to take part: in this round if it is open, otherwise in the next. One that was
+    in the complete round leaves it.
+    """
     if state.closed or (name in state and not (state.complete and name in state.participants)):
         return state
     ranks = state.wanted if wanted is None else {**state.wanted, name: wanted}
     if name in state.participants:
         # It was in before, so it is not for newcomers to send it among the spares.
-        return _settled(attrs.evolve(state, participants=_without(state.participants, [name]), waiting=(*state.waiting, name)))
+        return _settled(
+            attrs.evolve(
+                state,
+                participants=_without(state.participants, [name]),
+                waiting=(*state.waiting, name),
+            )
+        )
     if state.complete and len(state.participants) + len(state.waiting) >= state.max_nodes:
         return attrs.evolve(state, spares=(*state.spares, name), wanted=ranks)
     return _settled(attrs.evolve(state, waiting=(*state.waiting, name), wanted=ranks))
@@ -86,18 +261,30 @@ def leave(state: State, names: Collection[str]) -> State:
 
 def bury(state: State, alive: Collection[str]) -> State:
     """Without those who are not `alive`."""
-    return leave(state, [name for name in (*state.participants, *state.waiting, *state.spares) if name not in alive])
+    return leave(
+        state,
+        [
+            name
+            for name in (*state.participants, *state.waiting, *state.spares)
+            if name not in alive
+        ],
+    )
 
 
 def complete(state: State) -> State:
     """The round begins with those who are there."""
     roster = _ranked(state.participants, state.roster, state.wanted)
+    assert sorted(roster) == sorted(state.participants), "each participant has one rank"
     return attrs.evolve(state, complete=True, call=0, roster=roster, participants=roster)
 
 
 def close(state: State, reason: str, *, finished: bool = False) -> State:
     """No round follows. The first reason stays."""
-    return state if state.closed else attrs.evolve(state, closed=reason or "no reason was given", finished=finished)
+    return (
+        state
+        if state.closed
+        else attrs.evolve(state, closed=reason or "no reason was given", finished=finished)
+    )
 
 
 def reopen(state: State) -> State:
@@ -111,26 +298,43 @@ def _settled(state: State) -> State:
         return state
     if state.complete and not state.participants:
         state = attrs.evolve(state, round=state.round + 1, complete=False, call=0)
+    assert state.participants or not state.complete, "a round without participants is over"
     if state.complete:
-        # A place that has become free is for a spare: it counts as waiting from now on, and the agents of the round hear of it.
+        # A place that has become free is for a spare: it counts as waiting from now on, and the
+        # agents of the round hear of it.
         places = max(0, state.max_nodes - len(state.participants) - len(state.waiting))
-        return attrs.evolve(state, waiting=(*state.waiting, *state.spares[:places]), spares=state.spares[places:])
+        return attrs.evolve(
+            state, waiting=(*state.waiting, *state.spares[:places]), spares=state.spares[places:]
+        )
     # Who was in the round before comes first, then the order in which they came.
     before = [name for name in state.waiting if name in state.roster]
     queue = (*before, *_without(state.waiting, before), *state.spares)
     places = max(0, state.max_nodes - len(state.participants))
-    state = attrs.evolve(state, participants=(*state.participants, *queue[:places]), waiting=(), spares=queue[places:])
+    state = attrs.evolve(
+        state,
+        participants=(*state.participants, *queue[:places]),
+        waiting=(),
+        spares=queue[places:],
+    )
+    assert not state.spares or len(state.participants) >= state.max_nodes, (
+        "nobody waits beside a free place"
+    )
     if len(state.participants) == state.max_nodes:
         return complete(state)
     if len(state.participants) < state.min_nodes:
         return attrs.evolve(state, call=0)
+    # A number of its own for each call: one that was cut short is not taken for the next.
     return state if state.call else attrs.evolve(state, call=state.calls + 1, calls=state.calls + 1)
 
 
-def _ranked(participants: Sequence[str], previous: Sequence[str], wanted: Mapping[str, int]) -> tuple[str, ...]:
-    """Names by rank. Who had a rank in the round before keeps it where that is possible; the others follow by name, hosts together.
+def _ranked(
+    participants: Sequence[str], previous: Sequence[str], wanted: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Names by rank. Who had a rank in the round before keeps it where that is possible; the others
+    follow by name, hosts together.
 
-    Rank 0 goes to one that was in the round before, if there is any: it has what the job has come to.
+    Rank 0 goes to one that was in the round before, if there is any: it has what the job has come
+    to.
     """
     if wanted:
         return tuple(sorted(participants, key=lambda name: wanted.get(name, math.inf)))
@@ -150,7 +354,8 @@ def _without(names: Sequence[str], gone: Collection[str]) -> tuple[str, ...]:
 
 
 class Joining:
-    """One agent on its way into a round. `left`: the life and the round that it was in before and wants to leave, if any.
+    """One agent on its way into a round. `left`: the life and the round that it was in before and
+    wants to leave, if any.
 
     `lease_seconds`: how long it may take until an agent that has died is known to be dead.
     """
@@ -179,7 +384,7 @@ class Joining:
         self._was_spare = False
         self._rank_taken_since: dict[str, float] = {}
 
-    def renamed(self, name: str) -> None:
+    def on_renamed(self, name: str) -> None:
         """The agent lost its lease and is registered again, under another name."""
         self._name = name
 
@@ -189,19 +394,34 @@ class Joining:
         if (state.min_nodes, state.max_nodes) != self._nodes:
             return Fail(
                 "mismatch",
-                f"there is another job of this id, with {state.min_nodes} to {state.max_nodes} nodes instead of {self._nodes[0]} to "
-                f"{self._nodes[1]}; give this one another id, or the same numbers to all of its agents",
+                f"another job has this id, with {state.min_nodes} to {state.max_nodes} "
+                f"nodes instead of {self._nodes[0]} to "
+                f"{self._nodes[1]}; give this one another id, or the same numbers to all of its "
+                "agents",
             )
         if state.closed:
             if name in state.spares:
                 return Fail("not needed", f"the job has ended without this spare: {state.closed}")
-            return Fail("finished" if state.finished else "closed", f"the rendezvous is closed: {state.closed}")
-        if state.complete and name in state.participants and (state.life, state.round) != self._left:
+            return Fail(
+                "finished" if state.finished else "closed",
+                f"the rendezvous is closed: {state.closed}",
+            )
+        if (
+            state.complete
+            and name in state.participants
+            and (state.life, state.round) != self._left
+        ):
             return Finish(state, state.roster.index(name))
         changed = bury(state, alive)
         if self._is_of_another_kind(changed):
-            return Fail("mismatch", "there is another job of this id: fixed ranks are for all of its agents, or for none")
-        if self._wanted is not None and (trouble := self._rank_trouble(changed, self._wanted, now)) is not None:
+            return Fail(
+                "mismatch",
+                "another job has this id: give fixed ranks to all agents of a job or to none",
+            )
+        if (
+            self._wanted is not None
+            and (trouble := self._rank_trouble(changed, self._wanted, now)) is not None
+        ):
             return trouble
         if (changed.life, changed.round) == self._left or name not in changed:
             changed = join(changed, name, self._wanted)
@@ -211,15 +431,21 @@ class Joining:
         if now >= self._deadline:
             return Fail("timeout", self._missing(changed))
         if changed != state:
-            return Write(changed)
+            return StateWrite(changed)
         return Wait(min(self._deadline, self._call_ends))
 
     def _is_of_another_kind(self, state: State) -> bool:
-        others = [name for name in (*state.participants, *state.waiting, *state.spares) if name != self._name]
+        others = [
+            name
+            for name in (*state.participants, *state.waiting, *state.spares)
+            if name != self._name
+        ]
         return any((name in state.wanted) != (self._wanted is not None) for name in others)
 
     def _restart_deadline_of_spare(self, is_spare: bool, now: float) -> None:
-        """A spare of a full round waits for as long as it takes; its time begins when there is a place for it."""
+        """A spare of a full round waits for as long as it takes; its time begins when there is a
+        place for it.
+        """
         if is_spare:
             self._deadline = math.inf
         elif self._was_spare:
@@ -237,26 +463,39 @@ class Joining:
         return now >= self._call_ends
 
     def _rank_trouble(self, state: State, wanted: int, now: float) -> Decision | None:
-        """Somebody else has the rank: dead soon, perhaps, or it was given twice."""
-        holder = next((name for name, rank in state.wanted.items() if rank == wanted and name != self._name), None)
+        """Decide what to do if another agent has the rank: it may be dead soon, or the rank was
+        given twice.
+        """
+        holder = next(
+            (name for name, rank in state.wanted.items() if rank == wanted and name != self._name),
+            None,
+        )
         if holder is None:
             self._rank_taken_since.clear()
             return None
         since = self._rank_taken_since.setdefault(holder, now)
         ends = since + 1.5 * self._lease_seconds
         if now >= min(ends, self._deadline):
-            return Fail("rank taken", f"rank {wanted} has been given to two agents: {holder} has it, and is alive")
+            return Fail(
+                "rank taken",
+                f"two agents ask for rank {wanted}: {holder} has it, and is alive; give each agent "
+                "a rank of its own",
+            )
         return Wait(min(ends, self._deadline))
 
     def _missing(self, state: State) -> str:
         where = f"within {self._timeout.join:g} s; trying again is safe"
         if self._name in state.participants and not state.complete:
-            return f"{len(state.participants)} of at least {state.min_nodes} agents have come {where}"
+            return (
+                f"{len(state.participants)} of at least {state.min_nodes} agents have come {where}"
+            )
         return f"round {state.round} is complete and has not ended {where}"
 
 
 class RoundWatch:
-    """What happens to one round that is complete, as one of its agents sees it. Each change is told once."""
+    """What happens to one round that is complete, as one of its agents sees it. Each change is told
+    once.
+    """
 
     def __init__(self, name: str, state: State) -> None:
         self._name = name
@@ -271,18 +510,40 @@ class RoundWatch:
         """Its number."""
         return self._of[1]
 
-    def look(self, state: State | None, alive: Collection[str], *, cut_off: bool) -> RendezvousChange | None:
-        """What has happened since the last change that this returned. `cut_off`: the agent cannot rely on its own lease."""
+    def look(
+        self, state: State | None, alive: Collection[str], *, cut_off: bool
+    ) -> RendezvousChange | None:
+        """What has happened since the last change that this returned. `cut_off`: the agent cannot
+        rely on its own lease.
+        """
         found = bury(state, alive) if state is not None else None
-        present = state.participants if state is not None and (state.life, state.round) == self._of else ()
-        gone = frozenset(name for name in self._roster if name not in present or name not in alive or (cut_off and name == self._name))
+        present = (
+            state.participants
+            if state is not None and (state.life, state.round) == self._of
+            else ()
+        )
+        gone = frozenset(
+            name
+            for name in self._roster
+            if name not in present or name not in alive or (cut_off and name == self._name)
+        )
         waiting = found.waiting if found is not None else ()
         closed = state.closed if state is not None and not self._closed else ""
         left = tuple(name for name in self._roster if name in gone and name not in self._gone)
-        joined = tuple(name for name in waiting if name not in self._waiting and name not in self._roster)
+        joined = tuple(
+            name for name in waiting if name not in self._waiting and name not in self._roster
+        )
+        assert gone <= set(self._roster), "those who leave a round were in it"
         self._gone |= gone
         self._waiting = frozenset(waiting)
         if not left and not joined and not closed:
             return None
         self._closed |= bool(closed)
-        return RendezvousChange(self.round, left, joined, len(waiting), closed, bool(closed) and state is not None and state.finished)
+        return RendezvousChange(
+            self.round,
+            left,
+            joined,
+            len(waiting),
+            closed,
+            bool(closed) and state is not None and state.finished,
+        )

@@ -1,6 +1,7 @@
 """What a rendezvous is asked for: the job, how many agents, how long to wait for what.
 
-After torchelastic's `RendezvousParameters` and `RendezvousTimeout`, with one difference: an option that nobody knows is an error.
+After torchelastic's `RendezvousParameters` and `RendezvousTimeout`, with one difference: an unknown
+option is an error.
 """
 
 from __future__ import annotations
@@ -11,16 +12,83 @@ from collections.abc import Iterable
 
 import attrs
 
-TIMEOUT_OPTIONS = ("join_timeout", "timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout")
-AGENT_OPTIONS = (*TIMEOUT_OPTIONS, "keep_alive_interval", "keep_alive_max_attempt", "connect_timeout", "retention", "store_timeout")
+from actors.errors import UnderstudyError
+
+# What goes wrong with a rendezvous, named as in torchelastic.
+
+
+class RendezvousError(UnderstudyError):
+    """The base of all of them."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The rendezvous is closed: no round will follow."""
+
+
+class RendezvousFinishedError(RendezvousClosedError):
+    """It was closed because the job has finished: there is nothing left to do."""
+
+
+class RendezvousTimeoutError(RendezvousError, TimeoutError):
+    """Not enough agents came in time. Trying again is safe."""
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The store of the rendezvous cannot be reached."""
+
+
+class RendezvousStateError(RendezvousError):
+    """What the store has of the rendezvous cannot be understood."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """This agent was a spare, and the job ended without it: no failure."""
+
+
+class RendezvousMismatchError(RendezvousStateError, ValueError):
+    """Two different jobs have the same id, or two agents the same rank. Nothing was changed."""
+
+
+class RoundOverError(RendezvousError):
+    """The round is over: its store takes nothing more, and calls that wait in it end with this
+    error.
+    """
+
+
+class StoreTimeoutError(RendezvousError, TimeoutError):
+    """What a job's store was asked to wait for did not come in time."""
+
+
+TIMEOUT_OPTIONS = (
+    "join_timeout",
+    "timeout",
+    "last_call_timeout",
+    "close_timeout",
+    "heartbeat_timeout",
+)
+
+
+AGENT_OPTIONS = (
+    *TIMEOUT_OPTIONS,
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "connect_timeout",
+    "retention",
+    "store_timeout",
+)
 """Those that every back-end of ours takes; see `AgentSettings`."""
 
+
 TRUE = ("1", "true", "t", "yes", "y")
+
+
 FALSE = ("0", "false", "f", "no", "n")
 
 
 def back_end_of(endpoint: str) -> str:
-    """Which of our back-ends an endpoint is for: an address with `etcd://`, a path with a slash in it, or `HOST:PORT` of a node."""
+    """Which of our back-ends an endpoint is for: an address with `etcd://`, a path with a slash in
+    it, or `HOST:PORT` of a node.
+    """
     if endpoint.startswith("etcd://"):
         return "etcd"
     return "file" if "/" in endpoint else "understudy"
@@ -29,24 +97,35 @@ def back_end_of(endpoint: str) -> str:
 class RendezvousParameters:
     """What a handler is made from.
 
-    `backend`: its name in the registry. `endpoint`: where it is, in the form that the back-end wants. `run_id`: the job, the same for all
-    its agents. `local_addr`: under which others reach this host; by default its host name. `config`: options of the back-end.
+    `backend`: its name in the registry. `endpoint`: where it is, in the form that the back-end
+    wants. `run_id`: the job, the same for all its agents. `local_addr`: under which others reach
+    this host; by default its host name. `config`: options of the back-end.
 
     Raises ValueError for an empty name or id and for numbers of nodes that cannot be met.
     """
 
     def __init__(
-        self, backend: str, endpoint: str, run_id: str, min_nodes: int, max_nodes: int, local_addr: str | None = None, **config: object
+        self,
+        backend: str,
+        endpoint: str,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        **config: object,
     ) -> None:
         if not backend:
             raise ValueError("The rendezvous backend name must be a non-empty string.")
         if not run_id:
             raise ValueError("The run id must be a non-empty string.")
         if min_nodes < 1:
-            raise ValueError(f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero.")
+            raise ValueError(
+                f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
+            )
         if max_nodes < min_nodes:
             raise ValueError(
-                f"The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the minimum number of rendezvous "
+                f"The maximum number of rendezvous nodes ({max_nodes}) must be greater than or "
+                "equal to the minimum number of rendezvous "
                 f"nodes ({min_nodes})."
             )
         self.backend = backend
@@ -62,13 +141,17 @@ class RendezvousParameters:
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """The option `key` as yes or no: a bool, 0 or 1, or a text such as "true", "y" or "0". Raises ValueError for others."""
+        """The option `key` as yes or no: a bool, 0 or 1, or a text such as "true", "y" or "0".
+        Raises ValueError for others.
+        """
         value = self.config.get(key, default)
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | str) and (text := str(value).lower()) in TRUE + FALSE:
             return text in TRUE
-        raise ValueError(f"The rendezvous configuration option '{key}' does not represent a valid boolean value.")
+        raise ValueError(
+            f"The rendezvous configuration option '{key}' does not represent a valid boolean value."
+        )
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """The option `key` as a whole number. Raises ValueError for what is none."""
@@ -80,20 +163,32 @@ class RendezvousParameters:
                 return int(value)
         except ValueError:
             pass
-        raise ValueError(f"The rendezvous configuration option '{key}' does not represent a valid integer value.")
+        raise ValueError(
+            f"The rendezvous configuration option '{key}' does not represent a valid integer value."
+        )
 
     def get_as_seconds(self, key: str, default: float) -> float:
-        """The option `key` as a number of seconds. Raises ValueError for what is no finite number."""
+        """The option `key` as a number of seconds. Raises ValueError for what is no finite
+        number.
+        """
         value = self.config.get(key, default)
         try:
-            if isinstance(value, int | float | str) and not isinstance(value, bool) and math.isfinite(seconds := float(value)):
+            if (
+                isinstance(value, int | float | str)
+                and not isinstance(value, bool)
+                and math.isfinite(seconds := float(value))
+            ):
                 return seconds
         except ValueError:
             pass
-        raise ValueError(f"The rendezvous configuration option '{key}' is a number of seconds, not {value!r}.")
+        raise ValueError(
+            f"The rendezvous configuration option '{key}' is a number of seconds, not {value!r}."
+        )
 
     def check_options(self, known: Iterable[str]) -> None:
-        """Refuse options that the back-end does not know. Raises ValueError that names the nearest one it does know."""
+        """Refuse options that the back-end does not know. Raises ValueError that names the nearest
+        one it does know.
+        """
         choices = sorted(known)
         for key in self.config:
             if key not in choices:
@@ -116,8 +211,9 @@ def _not_negative(instance: object, attribute: attrs.Attribute[float], value: fl
 
 @attrs.frozen
 class RendezvousTimeout:
-    """In seconds. `join`: until a round is complete. `last_call`: for how long a round that has enough agents is kept open for more; 0
-    starts it at once. `close`: to make known that the rendezvous is closed. `heartbeat`: for one renewal of an agent's lease.
+    """In seconds. `join`: until a round is complete. `last_call`: for how long a round that has
+    enough agents is kept open for more; 0 starts it at once. `close`: to make known that the
+    rendezvous is closed. `heartbeat`: for one renewal of an agent's lease.
     """
 
     join: float = attrs.field(default=600.0, validator=_positive)
@@ -127,9 +223,14 @@ class RendezvousTimeout:
 
     @classmethod
     def of(cls, parameters: RendezvousParameters) -> RendezvousTimeout:
-        """As the options say: `join_timeout` or `timeout`, `last_call_timeout`, `close_timeout`, `heartbeat_timeout`. Raises ValueError."""
+        """As the options say: `join_timeout` or `timeout`, `last_call_timeout`, `close_timeout`,
+        `heartbeat_timeout`. Raises ValueError.
+        """
         if "timeout" in parameters.config and "join_timeout" in parameters.config:
-            raise ValueError("the options 'timeout' and 'join_timeout' are two names of one thing: give one of them")
+            raise ValueError(
+                "the options 'timeout' and 'join_timeout' are two names of one thing: give one of "
+                "them"
+            )
         return cls(
             parameters.get_as_seconds("join_timeout", parameters.get_as_seconds("timeout", 600.0)),
             parameters.get_as_seconds("last_call_timeout", 30.0),
@@ -140,16 +241,20 @@ class RendezvousTimeout:
 
 @attrs.frozen
 class AgentSettings:
-    """What one agent's part in a rendezvous depends on. `wanted`: its rank, where ranks are fixed."""
+    """What one agent's part in a rendezvous depends on. `wanted`: its rank, where ranks are
+    fixed.
+    """
 
     parameters: RendezvousParameters
     timeout: RendezvousTimeout
     keep_alive_interval: float = 5.0
     """Seconds between two renewals of the agent's lease."""
     lease_seconds: float = 15.0
-    """Without a renewal for so long an agent counts as dead: `keep_alive_interval` times `keep_alive_max_attempt`."""
+    """Without a renewal for so long an agent counts as dead: `keep_alive_interval` times
+    `keep_alive_max_attempt`.
+    """
     connect_timeout: float = 30.0
-    """Seconds for which an endpoint at which nobody answers is asked again; 0: once."""
+    """Seconds for which an endpoint that does not answer is asked again; 0: once."""
     retention: float = 7200.0
     """Seconds that what a job has written stays after its last agent has gone."""
     store_timeout: float = 300.0
@@ -157,8 +262,12 @@ class AgentSettings:
     wanted: int | None = None
 
     @classmethod
-    def of(cls, parameters: RendezvousParameters, *more_options: str, wanted: int | None = None) -> AgentSettings:
-        """As the options say; `more_options`: those that the back-end has besides. Raises ValueError."""
+    def of(
+        cls, parameters: RendezvousParameters, *more_options: str, wanted: int | None = None
+    ) -> AgentSettings:
+        """As the options say; `more_options`: those that the back-end has besides. Raises
+        ValueError.
+        """
         parameters.check_options((*AGENT_OPTIONS, *more_options))
         interval = parameters.get_as_seconds("keep_alive_interval", 5.0)
         attempts = parameters.get_as_int("keep_alive_max_attempt", 3) or 0
@@ -168,12 +277,27 @@ class AgentSettings:
         if interval <= 0:
             raise ValueError(f"The keep_alive_interval ({interval:g} s) must be positive.")
         if attempts < 2:
-            raise ValueError(f"keep_alive_max_attempt is at least 2, so that one lost renewal ends nothing; not {attempts}")
+            raise ValueError(
+                "keep_alive_max_attempt is at least 2, so that one lost renewal ends nothing; "
+                f"not {attempts}"
+            )
         if connect_timeout < 0:
             raise ValueError(f"The connect_timeout ({connect_timeout:g} s) must not be negative.")
         if retention <= interval * attempts:
-            raise ValueError(f"retention ({retention:g} s) is longer than the lease of an agent ({interval * attempts:g} s)")
+            raise ValueError(
+                f"retention ({retention:g} s) is longer than the lease of an agent "
+                f"({interval * attempts:g} s)"
+            )
         if store_timeout <= 0:
             raise ValueError(f"The store_timeout ({store_timeout:g} s) must be positive.")
         timeout = RendezvousTimeout.of(parameters)
-        return cls(parameters, timeout, interval, interval * attempts, connect_timeout, retention, store_timeout, wanted)
+        return cls(
+            parameters,
+            timeout,
+            interval,
+            interval * attempts,
+            connect_timeout,
+            retention,
+            store_timeout,
+            wanted,
+        )

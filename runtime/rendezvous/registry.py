@@ -1,6 +1,8 @@
-"""Handlers by name: those of the house, those that a program registers, and those that other distributions bring.
+"""Handlers by name: those of the house, those that a program registers, and those that other
+distributions bring.
 
-A distribution brings one by an entry point of the group `understudy.rendezvous`: its name is the back-end's, its object a creator.
+A distribution brings one by an entry point of the group `understudy.rendezvous`: its name is the
+back-end's, its object a creator.
 """
 
 from __future__ import annotations
@@ -22,14 +24,19 @@ logger = logging.getLogger("understudy.rendezvous")
 
 
 class OpenableHandler(RendezvousHandler, Protocol):
-    """A handler that is opened for as long as it is used: `async with handler:`. Leaving the block leaves the rendezvous."""
+    """A handler that is opened for as long as it is used: `async with handler:`. Leaving the block
+    leaves the rendezvous. Ours is `StoreHandler`; other distributions bring others.
+    """
 
     async def __aenter__(self) -> RendezvousHandler:
         """Raises `RendezvousConnectionError`."""
         ...
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> bool | None:
         """Leave; the rendezvous is not closed by that."""
         ...
@@ -47,17 +54,28 @@ class Registry:
         self._plugins: dict[str, EntryPoint] = {}
 
     def register(self, backend: str, creator: Creator) -> None:
-        """Offer a back-end. Raises ValueError for an empty name, and if the name has another creator already."""
+        """Offer a back-end. Raises ValueError for an empty name, and if the name has another
+        creator already.
+        """
         if not backend:
             raise ValueError("The rendezvous backend name must be a non-empty string.")
         if self._creators.setdefault(backend, creator) is not creator:
-            raise ValueError(f"The rendezvous backend '{backend}' cannot be registered: it is registered with another creator already.")
+            raise ValueError(
+                f"The rendezvous backend '{backend}' cannot be registered: it is registered with "
+                "another creator already."
+            )
 
     def find_plugins(self) -> None:
-        """Offer what other distributions bring. They are not imported before they are asked for; a name that is taken stays as it is."""
+        """Offer what other distributions bring. They are not imported before they are asked for; a
+        name that is taken stays as it is.
+        """
         for plugin in entry_points(group=GROUP):
             if plugin.name in self._creators or plugin.name in self._plugins:
-                logger.warning("the rendezvous back-end %r of %s is left out: the name is taken", plugin.name, plugin.value)
+                logger.warning(
+                    "ignoring the rendezvous back-end %r of %s: another back-end has this name",
+                    plugin.name,
+                    plugin.value,
+                )
             else:
                 self._plugins[plugin.name] = plugin
 
@@ -65,14 +83,18 @@ class Registry:
         """All of them, in order."""
         return sorted({*self._creators, *self._plugins})
 
-    def create_handler(self, parameters: RendezvousParameters, environment: Environment | None = None) -> OpenableHandler:
-        """A handler for `parameters.backend`. Raises ValueError that names the nearest back-end there is, or what is wrong with an option,
-        and RuntimeError for a creator that makes something else.
+    def create_handler(
+        self, parameters: RendezvousParameters, environment: Environment | None = None
+    ) -> OpenableHandler:
+        """A handler for `parameters.backend`. Raises ValueError that names the nearest back-end
+        there is, or what is wrong with an option, and RuntimeError for a creator that makes
+        something else.
         """
         handler = self._creator(parameters.backend)(parameters, environment or SystemEnvironment())
         if handler.get_backend() != parameters.backend:
             raise RuntimeError(
-                f"The rendezvous backend '{handler.get_backend()}' was created, and '{parameters.backend}' asked for: its creator is wrong."
+                f"The rendezvous backend '{handler.get_backend()}' was created, and "
+                f"'{parameters.backend}' asked for: its creator is wrong."
             )
         return handler
 
@@ -83,7 +105,10 @@ class Registry:
             try:
                 creator = cast("Creator", plugin.load())
             except Exception as error:
-                raise ValueError(f"the rendezvous back-end {backend!r} cannot be loaded from {plugin.value}: {error!r}") from error
+                raise ValueError(
+                    f"the rendezvous back-end {backend!r} cannot be loaded from {plugin.value}: "
+                    f"{error!r}"
+                ) from error
         if creator is None:
             near = difflib.get_close_matches(backend, self.names(), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self.names())}"
@@ -104,6 +129,10 @@ def default_registry() -> Registry:
     return registry
 
 
-def create_handler(parameters: RendezvousParameters, environment: Environment | None = None) -> OpenableHandler:
-    """A handler from the default registry; see `Registry.create_handler`. Open it with `async with`."""
+def create_handler(
+    parameters: RendezvousParameters, environment: Environment | None = None
+) -> OpenableHandler:
+    """A handler from the default registry; see `Registry.create_handler`. Open it with `async
+    with`.
+    """
     return default_registry().create_handler(parameters, environment)

@@ -1,7 +1,9 @@
-"""Blocked loops: users' code stops the event loop of a node for longer than its lease, while the loop beside it renews that.
+"""Blocked loops: users' code stops the event loop of a node for longer than its lease, while the
+loop beside it renews that.
 
-Up to a limit nobody may take the node's names over, and it goes on afterwards as if nothing had been. Beyond the limit its names must
-become free, and when it comes back, with calls that have waited for it in its mailboxes and on its connections, none of them may run.
+Up to a limit no other node may take the node's names over, and it goes on afterwards as if nothing
+had been. Beyond the limit its names must become free, and when it comes back, with calls that have
+waited for it in its mailboxes and on its connections, none of them may run.
 """
 
 from __future__ import annotations
@@ -16,13 +18,11 @@ import trio
 from actors import Actor, method
 from actors.errors import UnderstudyError
 from runtime.environment import real_seconds
-from runtime.membership.members import LEASE_SECONDS
 from runtime.node import Node
-from runtime.simulation.cluster import CLUSTER, SimulatedCluster
+from runtime.simulation.cluster import CLUSTER, SimulatedCluster, all_up
 from runtime.simulation.oracle import Oracle
-from runtime.simulation.report import Report, Verdict
+from runtime.simulation.report import CheckResult, Report
 from runtime.simulation.scheduler import VirtualClock, run
-from runtime.simulation.waiting import all_up
 
 NAMES = ("node-1", "node-2", "node-3")
 BLOCKED, OTHER = "node-2", "node-3"
@@ -39,14 +39,16 @@ SLACK = 3.0
 PATIENCE = 60.0
 """Until the node that was given up has ended, once its loop runs again."""
 
-LOOK_EVERY = 0.05
+OWNER_LOOK_SECONDS = 0.05
 CALL_EVERY = 0.2
 KEEPERS = 4
 CUT_EVERY = 2.0
 
 
 class Keeper(Actor):
-    """Reports each run, and takes a moment now and then, so that some runs begin before a block and end after it."""
+    """Reports each run, and takes a moment now and then, so that some runs begin before a block and
+    end after it.
+    """
 
     @method(idempotent=True)
     async def run(self, seconds: float) -> tuple[int, float]:
@@ -57,7 +59,7 @@ class Keeper(Actor):
 
 
 @attrs.define(eq=False)
-class Watched:
+class WatchedLoop:
     """One run: what the actors report, and what others see of them."""
 
     cluster: SimulatedCluster
@@ -91,12 +93,15 @@ class Watched:
         for _ in range(ROUNDS):
             self.blocks += 1
             await trio.sleep(draw.uniform(0.0, 3.0))
-            seconds = draw.uniform(LEASE_SECONDS / 2, LIMIT - 1.0)
+            seconds = draw.uniform(cluster.timings.block_reported, LIMIT - 1.0)
             await self._block_for(seconds, cuts=cuts)
             # What it missed, it has been told by then.
             await trio.sleep(2.0)
             if cluster.live(BLOCKED) is not blocked or self.oracle.owners != first:
-                self.taken_over.append(f"{BLOCKED} lost its place or its names, though its loop was blocked for {seconds:.1f} s only")
+                self.taken_over.append(
+                    f"{BLOCKED} lost its place or its names, though its loop was blocked for "
+                    f"{seconds:.1f} s only"
+                )
                 return
         cluster.block_loop(BLOCKED)
         await self._see_them_taken(first)
@@ -105,9 +110,12 @@ class Watched:
         self.unblocked = cluster.now()
         with trio.move_on_after(PATIENCE) as patience:
             while cluster.live(BLOCKED) is blocked:  # noqa: ASYNC110  asked as any outsider would
-                await trio.sleep(LOOK_EVERY)
+                await trio.sleep(OWNER_LOOK_SECONDS)
         if patience.cancelled_caught:
-            self.kept_for_ever.append(f"{BLOCKED} goes on, {PATIENCE:g} s after its loop, which was blocked for too long, came back")
+            self.kept_for_ever.append(
+                f"{BLOCKED} goes on, {PATIENCE:g} s after its loop, which was blocked for too "
+                "long, came back"
+            )
 
     async def _block_for(self, seconds: float, *, cuts: bool) -> None:
         cluster = self.cluster
@@ -125,24 +133,35 @@ class Watched:
     async def _see_them_taken(self, first: dict[str, int]) -> None:
         """Wait until all names have another owner, which must not be too early, nor too late."""
         cluster, began = self.cluster, self.cluster.now()
-        while waited := [name for name, epoch in first.items() if self.oracle.owners[name] == epoch]:
-            await trio.sleep(LOOK_EVERY)
+        while waited := [
+            name for name, epoch in first.items() if self.oracle.owners[name] == epoch
+        ]:
+            await trio.sleep(OWNER_LOOK_SECONDS)
             blocked = cluster.now() - began
             if blocked < LIMIT and self.oracle.owners != first:
-                self.taken_over.append(f"a name was taken after {blocked:.1f} s, and the limit is {LIMIT:g} s")
+                self.taken_over.append(
+                    f"a name was taken after {blocked:.1f} s, and the limit is {LIMIT:g} s"
+                )
                 return
-            if blocked > LIMIT + LEASE_SECONDS + SLACK:
-                self.kept_for_ever.append(f"{', '.join(waited)}: not free {blocked:.1f} s after the loop of their node was blocked")
+            if blocked > LIMIT + cluster.timings.lease + SLACK:
+                self.kept_for_ever.append(
+                    f"{', '.join(waited)}: not free {blocked:.1f} s after the loop of their node "
+                    "was blocked"
+                )
                 return
 
     async def call(self, node: Node) -> None:
-        """Call all of them from a node again and again, so that there is mail when the loop comes back; start those that are gone."""
+        """Call all of them from a node again and again, so that there is mail when the loop comes
+        back; start those that are gone.
+        """
         draw = random.Random(f"{self.cluster.seed} calls {node.name} {node.incarnation}")
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(CALL_EVERY)
                 for number in range(KEEPERS if self.calling else 0):
-                    nursery.start_soon(self._call_once, node, f"keeper-{number}", draw.choice((0.0, 0.01, 1.0)))
+                    nursery.start_soon(
+                        self._call_once, node, f"keeper-{number}", draw.choice((0.0, 0.01, 1.0))
+                    )
 
     async def _call_once(self, node: Node, name: str, seconds: float) -> None:
         try:
@@ -153,22 +172,44 @@ class Watched:
         self.answers += 1
         latest = self.oracle.owners[name]
         if epoch < latest and ended >= self.unblocked:
-            # Not only heard then, because the caller's loop was blocked as well: it was told when the lease was no longer held.
-            self.late_answers.append(f"{node.name} was answered by {name} in epoch {epoch}, when epoch {latest} had run already")
+            # Not only heard then, because the caller's loop was blocked as well: it was told when
+            # the lease was no longer held.
+            self.late_answers.append(
+                f"{node.name} was answered by {name} in epoch {epoch}, when epoch {latest} had "
+                "run already"
+            )
 
 
 def blocked_loops(seed: int) -> Report:
-    """Block the loop of a node, within the limit and beyond. The report depends on nothing but the seed and this version of the code."""
+    """Block the loop of a node, within the limit and beyond. The report depends on nothing but the
+    seed and this version of the code.
+    """
     began = real_seconds()
-    found: list[Watched] = []
+    found: list[WatchedLoop] = []
     cluster = run(seed, partial(_main, seed, found))
     watched = found[0]
     checks = (
-        ("one owner per name", watched.oracle.overlaps, f"{watched.oracle.runs} runs of {KEEPERS} names"),
-        ("no name is taken while its lease is kept", watched.taken_over, f"{watched.blocks} blocks within {LIMIT:g} s"),
-        ("names are free beyond the limit", watched.kept_for_ever, f"within {LIMIT + LEASE_SECONDS + SLACK:g} s"),
+        (
+            "one owner per name",
+            watched.oracle.overlaps,
+            f"{watched.oracle.runs} runs of {KEEPERS} names",
+        ),
+        (
+            "no name is taken while its lease is kept",
+            watched.taken_over,
+            f"{watched.blocks} blocks within {LIMIT:g} s",
+        ),
+        (
+            "names are free beyond the limit",
+            watched.kept_for_ever,
+            f"within {LIMIT + cluster.timings.lease + SLACK:g} s",
+        ),
         ("no answer of an earlier epoch", watched.late_answers, f"{watched.answers} answers"),
-        ("no unexpected end", cluster.unexpected, "no process ended by an error that is none of ours"),
+        (
+            "no unexpected end",
+            cluster.unexpected,
+            "no process ended by an error that is none of ours",
+        ),
     )
     return Report(
         seed=seed,
@@ -179,22 +220,25 @@ def blocked_loops(seed: int) -> Report:
         faults={},
         calls={"ok": watched.answers},
         happenings=tuple(cluster.trace.happenings),
-        verdicts=tuple(Verdict(name, not wrong, "\n".join(wrong) if wrong else right) for name, wrong, right in checks),
+        verdicts=tuple(
+            CheckResult(name, not wrong, "\n".join(wrong) if wrong else right)
+            for name, wrong, right in checks
+        ),
     )
 
 
-async def _main(seed: int, found: list[Watched], clock: VirtualClock) -> SimulatedCluster:
+async def _main(seed: int, found: list[WatchedLoop], clock: VirtualClock) -> SimulatedCluster:
     cluster = SimulatedCluster(seed, NAMES, clock)
     cluster.blocked_limit = LIMIT
-    watched = cluster.scenario = Watched(cluster)
+    watched = cluster.scenario = WatchedLoop(cluster)
     cluster.program = watched.call
     found.append(watched)
     await cluster.run(watched.body)
     return cluster
 
 
-def watched() -> Watched:
+def watched() -> WatchedLoop:
     """The run that the running task belongs to."""
     found = CLUSTER.get().scenario
-    assert isinstance(found, Watched)
+    assert isinstance(found, WatchedLoop)
     return found

@@ -1,35 +1,348 @@
 """A whole cluster in one thread: machines, the network between them, and what may be done to both.
 
-Every machine has a process with a node, and starts another when that has ended, as a service manager would. The first machine founds the
-cluster and keeps its store on its disk; the others join it.
+Every machine has a process with a node, and starts another when that has ended, as a service
+manager would. The first machine founds the cluster and keeps its store on its disk; the others join
+it.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import random
+import traceback
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TypeVar
 
+import attrs
 import trio
 
-from actors.errors import UnderstudyError
-from runtime.isolation import without_processes
+from actors.errors import StoreDataError, UnderstudyError
+from runtime.environment import Beside, Environment, LookAtStack, Process
+from runtime.isolation import WithoutProcesses
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
-from runtime.opening import open_node
-from runtime.simulation.machines import LoopBeside, Machine, SimulatedEnvironment, SimulatedProcess
+from runtime.node.opening import Platform, open_node
 from runtime.simulation.network import HostNetwork, SimulatedNetwork
-from runtime.simulation.scheduler import PROCESS, VirtualClock, belonging_to
-from runtime.simulation.trace import Trace
+from runtime.simulation.report import Trace
+from runtime.simulation.scheduler import PROCESS, Stoppable, VirtualClock, belonging_to
+from runtime.store.changes import Changes
+from runtime.store.disk import Medium
 from runtime.store.embedded import EmbeddedStore
+from runtime.store.memory import Snapshot
+from runtime.timings import Timings
+
+# Simulated machines: a host with its disk, and on it one process after the other, each with a node.
+
+T = TypeVar("T")
+
+
+EMPTY = Snapshot(1, 0, 1, {}, (), ())
+"""What a new disk holds: the store's beginning."""
+
+
+EPOCH = 1_750_000_000.0
+"""What the wall clocks show when a run begins."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class SimulatedProcess(Stoppable):
+    """One life of a node: its event loop, and the one `beside` it. `over`: it has ended, in order
+    or not.
+    """
+
+    name: str
+    pid: int
+    network: HostNetwork
+    environment: SimulatedEnvironment
+    beside: LoopBeside
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    node: Node | None = None
+    over: bool = False
+    error: BaseException | None = None
+    is_blocked: bool = False
+    """True while its event loop is stopped, and the one beside that goes on."""
+
+    def __attrs_post_init__(self) -> None:
+        self.beside.process = self
+
+    def stop(self) -> None:
+        """Let neither loop take another step."""
+        super().stop()
+        self.beside.stop()
+
+    def resume(self) -> None:
+        """Let both loops go on."""
+        self.is_blocked = False
+        self.beside.resume()
+        super().resume()
+
+    def block(self) -> None:
+        """Let the event loop take no further step, like code of users that computes; the loop
+        beside goes on.
+        """
+        self.is_blocked = True
+        super().stop()
+
+
+class LoopBeside(Stoppable):
+    """The event loop beside a process's own. Tasks in it belong to this, so that they go on while
+    the process's own loop is blocked.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._nursery = nursery
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        self.process: SimulatedProcess
+        """Whose it is."""
+
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        """Run `main` in it."""
+        with belonging_to(self):
+            self._nursery.start_soon(self._main, main)
+
+    async def _main(self, main: Callable[[], Awaitable[None]]) -> None:
+        try:
+            with self._scope:
+                await main()
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """End what runs in it: the process has ended, and the thread of this loop with it."""
+        self._scope.cancel()
+
+    async def end(self) -> None:
+        """See `Beside.end`."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+
+class SimulatedEnvironment:
+    """What a process asks of the world: an `Environment` of nothing but the virtual clock and a
+    seed.
+
+    `beside`: the event loop beside that of the process, None if there is none. `timings`: by
+    default those of every node.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        pid: int,
+        seed: str,
+        now: Callable[[], float],
+        beside: LoopBeside | None = None,
+        timings: Timings | None = None,
+    ) -> None:
+        self.timings = Timings() if timings is None else timings
+        """See `Environment.timings`."""
+        self._seed = seed
+        self._beside = beside
+        self._machine = machine
+        self._process = Process(machine.name, pid, str(pid))
+        self._draw = random.Random(seed)
+        self.now = now
+
+    def wall_time(self) -> float:
+        """See `Environment.wall_time`."""
+        return EPOCH + self.now()
+
+    def random(self) -> float:
+        """See `Environment.random`."""
+        return self._draw.random()
+
+    def token(self, size: int) -> bytes:
+        """See `Environment.token`. As predictable as everything else here."""
+        return self._draw.randbytes(size)
+
+    def process(self) -> Process:
+        """See `Environment.process`."""
+        return self._process
+
+    def has_ended(self, process: Process) -> bool:
+        """See `Environment.has_ended`: a machine knows of its own processes only."""
+        current = self._machine.process
+        return process.host == self._machine.name and (
+            current is None or current.pid != process.pid or current.over
+        )
+
+    async def in_thread(
+        self,
+        function: Callable[[], T],
+        limiter: trio.CapacityLimiter | None = None,
+        *,
+        abandon: bool = False,
+    ) -> T:
+        """See `Environment.in_thread`. Virtual time does not pass meanwhile."""
+        await trio.lowlevel.checkpoint()
+        return function()
+
+    def run_beside(
+        self, function: Callable[[Environment, LookAtStack], Awaitable[None]]
+    ) -> Beside | None:
+        """See `Environment.run_beside`. What the process's own loop runs cannot be told: it is
+        stopped between two steps.
+        """
+        loop = self._beside
+        if loop is None:
+            return None
+        environment = SimulatedEnvironment(
+            self._machine,
+            self._process.pid,
+            f"{self._seed} beside",
+            self.now,
+            timings=self.timings,
+        )
+        loop.run(lambda: function(environment, lambda: None))
+        return loop
+
+
+@attrs.define(eq=False)
+class Machine:
+    """A host. Its disk outlasts its processes."""
+
+    name: str
+    draw: random.Random
+    process: SimulatedProcess | None = None
+    disk: SimulatedDisk = attrs.field(init=False)
+    pids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
+    restart_after: float = 0.5
+    """Seconds from the end of a process to the next."""
+    wanted: bool = True
+    """False while it is down on purpose."""
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+    def __attrs_post_init__(self) -> None:
+        self.disk = SimulatedDisk(self)
+
+    def want(self, *, running: bool) -> None:
+        """Start processes on it, or do not."""
+        self.wanted = running
+        self.changed.set()
+
+    @property
+    def live(self) -> SimulatedProcess | None:
+        """The process, if it takes steps."""
+        process = self.process
+        return process if process is not None and not process.over and not process.stopped else None
+
+
+class SimulatedDisk:
+    """What is on a disk after the last commit that reached it. `delay`: seconds that a commit
+    takes.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.replace(EMPTY)
+        self.delay = 0.002
+        self._on_its_way: Callable[[], None] | None = None
+        self._holder: SimulatedProcess | None = None
+
+    async def open(self, directory: Path) -> Medium:
+        """A `runtime.store.disk.Disk`; there is one directory."""
+        if self._holder is not None and not self._holder.over:
+            raise StoreDataError(f"{directory} is in use by another node")
+        self._holder = self._machine.process
+        await trio.lowlevel.checkpoint()
+        return _SimulatedMedium(self)
+
+    async def commit(self, change: Callable[[], None]) -> None:
+        """Let `change` happen as a whole, after a while."""
+        self._on_its_way = change
+        await trio.sleep(self.delay * (0.5 + self._machine.draw.random()))
+        if self._on_its_way is change:
+            self._on_its_way = None
+            change()
+
+    def crash(self) -> None:
+        """The process was killed: the commit on its way may have reached the disk, or not."""
+        change, self._on_its_way = self._on_its_way, None
+        if change is not None and self._machine.draw.random() < 0.5:
+            change()
+
+    def lose(self) -> None:
+        """Everything on it is gone."""
+        self._on_its_way = None
+        self.replace(EMPTY)
+
+    def replace(self, snapshot: Snapshot) -> None:
+        """Keep `snapshot` and nothing else."""
+        self._head = snapshot.revision, snapshot.compacted, snapshot.next_lease
+        self._leases = dict(snapshot.leases)
+        self._entries = {entry.key: entry for entry in snapshot.entries}
+        self._events = deque(snapshot.events)
+
+    def apply(self, changes: Changes) -> None:
+        """Bring what is kept up to date."""
+        for lease, seconds in changes.leases.items():
+            if seconds is None:
+                self._leases.pop(lease, None)
+            else:
+                self._leases[lease] = seconds
+        for key, entry in changes.entries.items():
+            if entry is None:
+                self._entries.pop(key, None)
+            else:
+                self._entries[key] = entry
+        self._events.extend(changes.events)
+        while self._events and self._events[0].revision <= changes.compacted:
+            self._events.popleft()
+        self._head = changes.revision, changes.compacted, changes.next_lease
+
+    def kept(self) -> Snapshot:
+        """Everything on it."""
+        return Snapshot(
+            *self._head,
+            dict(self._leases),
+            tuple(self._entries[key] for key in sorted(self._entries)),
+            tuple(self._events),
+        )
+
+
+class _SimulatedMedium:
+    """The disk as one process has opened it."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self._disk = disk
+
+    async def load(self) -> Snapshot:
+        await trio.sleep(self._disk.delay)
+        return self._disk.kept()
+
+    async def write(self, changes: Changes) -> None:
+        await self._disk.commit(lambda: self._disk.apply(changes))
+
+    async def rewrite(self, snapshot: Snapshot) -> None:
+        await self._disk.commit(lambda: self._disk.replace(snapshot))
+
+    def close(self) -> None:
+        """Nothing to let go of: the disk looks at whether its holder is over."""
+
 
 SECRET = "simulated"
+
+
 PORT = 7400
+
+
 DIRECTORY = Path("/simulated")
+
+
 LEAVE_SECONDS = 60.0
+
+
+SHOWN = 20
+"""Tables in which something is wrong that are kept as text."""
+
 
 Program = Callable[[Node], Awaitable[None]]
 
@@ -59,14 +372,25 @@ CLUSTER: ContextVar[SimulatedCluster] = ContextVar("CLUSTER")
 
 
 class SimulatedCluster:
-    """`names`: one machine for each, the founder first. `program(node)` runs beside every node for as long as that is open."""
+    """`names`: one machine for each, the founder first. `program(node)` runs beside every node for
+    as long as that is open. `timings`: of all nodes.
+    """
 
-    def __init__(self, seed: int, names: Sequence[str], clock: VirtualClock) -> None:
+    def __init__(
+        self,
+        seed: int,
+        names: Sequence[str],
+        clock: VirtualClock,
+        timings: Timings | None = None,
+    ) -> None:
+        self.timings = Timings() if timings is None else timings
         self.seed = seed
         self.clock = clock
         self.draw = random.Random(f"{seed} cluster")
         self.trace = Trace(self.now)
-        self.network = SimulatedNetwork(random.Random(f"{seed} network"), self.trace, clock)
+        self.network = SimulatedNetwork(
+            random.Random(f"{seed} network"), self.trace, clock, self.timings
+        )
         self.machines = {name: Machine(name, random.Random(f"{seed} {name}")) for name in names}
         self.founder = names[0]
         self.program: Program | None = None
@@ -76,6 +400,8 @@ class SimulatedCluster:
         """Seconds for which the lease of a node is kept whose event loop is blocked."""
         self.unexpected: list[str] = []
         """Processes that ended by an error that no user should see."""
+        self.broken: list[str] = []
+        """Tables of nodes that were found to contradict themselves."""
         self._nursery: trio.Nursery
         self._past: list[SimulatedProcess] = []
         self._pauses: dict[str, list[tuple[float, float]]] = {}
@@ -116,15 +442,42 @@ class SimulatedCluster:
             await trio.sleep(0.05)
         return node
 
+    def check_invariants(self) -> None:
+        """Look through the tables of all nodes that live for what cannot be. No task takes a step
+        meanwhile, so the tables are between two steps; and nothing is changed, so the run is the
+        same with and without it.
+        """
+        for name in self.machines:
+            node = self.live(name)
+            if node is None:
+                continue
+            try:
+                node._check_invariants()
+                if isinstance(node._own_store, EmbeddedStore):
+                    node._own_store.check_invariants()
+            except AssertionError as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                text = f"{name}: {where.name} line {where.lineno}: {where.line} {error}"
+                if len(self.broken) < SHOWN:
+                    self.broken.append(text)
+                    self.trace.tell(name, "wrong", text)
+
     # What may be done to machines
 
     def crash(self, name: str, *, power: bool = False, disk: bool = True) -> None:
-        """Kill a machine's process, as SIGKILL does. `power`: the host goes down as well, and tells nobody. Without `disk` that is lost."""
+        """Kill a machine's process, as SIGKILL does. `power`: the host goes down as well, and sends
+        its peers nothing. Without `disk` its disk is lost.
+        """
         machine = self.machines[name]
         process = machine.process
         if process is None or process.over:
             return
-        self.trace.tell(name, "crash", f"{'the power of the host fails' if power else 'killed'}{'' if disk else ', and its disk is lost'}")
+        self.trace.tell(
+            name,
+            "crash",
+            ("the power of the host fails" if power else "killed")
+            + ("" if disk else ", and its disk is lost"),
+        )
         process.over = True
         process.stop()
         process.network.end(told=not power)
@@ -149,7 +502,9 @@ class SimulatedCluster:
             self._go_on(name, process)
 
     def block_loop(self, name: str) -> None:
-        """Stop the event loop of a machine's process, as code does that computes without end; the loop beside it goes on."""
+        """Stop the event loop of a machine's process, as code does that computes without end; the
+        loop beside it goes on.
+        """
         process = self.machines[name].live
         if process is not None:
             self.trace.tell(name, "block", "its event loop is blocked")
@@ -168,9 +523,11 @@ class SimulatedCluster:
         process.resume()
 
     def silence_store(self) -> Callable[[], None]:
-        """Let the store answer nothing, though its process runs and its links stand; returns what ends it."""
+        """Let the store answer nothing, though its process runs and its links stand; returns what
+        ends it.
+        """
         node = self.live(self.founder)
-        store = node.own_store if node is not None else None
+        store = node._own_store if node is not None else None
         if not isinstance(store, EmbeddedStore) or store.silence is not None:
             return lambda: None
         silence = store.silence = trio.Event()
@@ -184,13 +541,20 @@ class SimulatedCluster:
         return end
 
     def stopped(self, name: str, since: float) -> float:
-        """For how many seconds since then the machine's processes were stopped, or their event loops blocked."""
-        return sum(max(0.0, min(end, self.now()) - max(begin, since)) for begin, end in self._pauses.get(name, ()))
+        """For how many seconds since then the machine's processes were stopped, or their event
+        loops blocked.
+        """
+        return sum(
+            max(0.0, min(end, self.now()) - max(begin, since))
+            for begin, end in self._pauses.get(name, ())
+        )
 
     # What may be done to the network
 
     def block(self, there: str, back: str) -> Callable[[], None]:
-        """Let nothing through from one machine to another, in this direction only; returns what ends it."""
+        """Let nothing through from one machine to another, in this direction only; returns what
+        ends it.
+        """
         path = self.network.path(there, back)
         path.blocked += 1
 
@@ -201,7 +565,9 @@ class SimulatedCluster:
         return unblock
 
     def partition(self, *sides: Sequence[str]) -> Callable[[], None]:
-        """Let nothing through between machines of different sides; returns what ends it. A machine on no side reaches all."""
+        """Let nothing through between machines of different sides; returns what ends it. A machine
+        on no side reaches all.
+        """
         ends = [
             self.block(one, other)
             for side in sides
@@ -242,8 +608,12 @@ class SimulatedCluster:
         pid = next(machine.pids)
         network = HostNetwork(self.network, machine.name)
         beside = LoopBeside(self._nursery)
-        environment = SimulatedEnvironment(machine, pid, f"{self.seed} {machine.name} {pid}", self.now, beside)
-        process = SimulatedProcess(name=machine.name, pid=pid, network=network, environment=environment, beside=beside)
+        environment = SimulatedEnvironment(
+            machine, pid, f"{self.seed} {machine.name} {pid}", self.now, beside, self.timings
+        )
+        process = SimulatedProcess(
+            name=machine.name, pid=pid, network=network, environment=environment, beside=beside
+        )
         machine.process = process
         self.trace.tell(machine.name, "restart" if pid > 1 else "start", f"process {pid}")
         return process
@@ -260,18 +630,28 @@ class SimulatedCluster:
                     cluster="simulated",
                     secret=SECRET,
                     data_dir=DIRECTORY if founds else None,
-                    environment=process.environment,
-                    network=process.network,
-                    disk=machine.disk.open,
-                    isolation=without_processes,
+                    platform=Platform(
+                        environment=process.environment,
+                        network=process.network,
+                        disk=machine.disk.open,
+                        isolation=WithoutProcesses,
+                    ),
                     blocked_limit=self.blocked_limit,
                 ) as node:
                     process.node = node
                     self.trace.tell(machine.name, "up", f"incarnation {node.incarnation}")
-                    mine = [one for one in node.members() if (one.name, one.incarnation) == (node.name, node.incarnation)]
+                    mine = [
+                        one
+                        for one in node.members()
+                        if (one.name, one.incarnation) == (node.name, node.incarnation)
+                    ]
                     if any(one.state == "joining" for one in mine):
-                        # Whoever has it in hand could not place an actor on it. One that was given up meanwhile is not there at all.
-                        self.unexpected.append(f"{machine.name}: open_node returned before the node was up in its own view")
+                        # The client that has the node could not place an actor on it. One that was
+                        # given up meanwhile is not there at all.
+                        self.unexpected.append(
+                            f"{machine.name}: open_node returned before the node was up in its "
+                            "own view"
+                        )
                     async with trio.open_nursery() as nursery:
                         if self.program is not None:
                             nursery.start_soon(self.program, node)
@@ -290,7 +670,11 @@ class SimulatedCluster:
         finally:
             process.beside.cancel()
             if not process.over:
-                why = f"{type(process.error).__name__}: {process.error}" if process.error is not None else "in order"
+                why = (
+                    f"{type(process.error).__name__}: {process.error}"
+                    if process.error is not None
+                    else "in order"
+                )
                 self.trace.tell(machine.name, "leave", why)
                 process.over = True
                 process.network.end(told=True)
@@ -298,7 +682,9 @@ class SimulatedCluster:
                 process.ended.set()
 
     async def _end(self) -> None:
-        """Let all nodes leave, the founder last, and then what is left of processes that were killed."""
+        """Let all nodes leave, the founder last, and then what is left of processes that were
+        killed.
+        """
         self._closing = True
         for machine in self.machines.values():
             self.resume(machine.name)
@@ -317,3 +703,20 @@ class SimulatedCluster:
             process.scope.cancel()
             process.resume()
         self._nursery.cancel_scope.deadline = trio.current_time() + LEAVE_SECONDS
+
+
+# When a simulated cluster is whole.
+
+MEMBERS_LOOK_SECONDS = 0.1
+
+
+async def all_up(cluster: SimulatedCluster) -> None:
+    """Wait until every machine has a node, and every node sees all of them."""
+    while True:
+        nodes = [cluster.live(name) for name in cluster.machines]
+        if all(
+            node is not None and sum(each.state == "up" for each in node.members()) == len(nodes)
+            for node in nodes
+        ):
+            return
+        await trio.sleep(MEMBERS_LOOK_SECONDS)

@@ -1,7 +1,8 @@
 """Crowds: many calls at once to an actor that ends again and again and is restarted.
 
-In fair weather it is known what must become of them. Those that are not repeated are heard in the order in which they were made, in each
-life of the actor; those whose policy repeats them are all answered, however many of them were with the actor when it ended.
+Without faults it is known how each must end. Those that are not repeated are heard in the order in
+which they were made, in each life of the actor; those whose policy repeats them are all answered,
+however many of them were with the actor when it ended.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def crowds() -> Crowds:
 
 @attrs.define(eq=False)
 class Crowds:
-    """What the callers of all nodes do, and what came of it."""
+    """What the callers of all nodes do, and how their calls ended."""
 
     cluster: SimulatedCluster
     oracle: Oracle
@@ -79,7 +80,10 @@ class Crowds:
         before = self.latest.get((epoch, caller), 0)
         self.latest[epoch, caller] = number
         if number < before:
-            text = f"in its epoch {epoch} {NAME} heard call {number} of {caller} after call {before}, which was made later"
+            text = (
+                f"in its epoch {epoch} {NAME} heard call {number} of {caller} after call "
+                f"{before}, which was made later"
+            )
             self.out_of_order.append(text)
             self.cluster.trace.tell("", "wrong", text)
 

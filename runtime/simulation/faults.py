@@ -1,7 +1,8 @@
 """Which faults a seed draws, how strong, and how they are inflicted.
 
-Each seed draws some of the faults and leaves others out, so that they meet in many combinations, and none hides what another would show
-(swarm testing: Groce and others, ISSTA 2012). Strengths differ from seed to seed as well.
+Each seed draws some of the faults and leaves others out, so that they meet in many combinations,
+and none hides what another would show (swarm testing: Groce and others, ISSTA 2012). Strengths
+differ from seed to seed as well.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ INCLUDED = 0.5
 """How probable it is that a fault which may happen does in a run."""
 
 FAIR = 10
-"""One seed in so many draws no faults at all: then the checkers that must allow for them look more closely."""
+"""One seed in so many draws no faults at all: then the checkers that must allow for them look more
+closely.
+"""
 
 MOST_OFTEN = 2.0
 LEAST_OFTEN = 25.0
@@ -38,11 +41,12 @@ KINDS: Mapping[str, str] = {
     "one-way": "bytes pass between two groups of hosts in one direction only",
     "bridge": "two groups of hosts cannot reach each other, and one host reaches both",
     "cut": "a connection breaks, after any byte",
-    "half-open": "a connection carries nothing any more, and nobody is told",
+    "half-open": "a connection carries nothing any more, and neither end gets an error",
     "clog": "bytes between two hosts take up to seconds",
     "slow disk": "the store's disk takes up to seconds for a commit",
     "silent store": "the store answers nothing for a while, though its node is well",
-    "block": "a node's event loop is blocked, for longer than its lease at times; the one beside it goes on",
+    "block": "a node's event loop is blocked, for longer than its lease at times; the one beside "
+    "it goes on",
 }
 """The faults there are."""
 
@@ -62,7 +66,8 @@ def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
     draw = random.Random(f"{seed} faults")
     found: dict[str, float] = {}
     for kind in KINDS:
-        # Always the same number of draws, so that leaving a kind out changes nothing about the others.
+        # Always the same number of draws, so that leaving a kind out changes nothing about the
+        # others.
         included, often = draw.random() < INCLUDED, draw.uniform(MOST_OFTEN, LEAST_OFTEN)
         if kind in allowed and included:
             found[kind] = round(often, 1)
@@ -70,8 +75,10 @@ def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
 
 
 @attrs.define(eq=False)
-class Weather:
-    """Inflicts `faults` on the machines of `cluster` but those in `spared`. `run` for as long as they may begin; `heal` ends all."""
+class FaultInjector:
+    """Inflicts `faults` on the machines of `cluster` but those in `spared`. `run` for as long as
+    they may begin; `heal` ends all.
+    """
 
     cluster: SimulatedCluster
     faults: Mapping[str, float]
@@ -124,13 +131,19 @@ class Weather:
     async def _lasting(self, end: Callable[[], None], seconds: float | None = None) -> None:
         """Let a fault last for a while, or until all is healed."""
         self._ends[end] = None
-        await trio.sleep(self._draw.uniform(0.0, LONGEST) * self._draw.random() if seconds is None else seconds)
+        await trio.sleep(
+            self._draw.uniform(0.0, LONGEST) * self._draw.random() if seconds is None else seconds
+        )
         if end in self._ends:
             del self._ends[end]
             end()
 
     def _victim(self) -> str | None:
-        names = [name for name, machine in self.cluster.machines.items() if name not in self.spared and machine.live is not None]
+        names = [
+            name
+            for name, machine in self.cluster.machines.items()
+            if name not in self.spared and machine.live is not None
+        ]
         return self._draw.choice(names) if names else None
 
     def _sides(self) -> tuple[list[str], list[str]]:
@@ -144,7 +157,9 @@ class Weather:
     async def _crash(self) -> None:
         name = self._victim()
         if name is not None:
-            self.cluster.machines[name].restart_after = self._draw.choice((0.01, 0.5, 2.0, 8.0)) * self._draw.random()
+            self.cluster.machines[name].restart_after = (
+                self._draw.choice((0.01, 0.5, 2.0, 8.0)) * self._draw.random()
+            )
             self.cluster.crash(name)
         await trio.lowlevel.checkpoint()
 
@@ -155,7 +170,12 @@ class Weather:
         if not disk and name == self.cluster.founder:
             self.disk_lost()
         machine = self.cluster.machines[name]
-        ends = [self.cluster.block(*pair) for other in self.cluster.machines if other != name for pair in ((name, other), (other, name))]
+        ends = [
+            self.cluster.block(*pair)
+            for other in self.cluster.machines
+            if other != name
+            for pair in ((name, other), (other, name))
+        ]
         machine.want(running=False)
         self.cluster.crash(name, power=True, disk=disk)
 
@@ -174,14 +194,26 @@ class Weather:
         if name is not None:
             process = self.cluster.machines[name].process
             self.cluster.pause(name)
-            await self._lasting(lambda: self.cluster.resume(name) if self.cluster.machines[name].process is process else None)
+            await self._lasting(
+                lambda: (
+                    self.cluster.resume(name)
+                    if self.cluster.machines[name].process is process
+                    else None
+                )
+            )
 
     async def _block(self) -> None:
         name = self._victim()
         if name is not None:
             process = self.cluster.machines[name].process
             self.cluster.block_loop(name)
-            await self._lasting(lambda: self.cluster.unblock_loop(name) if self.cluster.machines[name].process is process else None)
+            await self._lasting(
+                lambda: (
+                    self.cluster.unblock_loop(name)
+                    if self.cluster.machines[name].process is process
+                    else None
+                )
+            )
 
     async def _leave(self) -> None:
         name = self._victim()
@@ -211,25 +243,47 @@ class Weather:
     async def _bridge(self) -> None:
         here, there = self._sides()
         bridge = self._draw.choice([*here, *there])
-        await self._lasting(self.cluster.partition([name for name in here if name != bridge], [name for name in there if name != bridge]))
+        await self._lasting(
+            self.cluster.partition(
+                [name for name in here if name != bridge],
+                [name for name in there if name != bridge],
+            )
+        )
 
     async def _cut(self) -> None:
         await trio.lowlevel.checkpoint()
-        connections = [one for one in self.cluster.network.connections if one.sends.sender_broken is None and not one.closed]
+        connections = [
+            one
+            for one in self.cluster.network.connections
+            if one.sends.sender_broken is None and not one.closed
+        ]
         if connections:
             connection = self._draw.choice(connections)
             pipe = self._draw.choice((connection.sends, connection.receives))
-            pipe.cut_after = pipe.sent + self._draw.choice((0, 10, 100, 10_000)) * self._draw.random()
-            self.cluster.trace.tell("", "cut", f"connection {pipe.number} between {pipe.hosts[0]} and {pipe.hosts[1]}")
+            pipe.cut_after = (
+                pipe.sent + self._draw.choice((0, 10, 100, 10_000)) * self._draw.random()
+            )
+            self.cluster.trace.tell(
+                "", "cut", f"connection {pipe.number} between {pipe.hosts[0]} and {pipe.hosts[1]}"
+            )
 
     async def _half_open(self) -> None:
         await trio.lowlevel.checkpoint()
-        connections = [one for one in self.cluster.network.connections if one.sends.sender_broken is None and not one.closed]
+        connections = [
+            one
+            for one in self.cluster.network.connections
+            if one.sends.sender_broken is None and not one.closed
+        ]
         if connections:
             connection = self._draw.choice(connections)
             connection.sends.vanished = connection.receives.vanished = True
             hosts = connection.sends.hosts
-            self.cluster.trace.tell("", "cut", f"connection {connection.sends.number} between {hosts[0]} and {hosts[1]} falls silent")
+            self.cluster.trace.tell(
+                "",
+                "cut",
+                f"connection {connection.sends.number} between {hosts[0]} and {hosts[1]} falls "
+                "silent",
+            )
 
     async def _clog(self) -> None:
         names = [name for name in self.cluster.machines if name not in self.spared]

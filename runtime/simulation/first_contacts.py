@@ -1,8 +1,11 @@
-"""First contacts: many nodes call all others for the first time in the same moment, round after round.
+"""First contacts: many nodes call all others for the first time in the same moment, round after
+round.
 
-Both ends of each pair dial, at moments and over paths that the seed draws; in some seeds connections break or fall silent meanwhile. No
-node dies, so no call may fail, whatever happens to connections: that is checked, with each call's execution, the number of connections
-that remain, and the log, in which nothing of this is worth a warning. Only links and calls take part; there are no members and no store.
+Both ends of each pair dial, at moments and over paths that the seed draws; in some seeds
+connections break or fall silent meanwhile. No node dies, so no call may fail, whatever happens to
+connections: that is checked, with each call's execution, the number of connections that remain, and
+the log, in which nothing of this is worth a warning. Only links and calls take part; there are no
+members and no store.
 """
 
 from __future__ import annotations
@@ -22,17 +25,18 @@ from actors import Actor, method
 from actors.errors import UnderstudyError
 from actors.handle import Handle
 from actors.method import Address
-from runtime.calls.station import Station
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.routes import PeerDirectory
 from runtime.environment import real_seconds
-from runtime.hosting.host import Host
+from runtime.hosting.host import ActorHost
 from runtime.links.link import Link
 from runtime.links.transports import Connection
-from runtime.simulation.machines import Machine, SimulatedEnvironment
+from runtime.simulation.cluster import Machine, SimulatedEnvironment
 from runtime.simulation.network import HostNetwork, SimulatedNetwork
-from runtime.simulation.report import Report, Verdict
+from runtime.simulation.report import CheckResult, Report, Trace
 from runtime.simulation.scheduler import VirtualClock, run
-from runtime.simulation.trace import Trace
-from runtime.wire.introduction import Introduction, Peer
+from runtime.timings import Timings
+from runtime.wire.handshake import Introduction, Peer
 
 GREETER = "@greeter"
 PORT = 7400
@@ -40,21 +44,31 @@ SECRET = b"simulated"
 CLUSTER = "simulated"
 
 SPREADS = (0.0, 0.0005, 0.005, 0.05)
-"""Seconds within which all begin, one of these in each round: from one instant to longer than a handshake takes."""
+"""Seconds within which all begin, one of these in each round: from one instant to longer than a
+handshake takes.
+"""
 
 CUTS = (0.0, 0.0, 0.001, 0.02)
-"""Seconds between two connections that break or fall silent, on average; one of these in each round, 0 for none."""
+"""Seconds between two connections that break or fall silent, on average; one of these in each
+round, 0 for none.
+"""
 
 CLOGS = (0.0, 0.0, 0.002, 0.05)
-"""Seconds between two paths that are clogged, on average; one of these in each round with cuts, 0 for none."""
+"""Seconds between two paths that are clogged, on average; one of these in each round with cuts, 0
+for none.
+"""
 
 CLOGGED = (0.5, 3.0, 8.0)
-"""Seconds that bytes on a clogged path take at most: also longer than a dial is waited for, so that offers arrive that were given up."""
+"""Seconds that bytes on a clogged path take at most: also longer than a dial is waited for, so that
+offers arrive that were given up.
+"""
 
 MOST_CUTS = 200
 MOST_CLOGS = 40
 ROUND_SECONDS = 120.0
-"""Until then all must have been answered. A connection that has fallen silent costs some seconds, and several may in turn."""
+"""Until then all must have been answered. A connection that has fallen silent costs some seconds,
+and several may in turn.
+"""
 
 SETTLED_SECONDS = 5.0
 """From the last answer until connections that were superseded or have broken must be gone."""
@@ -83,66 +97,87 @@ class _Warnings(logging.Handler):
 
 
 @attrs.frozen(eq=False)
-class OpenStation:
+class OpenEndpoint:
     """Links and calls of one simulated node, and its network."""
 
-    station: Station
+    endpoint: RpcEndpoint
     network: HostNetwork
 
 
 @attrs.frozen(eq=False)
-class _Place(OpenStation):
+class _EndpointMachine(OpenEndpoint):
     """One node of a round."""
 
     greeter: Greeter
 
 
-class _Directory:
+class _FixedDirectory:
     """Finds links of nodes that are all known from the beginning."""
 
     def __init__(self) -> None:
-        self.station: Station | None = None
+        self.endpoint: RpcEndpoint | None = None
 
     async def locate(self, name: str) -> Address:
         raise AssertionError("nothing is looked up here")
 
     async def link_to(self, node: str, incarnation: int) -> Link | None:
         await trio.lowlevel.checkpoint()
-        assert self.station is not None
-        peer = Peer(name=node, incarnation=incarnation, role="node", addresses=(f"tcp:{node}:{PORT}",), host=node)
-        return self.station.peers.link(peer)
+        assert self.endpoint is not None
+        peer = Peer(
+            name=node,
+            incarnation=incarnation,
+            role="node",
+            addresses=(f"tcp:{node}:{PORT}",),
+            host=node,
+        )
+        return self.endpoint.peers.link(peer)
 
 
-async def open_station(
-    name: str, incarnation: int, seed: int, network: SimulatedNetwork, clock: VirtualClock, nursery: trio.Nursery
-) -> OpenStation:
-    """A station that listens at `tcp:NAME:PORT`, and finds others there by their names."""
+async def open_endpoint(
+    name: str,
+    incarnation: int,
+    seed: int,
+    network: SimulatedNetwork,
+    clock: VirtualClock,
+    nursery: trio.Nursery,
+    timings: Timings | None = None,
+) -> OpenEndpoint:
+    """Open an endpoint that listens at `tcp:NAME:PORT`, and finds others there by their names."""
     machine = Machine(name, random.Random(f"{seed} {name}"))
-    environment = SimulatedEnvironment(machine, 1, f"{seed} {name} {incarnation}", lambda: clock.now)
-    host_network, directory = HostNetwork(network, name), _Directory()
-    peer = Peer(name, incarnation, "node", (f"tcp:{name}:{PORT}",), name, life=environment.token(8).hex())
-    station = directory.station = Station(
+    environment = SimulatedEnvironment(
+        machine, 1, f"{seed} {name} {incarnation}", lambda: clock.now, timings=timings
+    )
+    host_network, directory = HostNetwork(network, name), _FixedDirectory()
+    peer = Peer(
+        name, incarnation, "node", (f"tcp:{name}:{PORT}",), name, life=environment.token(8).hex()
+    )
+    endpoint = directory.endpoint = RpcEndpoint(
         Introduction(CLUSTER, peer),
         SECRET,
         environment,
         host_network,
         nursery,
-        directory,
-        lambda station: Host(
-            cast("Any", peer), nursery, environment, lambda: cast("Any", None), station.make_handle, lambda supervisor, address: None
+        PeerDirectory(directory.locate, directory.link_to),
+        lambda endpoint: ActorHost(
+            cast("Any", peer),
+            nursery,
+            environment,
+            lambda: cast("Any", None),
+            endpoint.make_handle,
+            lambda supervisor, address: None,
         ),
     )
 
     async def accept(connection: Connection) -> None:
-        await station.peers.accept(connection)
+        await endpoint.peers.accept(connection)
 
     await nursery.start(host_network.listen, f"{name}:{PORT}", accept)
-    nursery.start_soon(station.peers.beat)
-    return OpenStation(station, host_network)
+    nursery.start_soon(endpoint.peers.beat)
+    return OpenEndpoint(endpoint, host_network)
 
 
 @attrs.define(eq=False)
-class _Rounds:
+class _ContactRounds:
     seed: int
     nodes: int
     rounds: int
@@ -174,14 +209,23 @@ class _Rounds:
         draw = random.Random(f"{self.seed} first contacts {number}")
         network = SimulatedNetwork(random.Random(f"{self.seed} network {number}"), trace, clock)
         async with trio.open_nursery() as nursery:
-            places: list[_Place] = []
+            places: list[_EndpointMachine] = []
             for index in range(1, self.nodes + 1):
-                opened = await open_station(f"node-{index}", next(self.incarnations), self.seed, network, clock, nursery)
+                opened = await open_endpoint(
+                    f"node-{index}", next(self.incarnations), self.seed, network, clock, nursery
+                )
                 greeter = Greeter()
-                opened.station.host.add_system(GREETER, greeter)
-                places.append(_Place(opened.station, opened.network, greeter))
-            spread, often, clogs = draw.choice(SPREADS), draw.choice(CUTS) if self.cuts else 0.0, draw.choice(CLOGS) if self.cuts else 0.0
-            text = f"{f'a cut every {often:g} s' if often else 'no cuts'}, {f'a path clogged every {clogs:g} s' if clogs else 'no clogs'}"
+                opened.endpoint.host.add_system(GREETER, greeter)
+                places.append(_EndpointMachine(opened.endpoint, opened.network, greeter))
+            spread, often, clogs = (
+                draw.choice(SPREADS),
+                draw.choice(CUTS) if self.cuts else 0.0,
+                draw.choice(CLOGS) if self.cuts else 0.0,
+            )
+            text = (
+                f"{f'a cut every {often:g} s' if often else 'no cuts'}, "
+                f"{f'a path clogged every {clogs:g} s' if clogs else 'no clogs'}"
+            )
             trace.tell("", "first contacts", f"round {number}: within {spread:g} s, {text}")
             with trio.move_on_after(ROUND_SECONDS) as patience:
                 async with trio.open_nursery() as calls:
@@ -190,9 +234,13 @@ class _Rounds:
                     if clogs:
                         calls.start_soon(self._clog, network, draw, clogs, trace)
                     for place in places:
-                        calls.start_soon(self._greet_all, place, places, draw.random() * spread, number, trace)
+                        calls.start_soon(
+                            self._greet_all, place, places, draw.random() * spread, number, trace
+                        )
             if patience.cancelled_caught:
-                self.late.append(f"round {number}: not all calls were answered within {ROUND_SECONDS:g} s")
+                self.late.append(
+                    f"round {number}: not all calls were answered within {ROUND_SECONDS:g} s"
+                )
             for connection in network.connections:
                 # No cuts any more: what would still have broken later on does not.
                 connection.sends.cut_after = connection.receives.cut_after = math.inf
@@ -200,25 +248,39 @@ class _Rounds:
             self._look(number, places)
             nursery.cancel_scope.cancel()
 
-    async def _greet_all(self, place: _Place, places: list[_Place], after: float, number: int, trace: Trace) -> None:
+    async def _greet_all(
+        self,
+        place: _EndpointMachine,
+        places: list[_EndpointMachine],
+        after: float,
+        number: int,
+        trace: Trace,
+    ) -> None:
         await trio.sleep(after)
         async with trio.open_nursery() as nursery:
             for other in places:
                 if other is not place:
                     for time in range(self.times):
-                        call = f"{number}: {place.station.identity[0]} to {other.station.identity[0]}, {time}"
+                        call = (
+                            f"{number}: {place.endpoint.identity[0]} to "
+                            f"{other.endpoint.identity[0]}, {time}"
+                        )
                         nursery.start_soon(self._greet, place, other, call, trace)
 
-    async def _greet(self, place: _Place, other: _Place, call: str, trace: Trace) -> None:
+    async def _greet(
+        self, place: _EndpointMachine, other: _EndpointMachine, call: str, trace: Trace
+    ) -> None:
         # With the default options of users' calls: nothing is repeated that may have run.
-        handle: Any = Handle(place.station.caller, Address(GREETER, *other.station.identity), Greeter.__methods__)
+        handle: Any = Handle(
+            place.endpoint.caller, Address(GREETER, *other.endpoint.identity), Greeter.__methods__
+        )
         try:
             answer = await handle.greet(call)
         except UnderstudyError as error:
             self.calls["failed"] += 1
             text = f"{call}: {type(error).__name__}: {error}"
             self.failed.append(text)
-            trace.tell(place.station.identity[0], "wrong", text)
+            trace.tell(place.endpoint.identity[0], "wrong", text)
         else:
             self.calls["ok"] += 1
             if answer != call:
@@ -227,25 +289,37 @@ class _Rounds:
         if ran != 1:
             self.twice.append(f"{call} ran {ran} times")
 
-    async def _cut(self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace) -> None:
+    async def _cut(
+        self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace
+    ) -> None:
         """Break connections, or let them fall silent, for as long as there are enough of them."""
         for _ in range(MOST_CUTS):
             await trio.sleep(draw.expovariate(1 / often))
-            living = [one for one in network.connections if one.sends.sender_broken is None and not one.closed]
+            living = [
+                one
+                for one in network.connections
+                if one.sends.sender_broken is None and not one.closed
+            ]
             if not living:
                 continue
             connection = draw.choice(living)
             hosts = " and ".join(connection.sends.hosts)
             if draw.random() < 0.2:
                 connection.sends.vanished = connection.receives.vanished = True
-                trace.tell("", "cut", f"connection {connection.sends.number} between {hosts} falls silent")
+                trace.tell(
+                    "", "cut", f"connection {connection.sends.number} between {hosts} falls silent"
+                )
             else:
                 pipe = draw.choice((connection.sends, connection.receives))
                 pipe.cut_after = pipe.sent + draw.choice((0, 10, 300, 3000)) * draw.random()
                 trace.tell("", "cut", f"connection {pipe.number} between {hosts}")
 
-    async def _clog(self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace) -> None:
-        """Let bytes between some nodes, in one direction, take seconds for a moment: so that what was said just before has been quick."""
+    async def _clog(
+        self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace
+    ) -> None:
+        """Let bytes between some nodes, in one direction, take seconds for a moment: so that what
+        was said just before has been quick.
+        """
         for _ in range(MOST_CLOGS):
             await trio.sleep(draw.expovariate(1 / often))
             one, other = draw.sample(range(1, self.nodes + 1), 2)
@@ -255,31 +329,53 @@ class _Rounds:
             await trio.sleep(draw.random() * often)
             path.clog -= seconds
 
-    def _look(self, number: int, places: list[_Place]) -> None:
-        """One link at each end of each pair, both of one session, and one connection that carries it."""
+    def _look(self, number: int, places: list[_EndpointMachine]) -> None:
+        """One link at each end of each pair, both of one session, and one connection that carries
+        it.
+        """
         for place in places:
-            links = place.station.peers.links
+            links = place.endpoint.peers.links
             if len(links) != len(places) - 1:
-                self.crowded.append(f"round {number}: {place.station.identity[0]} has {len(links)} links to {len(places) - 1} nodes")
+                self.crowded.append(
+                    f"round {number}: {place.endpoint.identity[0]} has {len(links)} links to "
+                    f"{len(places) - 1} nodes"
+                )
             for link in links.values():
                 if not link.connected:
-                    self.crowded.append(f"round {number}: {place.station.identity[0]} and {link.peer.name} are not connected")
-            open_ones = [one for one in place.network.connections if not one.closed and one.sends.sender_broken is None]
+                    self.crowded.append(
+                        f"round {number}: {place.endpoint.identity[0]} and {link.peer.name} are "
+                        "not connected"
+                    )
+            open_ones = [
+                one
+                for one in place.network.connections
+                if not one.closed and one.sends.sender_broken is None
+            ]
             if len(open_ones) > len(places) - 1:
-                self.crowded.append(f"round {number}: {place.station.identity[0]} has {len(open_ones)} connections")
+                self.crowded.append(
+                    f"round {number}: {place.endpoint.identity[0]} has {len(open_ones)} connections"
+                )
 
 
-def first_contacts(seed: int, *, nodes: int = 8, rounds: int = 1, times: int = 2, cuts: bool = True) -> Report:
-    """`rounds` rounds in which `nodes` nodes that never met call all others at once, `times` times each.
+def first_contacts(
+    seed: int, *, nodes: int = 8, rounds: int = 1, times: int = 2, cuts: bool = True
+) -> Report:
+    """`rounds` rounds in which `nodes` nodes that never met call all others at once, `times` times
+    each.
 
-    `cuts`: connections break meanwhile in some of the rounds. The report depends on nothing but the arguments and this version of the code.
+    `cuts`: connections break meanwhile in some of the rounds. The report depends on nothing but the
+    arguments and this version of the code.
     """
     began = real_seconds()
-    running = _Rounds(seed, nodes, rounds, times, cuts)
+    running = _ContactRounds(seed, nodes, rounds, times, cuts)
     trace, seconds = run(seed, running.main)
     checks: Iterable[tuple[str, list[str], str]] = (
         ("no call fails", running.failed, f"{running.calls['ok']} calls were answered"),
-        ("each call runs once", running.twice, "no call ran twice, or was answered without having run"),
+        (
+            "each call runs once",
+            running.twice,
+            "no call ran twice, or was answered without having run",
+        ),
         ("every call ends", running.late, f"within {ROUND_SECONDS:g} s"),
         ("one session and one connection for each pair", running.crowded, "all pairs have settled"),
         ("no warnings", running.warned, "nothing that is normal was worth a warning"),
@@ -293,5 +389,8 @@ def first_contacts(seed: int, *, nodes: int = 8, rounds: int = 1, times: int = 2
         faults={},
         calls=dict(running.calls),
         happenings=tuple(trace.happenings),
-        verdicts=tuple(Verdict(name, not wrong, "\n".join(wrong[:20]) if wrong else right) for name, wrong, right in checks),
+        verdicts=tuple(
+            CheckResult(name, not wrong, "\n".join(wrong[:20]) if wrong else right)
+            for name, wrong, right in checks
+        ),
     )

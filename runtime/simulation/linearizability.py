@@ -1,17 +1,23 @@
-"""Is there an order of one key's operations, each between its call and its return, that explains all their results?
+"""Is there an order of one key's operations, each between its call and its return, that explains
+all their results?
 
-The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with the memory of Lowe ("Testing for
-linearizability", 2017): what was tried and failed from a set of operations done and a state is not tried again. Four things keep it small,
-and none of them hides a violation or invents one:
+The search is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with the
+memory of Lowe ("Testing for linearizability", 2017): what was tried and failed from a set of
+operations done and a state is not tried again. Four things keep it small, and none of them hides a
+violation or invents one:
 
-- A read that may come next and gives what is there comes next; no other choice is tried. Wherever else it would come, it may as well come
-  now. This is so of what never changes the state, like a read or a swap that was refused, and not of a write of what is there: it may be
-  needed later. A read whose result is not known is not considered at all.
-- Operations of unknown outcome come only right before a known one that does something else without them. They never return, so that any
-  order that explains the results can be brought into this form: those that make no difference to the next known one come later or never.
-- Where a configuration failed, so does the same one with more of the unknown ones used up: whatever is left to the second is left to the
-  first. Of unknown operations that are alike, the one that was called first is used first.
-- Few unknown operations in a row are tried before many: one, then two, until a longer row leads to nothing new.
+- A read that may come next and gives what is there comes next; no other choice is tried. Wherever
+  else it would come, it may as well come now. This is so of what never changes the state, like a
+  read or a swap that was refused, and not of a write of what is there: it may be needed later. A
+  read whose result is not known is not considered at all.
+- Operations of unknown outcome come only right before a known one that does something else without
+  them. They never return, so that any order that explains the results can be brought into this
+  form: those that make no difference to the next known one come later or never.
+- Where a configuration failed, so does the same one with more of the unknown ones used up: whatever
+  is left to the second is left to the first. Of unknown operations that are alike, the one that was
+  called first is used first.
+- Few unknown operations in a row are tried before many: one, then two, until a longer row leads to
+  nothing new.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
-from runtime.simulation.history import Operation
+from runtime.simulation.report import Operation
 
 LIMIT = 1_000_000
 """Configurations that are tried before the search gives up."""
@@ -43,7 +49,8 @@ class UndecidedError(Exception):
 class Model(Protocol[State]):
     """What a key is, one operation at a time.
 
-    States are hashable and not None. Equal arguments and equal states behave alike. An operation named "read" never changes the state.
+    States are hashable and not None. Equal arguments and equal states behave alike. An operation
+    named "read" never changes the state. `RegisterModel` is one; tests of users have their own.
     """
 
     @property
@@ -51,31 +58,42 @@ class Model(Protocol[State]):
         """The state before any operation."""
         ...
 
-    def step(self, state: State, what: str, argument: object, result: object | None, known: bool) -> State | None:
-        """The state after the operation, or None if from `state` it could not have given `result`. Not `known`: any result will do."""
+    def step(
+        self, state: State, what: str, argument: object, result: object | None, known: bool
+    ) -> State | None:
+        """The state after the operation, or None if from `state` it could not have given `result`.
+        Not `known`: any result will do.
+        """
         ...
 
 
 @runtime_checkable
-class Observing(Protocol):
-    """What a model may know besides, to make the search smaller."""
+class ObservingModel(Protocol):
+    """What a model may know besides, to make the search smaller. `RegisterModel` does, models
+    of tests need not.
+    """
 
     def observes(self, what: str, argument: object, result: object | None) -> bool:
-        """Whether an operation that gave this result certainly left the state as it was, whatever it was."""
+        """Whether an operation that gave this result certainly left the state as it was, whatever
+        it was.
+        """
         ...
 
 
 class RegisterModel:
     """One value, which is hashable.
 
-    "read" gives it, "write" replaces it, "compare_and_set" with (expected, new) gives whether it did, and "add" gives the sum, where
-    None counts as 0. The state is the value in a tuple, because None is a value too.
+    "read" gives it, "write" replaces it, "compare_and_set" with (expected, new) gives whether it
+    did, and "add" gives the sum, where None counts as 0. The state is the value in a tuple, because
+    None is a value too.
     """
 
     def __init__(self, initial: Hashable = None) -> None:
         self.initial: tuple[object] = (initial,)
 
-    def step(self, state: tuple[object], what: str, argument: object, result: object | None, known: bool) -> tuple[object] | None:
+    def step(
+        self, state: tuple[object], what: str, argument: object, result: object | None, known: bool
+    ) -> tuple[object] | None:
         """See `Model`."""
         (value,) = state
         if what == READ:
@@ -84,7 +102,9 @@ class RegisterModel:
             return (argument,)
         if what == "compare_and_set":
             if not isinstance(argument, tuple) or len(argument) != 2:
-                raise ValueError(f"the argument of compare_and_set is (expected, new), not {argument!r}")
+                raise ValueError(
+                    f"the argument of compare_and_set is (expected, new), not {argument!r}"
+                )
             expected, new = argument
             if known and result != (value == expected):
                 return None
@@ -97,7 +117,7 @@ class RegisterModel:
         raise ValueError(f"a register knows read, write, compare_and_set and add, not {what!r}")
 
     def observes(self, what: str, argument: object, result: object | None) -> bool:
-        """See `Observing`."""
+        """See `ObservingModel`."""
         return what == READ or (what == "compare_and_set" and not result)
 
 
@@ -107,29 +127,44 @@ class Violation:
 
     key: str
     longest: tuple[Operation, ...]
-    """An order of as many completed operations as could be explained, with those of unknown outcome that it takes."""
+    """An order of as many completed operations as could be explained, with those of unknown outcome
+    that it takes.
+    """
     stuck: tuple[Operation, ...]
     """After those, one of these had to come next, and none could."""
 
     def __str__(self) -> str:
-        lines = [f"key {self.key!r} is not linearizable: no order of its operations explains all their results"]
+        lines = [
+            f"key {self.key!r} is not linearizable: no order of its operations explains all their "
+            "results"
+        ]
         if self.longest:
             left_out = len(self.longest) - SHOWN
-            lines.append(f"the longest order that explains some has {len(self.longest)}{', and ends with' if left_out > 0 else ''}:")
+            lines.append(
+                "the longest order that explains some has "
+                f"{len(self.longest)}{', and ends with' if left_out > 0 else ''}:"
+            )
             lines.extend(f"  {operation}" for operation in self.longest[-SHOWN:])
-        lines.append("then one of these had to come next, and none could, whatever of unknown outcome came before it:")
+        lines.append(
+            "then one of these had to come next, and none could, whatever of unknown outcome came "
+            "before it:"
+        )
         lines.extend(f"  {operation}" for operation in self.stuck)
         return "\n".join(lines)
 
 
-def check(operations: Sequence[Operation], model: Model[State], limit: int = LIMIT) -> Violation | None:
+def check(
+    operations: Sequence[Operation], model: Model[State], limit: int = LIMIT
+) -> Violation | None:
     """What is wrong with the operations of one key, or None if they are linearizable.
 
-    Failed operations are left out. Unknown and pending ones take effect at any time after their call, or never. Raises `UndecidedError`
-    if that takes more than `limit` configurations.
+    Failed operations are left out. Unknown and pending ones take effect at any time after their
+    call, or never. Raises `UndecidedError` if that takes more than `limit` configurations.
     """
     if len(keys := {operation.key for operation in operations}) > 1:
-        raise ValueError(f"one key at a time, not {', '.join(sorted(keys))}: see History.by_key")
+        raise ValueError(
+            f"one key at a time, not {', '.join(sorted(keys))}: see CallHistory.by_key"
+        )
     search = _Search(operations, model, limit)
     while not search.explain():
         if not search.lengthen():
@@ -159,7 +194,7 @@ class _Configuration(Generic[State]):
 
 
 @attrs.define(eq=False)
-class _Row(Generic[State]):
+class _HistoryRow(Generic[State]):
     """Some unknown operations in a row, and the state after them."""
 
     state: State
@@ -168,13 +203,17 @@ class _Row(Generic[State]):
 
 
 class _Smallest(Generic[State]):
-    """Sets of unknown operations that were used on the way to something, without those that have another one within."""
+    """Sets of unknown operations that were used on the way to something, without those that have
+    another one within.
+    """
 
     def __init__(self) -> None:
         self._sets: dict[State, list[int]] = {}
 
     def add(self, goal: State, used: int) -> bool:
-        """Whether it is new: no subset of it was used on the way to the same goal. Smaller sets are best added first."""
+        """Whether it is new: no subset of it was used on the way to the same goal. Smaller sets are
+        best added first.
+        """
         sets = self._sets.setdefault(goal, [])
         if any(other & used == other for other in sets):
             return False
@@ -182,19 +221,21 @@ class _Smallest(Generic[State]):
         return True
 
 
-class _Rows(Generic[State]):
-    """The rows of unknown operations from a state, shortest first, without those that a part of them can replace."""
+class _HistoryRows(Generic[State]):
+    """The rows of unknown operations from a state, shortest first, without those that a part of
+    them can replace.
+    """
 
     def __init__(self, search: _Search[State], state: State, open: int) -> None:
         self._search = search
         self._open = open
         self._smallest: _Smallest[State] = _Smallest()
         self._smallest.add(state, 0)
-        self._longest = [_Row(state, 0, ())]
+        self._longest = [_HistoryRow(state, 0, ())]
         self._length = 0
-        self.found: list[_Row[State]] = []
+        self.found: list[_HistoryRow[State]] = []
 
-    def up_to(self, length: int) -> list[_Row[State]]:
+    def up_to(self, length: int) -> list[_HistoryRow[State]]:
         """The rows of up to this many operations."""
         while self._length < length and self.lengthen():
             pass
@@ -203,13 +244,13 @@ class _Rows(Generic[State]):
     def lengthen(self) -> bool:
         """Find the rows with one operation more than those found; whether there are any."""
         self._length += 1
-        longer: list[_Row[State]] = []
+        longer: list[_HistoryRow[State]] = []
         for row in self._longest:
             for bit, operation in self._search.usable(self._open & ~row.used):
                 state = self._search.step(row.state, operation)
                 if state is not None and self._smallest.add(state, row.used | bit):
                     self._search.count()
-                    longer.append(_Row(state, row.used | bit, (*row.operations, operation)))
+                    longer.append(_HistoryRow(state, row.used | bit, (*row.operations, operation)))
         self._longest = longer
         self.found.extend(longer)
         return bool(longer)
@@ -225,7 +266,11 @@ class _Search(Generic[State]):
         self._known, returns = _by_return(operations)
         self._observes = [_observes(model, operation) for operation in self._known]
         self._windows = _windows(self._known, returns)
-        unknown = (operation for operation in operations if operation.outcome in ("unknown", "pending") and operation.what != READ)
+        unknown = (
+            operation
+            for operation in operations
+            if operation.outcome in ("unknown", "pending") and operation.what != READ
+        )
         self._unknown = sorted(unknown, key=lambda operation: operation.called)
         self._alike = _alike(self._unknown)
         calls = [operation.called for operation in self._unknown]
@@ -233,8 +278,8 @@ class _Search(Generic[State]):
         """For each known operation, the unknown ones called before its return."""
         self._length = 1
         """Unknown operations in a row that are tried in this round."""
-        self._rows: dict[tuple[State, int], _Rows[State]] = {}
-        self._helping: dict[tuple[int, State, int], list[_Row[State]]] = {}
+        self._rows: dict[tuple[State, int], _HistoryRows[State]] = {}
+        self._helping: dict[tuple[int, State, int], list[_HistoryRow[State]]] = {}
         """What `_help` found in this round."""
         self._best: _Configuration[State] = _Configuration(0, 0, 0, model.initial)
 
@@ -249,7 +294,9 @@ class _Search(Generic[State]):
             configuration = next(stack[-1], None)
             if configuration is None:
                 stack.pop()
-            elif tried.add((configuration.first, configuration.ahead, configuration.state), configuration.used):
+            elif tried.add(
+                (configuration.first, configuration.ahead, configuration.state), configuration.used
+            ):
                 self.count()
                 if configuration.size > self._best.size:
                     self._best = configuration
@@ -259,12 +306,16 @@ class _Search(Generic[State]):
         return False
 
     def lengthen(self) -> bool:
-        """Allow rows of one unknown operation more; False if there is none anywhere, so that the search would find the same."""
+        """Allow rows of one unknown operation more; False if there is none anywhere, so that the
+        search would find the same.
+        """
         self._length += 1
         return any(len(rows.found) < len(rows.up_to(self._length)) for rows in self._rows.values())
 
     def longest(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The configuration with the most known operations, in their order, and the known ones that had to follow."""
+        """The configuration with the most known operations, in their order, and the known ones that
+        had to follow.
+        """
         parts: list[tuple[Operation, ...]] = []
         configuration: _Configuration[State] | None = self._best
         while configuration is not None:
@@ -275,7 +326,9 @@ class _Search(Generic[State]):
 
     def step(self, state: State, operation: Operation) -> State | None:
         """What the model says."""
-        return self._model.step(state, operation.what, operation.argument, operation.result, operation.outcome == "ok")
+        return self._model.step(
+            state, operation.what, operation.argument, operation.result, operation.outcome == "ok"
+        )
 
     def usable(self, open: int) -> Iterator[tuple[int, Operation]]:
         """Of the unknown operations that are open, the first of each kind."""
@@ -289,17 +342,23 @@ class _Search(Generic[State]):
         self._tried += 1
         if self._tried > self._limit:
             raise UndecidedError(
-                f"not decided after {self._limit} configurations: {len(self._known)} completed operations, {self._best.size} of which "
-                f"could be explained so far, and {len(self._unknown)} of unknown outcome; check a shorter history, or raise the limit"
+                f"not decided after {self._limit} configurations: {len(self._known)} completed "
+                f"operations, {self._best.size} of which "
+                f"could be explained so far, and {len(self._unknown)} of unknown outcome; check a "
+                "shorter history, or raise the limit"
             )
 
     def _candidates(self, configuration: _Configuration[State]) -> list[int]:
-        """The known operations that may come next, in the order of their returns: called before the earliest return that is not done."""
+        """The known operations that may come next, in the order of their returns: called before the
+        earliest return that is not done.
+        """
         first, ahead = configuration.first, configuration.ahead
         return [index for index in self._windows[first] if not ahead >> (index - first) & 1]
 
     def _after(self, configuration: _Configuration[State]) -> Iterator[_Configuration[State]]:
-        """The configurations with one known operation more: first those without unknown ones before it."""
+        """The configurations with one known operation more: first those without unknown ones before
+        it.
+        """
         state = configuration.state
         possible: list[tuple[int, State]] = []
         candidates = self._candidates(configuration)
@@ -317,8 +376,10 @@ class _Search(Generic[State]):
                 for row in self._help(index, state, open):
                     yield self._with(configuration, index, row.state, row)
 
-    def _help(self, index: int, state: State, open: int) -> list[_Row[State]]:
-        """The rows of unknown operations that let a known one do something that it cannot do without them, and the state after it."""
+    def _help(self, index: int, state: State, open: int) -> list[_HistoryRow[State]]:
+        """The rows of unknown operations that let a known one do something that it cannot do
+        without them, and the state after it.
+        """
         case = (index, state, open)
         if case in self._helping:
             return self._helping[case]
@@ -328,28 +389,39 @@ class _Search(Generic[State]):
         if alone is not None:
             smallest.add(alone, 0)
         if (state, open) not in self._rows:
-            self._rows[state, open] = _Rows(self, state, open)
+            self._rows[state, open] = _HistoryRows(self, state, open)
         helping = self._helping[case] = []
         for row in self._rows[state, open].up_to(self._length):
             after = self.step(row.state, operation)
             if after is not None and smallest.add(after, row.used):
-                helping.append(_Row(after, row.used, row.operations))
+                helping.append(_HistoryRow(after, row.used, row.operations))
         return helping
 
     def _with(
-        self, configuration: _Configuration[State], index: int, state: State, row: _Row[State] | None = None
+        self,
+        configuration: _Configuration[State],
+        index: int,
+        state: State,
+        row: _HistoryRow[State] | None = None,
     ) -> _Configuration[State]:
         """The configuration after a row and a known operation."""
         ahead = configuration.ahead | 1 << (index - configuration.first)
         done = (~ahead & (ahead + 1)).bit_length() - 1
         used, unknown = (row.used, row.operations) if row else (0, ())
         last = (*unknown, self._known[index])
-        return _Configuration(configuration.first + done, ahead >> done, configuration.used | used, state, configuration, last)
+        return _Configuration(
+            configuration.first + done,
+            ahead >> done,
+            configuration.used | used,
+            state,
+            configuration,
+            last,
+        )
 
 
 def _observes(model: object, operation: Operation) -> bool:
     """Whether a known operation certainly left the state as it was."""
-    if isinstance(model, Observing):
+    if isinstance(model, ObservingModel):
         return model.observes(operation.what, operation.argument, operation.result)
     return operation.what == READ
 
@@ -360,14 +432,18 @@ def _by_return(operations: Sequence[Operation]) -> tuple[list[Operation], list[i
     for operation in operations:
         if operation.outcome == "ok":
             if operation.returned is None:
-                raise ValueError(f"an operation with a result has returned, and this one has not: {operation}")
+                raise ValueError(
+                    f"an operation with a result has returned, and this one has not: {operation}"
+                )
             known.append((operation.returned, operation))
     known.sort(key=lambda pair: pair[0])
     return [operation for _, operation in known], [returned for returned, _ in known]
 
 
 def _windows(known: list[Operation], returns: list[int]) -> list[list[int]]:
-    """For each operation those, by order of return, that neither returned before it nor were called after its return."""
+    """For each operation those, by order of return, that neither returned before it nor were called
+    after its return.
+    """
     by_call = sorted(range(len(known)), key=lambda index: known[index].called)
     active: set[int] = set()
     windows: list[list[int]] = []
@@ -382,7 +458,9 @@ def _windows(known: list[Operation], returns: list[int]) -> list[list[int]]:
 
 
 def _alike(unknown: list[Operation]) -> list[int]:
-    """A set of bits for each kind of operation: same name, equal arguments. By equality, because an argument need not be hashable."""
+    """A set of bits for each kind of operation: same name, equal arguments. By equality, because an
+    argument need not be hashable.
+    """
     kinds: list[tuple[Operation, int]] = []
     for index, operation in enumerate(unknown):
         for place, (other, bits) in enumerate(kinds):

@@ -1,8 +1,10 @@
-"""A network of simulated hosts: bytes take time, get stuck, and connections break, as the faults would have it.
+"""A network of simulated hosts: bytes take time, get stuck, and connections break, as the faults
+would have it.
 
-It behaves as TCP does to those who use it. Bytes arrive in order or not at all. What is sent into a partition is sent again when that is
-over, unless it took longer than `USER_TIMEOUT`: then the sender's side breaks, and the receiver learns of it only when something gets
-through again. A process that was killed leaves a reset for its peers; a host that lost its power leaves nothing.
+It behaves as TCP does to those who use it. Bytes arrive in order or not at all. What is sent into a
+partition is sent again when that is over, unless it took longer than `Timings.user_timeout`: then
+the sender's side breaks, and the receiver learns of it only when something gets through again. A
+process that was killed leaves a reset for its peers; a host that lost its power leaves nothing.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ import attrs
 import trio
 
 from runtime.links.transports import Connection
+from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock
-from runtime.simulation.trace import Trace
+from runtime.timings import Timings
 
 CAPACITY = 1024 * 1024
 """Bytes of one direction that are under way or not yet read."""
 
-USER_TIMEOUT = 5.0
-"""See `runtime.links.transports`: how long bytes may be stuck before the sender's side breaks."""
-
-DIAL_SECONDS = 20.0
+SYN_SECONDS = 20.0
+"""How long a host dials through a partition, as a kernel repeats its SYN. Longer than
+`Timings.dial`.
+"""
 DIAL_AGAIN = 1.0
 
 _END = b""
@@ -36,7 +39,9 @@ _END = b""
 
 @attrs.define(eq=False)
 class Path:
-    """From one host to another, in this direction. `delay` seconds, up to `jitter` more; `speed` in bytes per second."""
+    """From one host to another, in this direction. `delay` seconds, up to `jitter` more; `speed` in
+    bytes per second.
+    """
 
     delay: float
     jitter: float
@@ -50,7 +55,9 @@ class Path:
 class Pipe:
     """One direction of a connection."""
 
-    def __init__(self, network: SimulatedNetwork, number: int, path: Path, hosts: tuple[str, str]) -> None:
+    def __init__(
+        self, network: SimulatedNetwork, number: int, path: Path, hosts: tuple[str, str]
+    ) -> None:
         self.network = network
         self.number = number
         self.hosts = hosts
@@ -64,7 +71,7 @@ class Pipe:
         self.sent = 0
         self.cut_after = math.inf
         self.vanished = False
-        """Nothing gets through any more, and nobody is told."""
+        """Nothing gets through any more, and neither end gets an error."""
         self.sender_broken: OSError | None = None
         self.reader_broken: OSError | None = None
         self.reader_gone = False
@@ -78,7 +85,14 @@ class Pipe:
         length = len(data) if data else 0
         draw = self.network.draw
         path = self.path
-        arrival = self.network.now() + path.delay + draw.random() * path.jitter + draw.random() * path.clog + length / path.speed
+        arrival = (
+            self.network.now()
+            + path.delay
+            + draw.random() * path.jitter
+            + draw.random() * path.clog
+            + length / path.speed
+        )
+        # Nothing overtakes: what is drawn a shorter way arrives with what was sent before it.
         self.latest = max(self.latest, arrival)
         self.size += length
         self.network.at(self.latest, lambda: self.arrive(data))
@@ -89,18 +103,20 @@ class Pipe:
             self.stuck.append(data)
             if self.stuck_since == math.inf:
                 since = self.stuck_since = self.network.now()
-                self.network.at(since + USER_TIMEOUT, lambda: self.give_up(since))
+                self.network.at(since + self.network.user_timeout, lambda: self.give_up(since))
         else:
             self.deliver(data)
 
     def deliver(self, data: bytes | None) -> None:
         """Nothing is in its way."""
-        self.network.trace.note(self.number, -1 if data is None else len(data), zlib.crc32(data or b""))
+        self.network.trace.note(
+            self.number, -1 if data is None else len(data), zlib.crc32(data or b"")
+        )
         if data is None:
             self.break_reader(ConnectionResetError(errno.ECONNRESET, "reset by the peer"))
             self.break_sender(ConnectionResetError(errno.ECONNRESET, "reset"))
         elif self.reader_gone:
-            # Nobody there knows this connection any more.
+            # The process there no longer has this connection.
             self.size -= len(data)
             if data:
                 self.other.put(None)
@@ -110,14 +126,19 @@ class Pipe:
                 self.readable.unpark_all()
 
     def give_up(self, since: float) -> None:
-        """The kernel's patience with bytes that nobody acknowledges is at its end."""
+        """Break the sender's side: bytes were not acknowledged for too long."""
         if self.stuck_since == since and self.stuck:
-            self.break_sender(TimeoutError(errno.ETIMEDOUT, "what was sent was not acknowledged in time"))
+            self.break_sender(
+                TimeoutError(errno.ETIMEDOUT, "what was sent was not acknowledged in time")
+            )
+            # The reader learns of it by a reset, and only when something gets through again.
             self.stuck.clear()
             self.stuck.append(None)
 
     def unstick(self) -> None:
-        """The path is free again: what was stuck is sent again, before anything that arrives meanwhile."""
+        """The path is free again: what was stuck is sent again, before anything that arrives
+        meanwhile.
+        """
         if self.stuck and not self.vanished and not self.path.blocked and not self.sending_again:
             self.sending_again = True
             self.network.at(self.network.now() + self.path.delay, self.arrive_again)
@@ -133,18 +154,25 @@ class Pipe:
             self.deliver(data)
 
     def break_sender(self, error: OSError) -> None:
-        """Whoever sends into this direction, and reads from the other, gets `error`."""
+        """Give `error` to the end that sends into this direction and reads from the other."""
         if self.sender_broken is None:
             self.sender_broken = error
             self.other.break_reader(error)
             self.writable.unpark_all()
 
     def break_reader(self, error: OSError) -> None:
-        """Whoever reads from this direction, and sends into the other, gets `error`."""
+        """Give `error` to the end that reads from this direction and sends into the other."""
         if self.reader_broken is None:
             self.reader_broken = error
             self.other.break_sender(error)
             self.readable.unpark_all()
+
+
+def _afresh(error: OSError) -> OSError:
+    """The same error without a past: one that was raised keeps all that its frames had, for as long
+    as the connection is known.
+    """
+    return type(error)(*error.args)
 
 
 class SimulatedConnection:
@@ -161,13 +189,14 @@ class SimulatedConnection:
         if self.closed:
             raise OSError(errno.EBADF, "closed")
         if pipe.sender_broken is not None:
-            raise pipe.sender_broken
+            raise _afresh(pipe.sender_broken)
         data = b"".join(buffers)
         room = CAPACITY - pipe.size
         if len(data) > room:
             data = data[: max(room, 0)]
         if not data:
             return 0
+        assert pipe.size + len(data) <= CAPACITY
         left = pipe.cut_after - pipe.sent
         pipe.sent += len(data)
         if left <= len(data):
@@ -203,7 +232,7 @@ class SimulatedConnection:
                 raise trio.ClosedResourceError("closed while it was being read")
             if pipe.reader_broken is not None:
                 await trio.lowlevel.checkpoint()
-                raise pipe.reader_broken
+                raise _afresh(pipe.reader_broken)
             await pipe.readable.park()
             waited = True
         if not waited:
@@ -217,6 +246,7 @@ class SimulatedConnection:
             pipe.arrived.appendleft(data[int(most) :])
             data = data[: int(most)]
         pipe.size -= len(data)
+        assert pipe.size >= 0, "what is read was sent"
         if pipe.writable:
             pipe.writable.unpark_all()
         return data
@@ -242,7 +272,7 @@ class SimulatedConnection:
 
 @attrs.define(eq=False)
 class Listener:
-    """Somebody who accepts at an address."""
+    """A process that accepts connections at an address."""
 
     owner: HostNetwork
     incoming: deque[SimulatedConnection] = attrs.field(factory=deque)
@@ -250,9 +280,19 @@ class Listener:
 
 
 class SimulatedNetwork:
-    """All hosts and what lies between them. Everything is drawn from `draw`, and noted in `trace`."""
+    """All hosts and what lies between them. Everything is drawn from `draw`, and noted in
+    `trace`. `timings`: of the nodes.
+    """
 
-    def __init__(self, draw: random.Random, trace: Trace, clock: VirtualClock) -> None:
+    def __init__(
+        self,
+        draw: random.Random,
+        trace: Trace,
+        clock: VirtualClock,
+        timings: Timings | None = None,
+    ) -> None:
+        self.user_timeout = (Timings() if timings is None else timings).user_timeout
+        """How long bytes may be stuck before the sender's side breaks."""
         self.draw = draw
         self.trace = trace
         self.now = clock.current_time
@@ -271,7 +311,9 @@ class SimulatedNetwork:
         found = self._paths.get((there, back))
         if found is None:
             base = 0.00002 if there == back else self._slowest * self.draw.uniform(0.1, 1.0)
-            found = self._paths[there, back] = Path(base, base * self.draw.choice((0.1, 1.0, 5.0)), self.draw.choice((1e7, 1e8, 1e9)))
+            found = self._paths[there, back] = Path(
+                base, base * self.draw.choice((0.1, 1.0, 5.0)), self.draw.choice((1e7, 1e8, 1e9))
+            )
         return found
 
     def freed(self) -> None:
@@ -281,13 +323,21 @@ class SimulatedNetwork:
             connection.receives.unstick()
 
     async def connect(self, owner: HostNetwork, address: str) -> SimulatedConnection:
-        """Dial from one process to whoever listens."""
-        host = owner.host if address.startswith("unix:") else address.removeprefix("tcp:").rpartition(":")[0]
+        """Dial from one process to the listener at an address."""
+        host = (
+            owner.host
+            if address.startswith("unix:")
+            else address.removeprefix("tcp:").rpartition(":")[0]
+        )
         if not host:
             raise ValueError(f"{address!r} is no address")
-        key = f"{host}|{address}" if address.startswith("unix:") else f"tcp:{address.removeprefix('tcp:')}"
+        key = (
+            f"{host}|{address}"
+            if address.startswith("unix:")
+            else f"tcp:{address.removeprefix('tcp:')}"
+        )
         there, back = self.path(owner.host, host), self.path(host, owner.host)
-        until = self.now() + DIAL_SECONDS
+        until = self.now() + SYN_SECONDS
         while there.blocked or back.blocked:
             if self.now() >= until:
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing comes back from {host}")
@@ -305,7 +355,8 @@ class SimulatedNetwork:
         dialled, accepted = SimulatedConnection(near, far), SimulatedConnection(far, near)
         self.trace.note(number, 0, zlib.crc32(f"{owner.host} {host}".encode()))
         if len(self.connections) >= self._crowded:
-            # Now and then only: with thousands of connections, looking through all of them at each dial would take most of the time.
+            # Now and then only: with thousands of connections, looking through all of them at each
+            # dial would take most of the time.
             self.connections = [one for one in self.connections if one.sends.sender_broken is None]
             self._crowded = 2 * len(self.connections) + 16
         self.connections.append(dialled)

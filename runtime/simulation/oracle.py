@@ -1,6 +1,7 @@
 """What actors of a simulation report as it happens, and what must never be seen.
 
-The oracle stands outside: it knows at every moment what has happened everywhere, which no node does.
+The oracle stands outside: it knows at every moment what has happened everywhere, which no node
+does.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections import deque
 
 import attrs
 
-from runtime.simulation.trace import Trace
+from runtime.simulation.report import Trace
 
 SHOWN = 20
 """Violations of each kind that are kept as text."""
@@ -39,10 +40,16 @@ class Oracle:
 
     def saved_late(self, name: str, epoch: int, node: str) -> None:
         """A state was saved whose saving began after a later epoch had run."""
-        self._wrong(self.overlaps, f"{name} on {node} saved its state in epoch {epoch}, after epoch {self.owners[name]} had run")
+        self._wrong(
+            self.overlaps,
+            f"{name} on {node} saved its state in epoch {epoch}, after epoch {self.owners[name]} "
+            "had run",
+        )
 
     def ran_on(self, call: str, place: str) -> None:
-        """A call that may be repeated begins to run; on one incarnation of a node it must not run twice."""
+        """A call that may be repeated begins to run; on one incarnation of a node it must not run
+        twice.
+        """
         key = f"{call} on {place}"
         self.executions[key] = self.executions.get(key, 0) + 1
         if self.executions[key] > 1:
@@ -53,17 +60,28 @@ class Oracle:
         self.runs += 1
         latest = self.owners.get(name, 0)
         if epoch < latest:
-            self._wrong(self.overlaps, f"{name} ran on {node} in epoch {epoch}, after epoch {latest} had run elsewhere")
+            self._wrong(
+                self.overlaps,
+                f"{name} ran on {node} in epoch {epoch}, after epoch {latest} had run elsewhere",
+            )
         self.owners[name] = max(latest, epoch)
         if call:
             self.executions[call] = self.executions.get(call, 0) + 1
             if self.executions[call] > 1:
-                self._wrong(self.twice, f"{call} was executed by {name} {self.executions[call]} times, the last time on {node}")
+                self._wrong(
+                    self.twice,
+                    f"{call} was executed by {name} {self.executions[call]} times, the last time "
+                    f"on {node}",
+                )
 
-    def started(self, supervisor: str, child: str, now: float, intensity: int, period: float) -> None:
-        """A supervisor has started a child, not because the child's node was lost. The first start is no restart.
+    def started(
+        self, supervisor: str, child: str, now: float, intensity: int, period: float
+    ) -> None:
+        """A supervisor has started a child, not because the child's node was lost. The first start
+        is no restart.
 
-        Starts that took long lie closer together than the ends they answer: in bad weather twice the intensity is allowed.
+        Starts that took long lie closer together than the ends they answer: under faults twice the
+        intensity is allowed.
         """
         if child not in self.children:
             self.children.add(child)
@@ -74,19 +92,30 @@ class Oracle:
             times.popleft()
         if len(times) > (intensity if self.fair else 2 * intensity):
             self._wrong(
-                self.beyond, f"{supervisor} restarted children {len(times)} times within {period:g} s, its intensity is {intensity}"
+                self.beyond,
+                f"{supervisor} restarted children {len(times)} times within {period:g} s, its "
+                f"intensity is {intensity}",
             )
 
     def gave_up(self, supervisor: str, now: float, intensity: int, period: float) -> None:
-        """A supervisor ended because of too many restarts. In bad weather restarts fail without a report, so nothing can be said."""
+        """A supervisor ended because of too many restarts. Under faults restarts fail without a
+        report, so nothing can be said.
+        """
         recent = [time for time in self.restarts.get(supervisor, ()) if time > now - period]
         if self.fair and len(recent) < intensity:
-            text = f"{supervisor} gave up after {len(recent)} restarts within {period:g} s, its intensity is {intensity}"
+            text = (
+                f"{supervisor} gave up after {len(recent)} restarts within {period:g} s, its "
+                f"intensity is {intensity}"
+            )
             self._wrong(self.beyond, text)
 
     def gave_up_in_vain(self, supervisor: str, why: str) -> None:
-        """A supervisor ended because of too many restarts, and its children never fail by themselves."""
-        self._wrong(self.beyond, f"{supervisor} gave up, though its children only lose their nodes: {why}")
+        """A supervisor ended because of too many restarts, and its children never fail by
+        themselves.
+        """
+        self._wrong(
+            self.beyond, f"{supervisor} gave up, though its children only lose their nodes: {why}"
+        )
 
     def waiting(self, name: str, count: int, limit: int) -> None:
         """So many calls wait at an actor."""

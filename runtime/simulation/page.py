@@ -1,7 +1,9 @@
-"""A report as one HTML page that stands alone: no network, readable without JavaScript, in light and dark.
+"""A report as one HTML page that stands alone: no network, readable without JavaScript, in light
+and dark.
 
-The time line is an SVG without a view box: positions along the time are percentages and everything else is in pixels, so the page fits
-any width, and zooming is a wider image whose texts and marks keep their size.
+The time line is an SVG without a view box: positions along the time are percentages and everything
+else is in pixels, so the page fits any width, and zooming is a wider image whose texts and marks
+keep their size.
 """
 
 from __future__ import annotations
@@ -13,20 +15,26 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from runtime.simulation.report import Happening, Report, Verdict
+from runtime.simulation.report import CheckResult, Report, TraceEvent
 
 CALL_KINDS = ("call", "ok", "failed", "unknown")
 SMALL_KINDS = (*CALL_KINDS, "begin", "end")
-"""What comes in thousands: drawn small, and thinned apart from the rest, so that many calls never hide a crash."""
+"""What comes in thousands: drawn small, and thinned apart from the rest, so that many calls never
+hide a crash.
+"""
 
 MOST_SMALL, MOST_MARKS, MOST_WRONG, MOST_BARS, MOST_BANDS = 4000, 2000, 300, 1500, 600
-"""The most elements of each sort on the time line; together with the two below they keep a page under about 5 MB."""
+"""The most elements of each sort on the time line; together with the two below they keep a page
+under about 5 MB.
+"""
 MOST_TABLE_BYTES = 2_600_000
 LONGEST_TEXT, LONGEST_TOOLTIP = 1000, 160
 """Characters of one happening's text in the table and on the time line. Verdicts are never cut."""
 
 HEAD, LANE = 52, 44
-"""Pixels: what stands above the lanes, and one lane. Within a lane, from the top: the life, begin and end, calls, how they ended."""
+"""Pixels: what stands above the lanes, and one lane. Within a lane, from the top: the life, begin
+and end, calls, how they ended.
+"""
 
 GLYPHS = {
     "start": "M-3-5V5L5 0Z",
@@ -52,7 +60,9 @@ GLYPHS = {
     "end": "M-2-2H2V2H-2Z",
     "": "M0-5L5 0L0 5L-5 0Z",
 }
-"""The shape of each kind around its middle; "" is for kinds that this page does not know. Colour only repeats what the shape says."""
+"""The shape of each kind around its middle; "" is for kinds that this page does not know. Colour
+only repeats what the shape says.
+"""
 
 HEIGHTS = {"begin": 25, "end": 25, "call": 31, "ok": 36, "failed": 39, "unknown": 39}
 """How far below the top of its lane a mark stands; all others stand on the life, at 12."""
@@ -141,17 +151,22 @@ SCRIPT = """
 
 
 class Stretch(NamedTuple):
-    """Something that lasted, from the happening that began it to the one that ended it; `last` is None if the run ended first."""
+    """Something that lasted, from the happening that began it to the one that ended it; `last` is
+    None if the run ended first.
+    """
 
-    first: Happening
-    last: Happening | None
+    first: TraceEvent
+    last: TraceEvent | None
     end: float
 
 
 def page(report: Report) -> str:
-    """The whole report as one HTML page. The same report gives the same page; texts and names in it are shown and never interpreted."""
-    happenings = sorted(report.happenings, key=lambda happening: happening.at)
-    # Only this very script may run: a second guard behind the escaping, and a promise that nothing is fetched.
+    """The whole report as one HTML page. The same report gives the same page; texts and names in it
+    are shown and never interpreted.
+    """
+    happenings = sorted(report.happenings, key=lambda event: event.at)
+    # Only this very script may run: a second guard behind the escaping, and a promise that nothing
+    # is fetched.
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return "\n".join(
@@ -170,7 +185,9 @@ def page(report: Report) -> str:
 
 
 def _text(value: object, longest: int | None = None) -> str:
-    """Escaped for HTML, as text or in a quoted attribute. What no page may hold becomes a visible replacement character."""
+    """Escaped for HTML, as text or in a quoted attribute. What no page may hold becomes a visible
+    replacement character.
+    """
     text = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", str(value))
     if longest is not None and len(text) > longest:
         text = text[: longest - 1] + "…"
@@ -184,18 +201,28 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
     """Names above values, side by side. Both are HTML already."""
-    return "<dl>" + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts) + "</dl>"
+    return (
+        "<dl>"
+        + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
+        + "</dl>"
+    )
 
 
-def _summary(report: Report, happenings: Sequence[Happening]) -> Iterable[str]:
+def _summary(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
     """Everything above the time line."""
-    wrong = [verdict for verdict in report.verdicts if not verdict.holds]
-    marks = sum(happening.kind == "wrong" for happening in happenings)
+    wrong = [result for result in report.verdicts if not result.holds]
+    marks = sum(event.kind == "wrong" for event in happenings)
     if wrong:
         state, word = f"✘ WRONG: {len(wrong)} of {_count(len(report.verdicts), 'verdict')}", "bad"
     else:
-        state, word = "✔ all holds" if report.verdicts else "✔ all holds, but nothing was checked", "good"
-    yield f'<header><h1>Seed <code>{report.seed}</code></h1><span class="state {word}">{state}</span></header>'
+        state, word = (
+            "✔ all holds" if report.verdicts else "✔ all holds, but nothing was checked",
+            "good",
+        )
+    yield (
+        f'<header><h1>Seed <code>{report.seed}</code></h1><span class="state '
+        f'{word}">{state}</span></header>'
+    )
     facts = [
         ("virtual time", f"{report.seconds:,.3f} s"),
         ("real time", f"{report.took:,.3f} s"),
@@ -207,83 +234,108 @@ def _summary(report: Report, happenings: Sequence[Happening]) -> Iterable[str]:
         facts.insert(4, ("of them wrong", f'<span class="bad">✘ {marks:,}</span>'))
     yield _facts(facts)
     yield "<h2>Verdicts</h2>"
-    yield f'<ul class="verdicts">{"".join(map(_verdict, sorted(report.verdicts, key=lambda verdict: verdict.holds)))}</ul>'
+    yield f'<ul class="verdicts">{"".join(map(_result, sorted(report.verdicts, key=lambda result: result.holds)))}</ul>'
     if not report.verdicts:
         yield '<p class="dim">No checker looked at this run.</p>'
     yield "<h2>Calls by outcome</h2>"
     total = sum(report.calls.values())
-    shares = [(_text(name), f'{count:,} <span class="dim">({count / (total or 1):.1%})</span>') for name, count in report.calls.items()]
+    shares = [
+        (_text(name), f'{count:,} <span class="dim">({count / (total or 1):.1%})</span>')
+        for name, count in report.calls.items()
+    ]
     yield _facts([*shares, ("together", f"{total:,}")]) if total else '<p class="dim">No calls.</p>'
     yield "<h2>Faults drawn, and seconds between two of a kind</h2>"
     faults = [(_text(name), f"{strength:.6g}") for name, strength in report.faults.items()]
     yield _facts(faults) if faults else '<p class="dim">None.</p>'
 
 
-def _verdict(verdict: Verdict) -> str:
+def _result(result: CheckResult) -> str:
     """One verdict, whole."""
-    if verdict.holds:
-        return f'<li><strong class="good">✔ holds</strong> <strong>{_text(verdict.name)}</strong><p>{_text(verdict.text)}</p></li>'
-    return f'<li class="wrong"><strong class="bad">✘ WRONG {_text(verdict.name)}</strong><p>{_text(verdict.text)}</p></li>'
+    if result.holds:
+        return (
+            '<li><strong class="good">✔ holds</strong> '
+            f"<strong>{_text(result.name)}</strong><p>{_text(result.text)}</p></li>"
+        )
+    return (
+        '<li class="wrong"><strong class="bad">✘ WRONG '
+        f"{_text(result.name)}</strong><p>{_text(result.text)}</p></li>"
+    )
 
 
-def _lives(happenings: Iterable[Happening], end: float) -> list[Stretch]:
-    """The lives of processes. A restart without a crash before it ends one life and begins the next."""
+def _lives(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
+    """The lives of processes. A restart without a crash before it ends one life and begins the
+    next.
+    """
     return _stretches(happenings, end, ("start", "restart", "up"), ("crash", "leave", "restart"))
 
 
-def _pauses(happenings: Iterable[Happening], end: float) -> list[Stretch]:
+def _pauses(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
     """The pauses of processes: a process that is gone pauses no more."""
     return _stretches(happenings, end, ("pause", "block"), ("resume", "crash", "leave", "restart"))
 
 
-def _stretches(happenings: Iterable[Happening], end: float, begins: Sequence[str], ends: Sequence[str]) -> list[Stretch]:
+def _stretches(
+    happenings: Iterable[TraceEvent], end: float, begins: Sequence[str], ends: Sequence[str]
+) -> list[Stretch]:
     """One stretch at a time on each node, in the order of their ends."""
-    opened: dict[str, Happening] = {}
+    opened: dict[str, TraceEvent] = {}
     found = []
-    for happening in happenings:
-        if happening.kind in ends and (first := opened.pop(happening.node, None)):
-            found.append(Stretch(first, happening, happening.at))
-        if happening.kind in begins:
-            opened.setdefault(happening.node, happening)
+    for event in happenings:
+        if event.kind in ends and (first := opened.pop(event.node, None)):
+            found.append(Stretch(first, event, event.at))
+        if event.kind in begins:
+            opened.setdefault(event.node, event)
     return [*found, *(Stretch(first, None, end) for first in opened.values())]
 
 
-def _bands(happenings: Iterable[Happening], end: float) -> list[Stretch]:
-    """Partitions and clogs, each to the heal of the same node and text; a heal without a text ends all that are open on its node."""
-    opened: list[Happening] = []
+def _bands(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
+    """Partitions and clogs, each to the heal of the same node and text; a heal without a text ends
+    all that are open on its node.
+    """
+    opened: list[TraceEvent] = []
     found = []
-    for happening in happenings:
-        if happening.kind in ("partition", "clog"):
-            opened.append(happening)
-        elif happening.kind == "heal":
-            healed = [first for first in opened if first.node == happening.node and happening.text in ("", first.text)]
+    for event in happenings:
+        if event.kind in ("partition", "clog"):
+            opened.append(event)
+        elif event.kind == "heal":
+            healed = [
+                first
+                for first in opened
+                if first.node == event.node and event.text in ("", first.text)
+            ]
             opened = [first for first in opened if first not in healed]
-            found += [Stretch(first, happening, happening.at) for first in healed]
+            found += [Stretch(first, event, event.at) for first in healed]
     return [*found, *(Stretch(first, None, end) for first in opened)]
 
 
-def _thinned(happenings: Sequence[Happening], most: int, end: float) -> tuple[list[list[Happening]], float]:
-    """Groups of the same node and kind, each to be one mark, and how long a group may last: 0.0 if every happening has its own."""
+def _thinned(
+    happenings: Sequence[TraceEvent], most: int, end: float
+) -> tuple[list[list[TraceEvent]], float]:
+    """Groups of the same node and kind, each to be one mark, and how long a group may last: 0.0 if
+    every happening has its own.
+    """
     if len(happenings) <= most:
-        return [[happening] for happening in happenings], 0.0
-    groups: dict[tuple[str, str, int], list[Happening]] = {}
+        return [[event] for event in happenings], 0.0
+    groups: dict[tuple[str, str, int], list[TraceEvent]] = {}
     slots = 4000
     while slots == 4000 or (len(groups) > most and slots > 1):
         slots //= 2
         groups = {}
-        for happening in happenings:
-            groups.setdefault((happening.node, happening.kind, int(happening.at / end * slots)), []).append(happening)
+        for event in happenings:
+            groups.setdefault((event.node, event.kind, int(event.at / end * slots)), []).append(
+                event
+            )
     return list(groups.values()), end / slots
 
 
 class _Chart:
     """Where things stand on the time line, and what had to be left off."""
 
-    def __init__(self, report: Report, happenings: Sequence[Happening]) -> None:
+    def __init__(self, report: Report, happenings: Sequence[TraceEvent]) -> None:
         self.happenings = happenings
         # An empty run still has a time line; its length does not matter.
-        self.end = max([report.seconds, *(happening.at for happening in happenings)]) or 1.0
-        self.nodes = list(dict.fromkeys(["", *report.nodes, *(happening.node for happening in happenings)]))
+        self.end = max([report.seconds, *(event.at for event in happenings)]) or 1.0
+        self.nodes = list(dict.fromkeys(["", *report.nodes, *(event.node for event in happenings)]))
         self.tops = {node: HEAD + LANE * number for number, node in enumerate(self.nodes)}
         self.height = HEAD + LANE * len(self.nodes)
         self.notes: list[str] = []
@@ -293,7 +345,9 @@ class _Chart:
         return f"{min(max(at / self.end, 0.0), 1.0) * 100:.3f}".rstrip("0").rstrip(".") + "%"
 
     def width(self, stretch: Stretch) -> str:
-        """A duration as a share of the width; too short to be seen is drawn as wide as an eye needs."""
+        """A duration as a share of the width; too short to be seen is drawn as wide as an eye
+        needs.
+        """
         return f"{max(stretch.end - stretch.first.at, self.end / 2000) / self.end * 100:.3f}%"
 
     def longest(self, stretches: list[Stretch], most: int, what: str) -> list[Stretch]:
@@ -307,56 +361,110 @@ class _Chart:
         """What a stretch says to a pointer."""
         first, last = stretch.first, stretch.last
         until = f"{last.kind} at {last.at:.3f} s" if last else "the end of the run"
-        where = f"{first.node or 'network'}: " if first.node or first.kind not in ("partition", "clog") else ""
-        said = f"{where}{first.kind} at {first.at:.3f} s until {until} ({stretch.end - first.at:.3f} s) {first.text}"
+        where = (
+            f"{first.node or 'network'}: "
+            if first.node or first.kind not in ("partition", "clog")
+            else ""
+        )
+        said = (
+            f"{where}{first.kind} at {first.at:.3f} s until {until} "
+            f"({stretch.end - first.at:.3f} s) {first.text}"
+        )
         return f"<title>{_text(said.strip(), LONGEST_TOOLTIP)}</title>"
 
-    def mark(self, group: Sequence[Happening], top: int | None = None) -> str:
+    def mark(self, group: Sequence[TraceEvent], top: int | None = None) -> str:
         """One mark for one happening, or for several of the same kind and node."""
         first = group[0]
         said = f"{first.at:.3f} s {first.node or 'network'}: {first.kind} {first.text}".strip()
         if len(group) > 1:
-            said = f"{len(group):,} times {first.kind}, {first.at:.3f} to {group[-1].at:.3f} s, first: {said}"
+            said = (
+                f"{len(group):,} times {first.kind}, {first.at:.3f} to {group[-1].at:.3f} s, "
+                f"first: {said}"
+            )
         kind = first.kind if first.kind in GLYPHS else ""
         y = top if top is not None else self.tops[first.node] + HEIGHTS.get(kind, 12)
         title = f"<title>{_text(said, LONGEST_TOOLTIP)}</title>"
-        return f'<use class="{_class(kind)}" href="#{_name(kind)}" x="{self.x(first.at)}" y="{y}">{title}</use>'
+        return (
+            f'<use class="{_class(kind)}" href="#{_name(kind)}" x="{self.x(first.at)}" '
+            f'y="{y}">{title}</use>'
+        )
 
     def bands(self) -> Iterable[str]:
-        """Partitions and clogs, over all lanes. The name stands above as far as it fits: the inner image cuts it."""
-        for stretch in self.longest(_bands(self.happenings, self.end), MOST_BANDS, "partitions and clogs"):
+        """Partitions and clogs, over all lanes. The name stands above as far as it fits: the inner
+        image cuts it.
+        """
+        for stretch in self.longest(
+            _bands(self.happenings, self.end), MOST_BANDS, "partitions and clogs"
+        ):
             x, width, kind = self.x(stretch.first.at), self.width(stretch), stretch.first.kind
-            yield f'<rect class="band {kind}" x="{x}" y="18" width="{width}" height="{self.height - 18}">{self.title(stretch)}</rect>'
-            yield f'<svg x="{x}" y="18" width="{width}" height="14" style="overflow:hidden"><text x="3" y="11">{kind}</text></svg>'
+            yield (
+                f'<rect class="band {kind}" x="{x}" y="18" width="{width}" '
+                f'height="{self.height - 18}">{self.title(stretch)}</rect>'
+            )
+            yield (
+                f'<svg x="{x}" y="18" width="{width}" height="14" style="overflow:hidden"><text '
+                f'x="3" y="11">{kind}</text></svg>'
+            )
 
     def bars(self) -> Iterable[str]:
         """Lives, and pauses over them."""
         for stretches, what, name in ((_lives, "lives", "life"), (_pauses, "pauses", "paused")):
-            for stretch in self.longest(stretches(self.happenings, self.end), MOST_BARS, f"{what} of processes"):
-                place = f'x="{self.x(stretch.first.at)}" y="{self.tops[stretch.first.node] + 5}" width="{self.width(stretch)}" height="14"'
+            for stretch in self.longest(
+                stretches(self.happenings, self.end), MOST_BARS, f"{what} of processes"
+            ):
+                place = (
+                    f'x="{self.x(stretch.first.at)}" y="{self.tops[stretch.first.node] + 5}" '
+                    f'width="{self.width(stretch)}" height="14"'
+                )
                 yield f'<rect class="{name}" {place}>{self.title(stretch)}</rect>'
 
     def marks(self) -> Iterable[str]:
-        """All that happened at one instant: first the small, so that nothing large is hidden by it, and what is wrong over it all."""
-        small = [happening for happening in self.happenings if happening.kind in SMALL_KINDS]
-        large = [happening for happening in self.happenings if happening.kind not in (*SMALL_KINDS, "calm", "wrong")]
-        for chosen, most, what in ((small, MOST_SMALL, "calls, begins and ends of actors"), (large, MOST_MARKS, "other happenings")):
+        """All that happened at one instant: first the small, so that nothing large is hidden by it,
+        and what is wrong over it all.
+        """
+        small = [event for event in self.happenings if event.kind in SMALL_KINDS]
+        large = [
+            event for event in self.happenings if event.kind not in (*SMALL_KINDS, "calm", "wrong")
+        ]
+        for chosen, most, what in (
+            (small, MOST_SMALL, "calls, begins and ends of actors"),
+            (large, MOST_MARKS, "other happenings"),
+        ):
             groups, slot = _thinned(chosen, most, self.end)
             if slot:
-                one = f"Each mark stands for all of one kind on one node within {slot:.3g} s, and says how many."
-                self.notes.append(f"{len(chosen):,} {what} are drawn as {_count(len(groups), 'mark')}. {one}")
+                one = (
+                    f"Each mark stands for all of one kind on one node within {slot:.3g} s, and "
+                    "says how many."
+                )
+                self.notes.append(
+                    f"{len(chosen):,} {what} are drawn as {_count(len(groups), 'mark')}. {one}"
+                )
             yield from map(self.mark, groups)
-        for calm in [happening for happening in self.happenings if happening.kind == "calm"][:MOST_WRONG]:
-            x, anchor, shift = self.x(calm.at), "end" if calm.at > self.end * 0.9 else "start", -5 if calm.at > self.end * 0.9 else 5
+        for calm in [event for event in self.happenings if event.kind == "calm"][:MOST_WRONG]:
+            x, anchor, shift = (
+                self.x(calm.at),
+                "end" if calm.at > self.end * 0.9 else "start",
+                -5 if calm.at > self.end * 0.9 else 5,
+            )
             title = f"<title>{_text(f'{calm.at:.3f} s calm {calm.text}', LONGEST_TOOLTIP)}</title>"
             yield f'<line class="calm" x1="{x}" x2="{x}" y1="32" y2="{self.height}">{title}</line>'
-            yield f'<svg x="{x}"><text class="calm" x="{shift}" y="46" text-anchor="{anchor}">calm</text></svg>'
-        groups, slot = _thinned([happening for happening in self.happenings if happening.kind == "wrong"], MOST_WRONG, self.end)
+            yield (
+                f'<svg x="{x}"><text class="calm" x="{shift}" y="46" '
+                f'text-anchor="{anchor}">calm</text></svg>'
+            )
+        groups, slot = _thinned(
+            [event for event in self.happenings if event.kind == "wrong"],
+            MOST_WRONG,
+            self.end,
+        )
         if slot:
             self.notes.append(f"What is wrong is drawn once for each node and {slot:.3g} s.")
         for group in groups:
             x = self.x(group[0].at)
-            yield f'<line class="wrong" x1="{x}" x2="{x}" y1="46" y2="{self.height}"/>{self.mark(group, 41)}'
+            yield (
+                f'<line class="wrong" x1="{x}" x2="{x}" y1="46" '
+                f'y2="{self.height}"/>{self.mark(group, 41)}'
+            )
             yield self.mark(group)
 
     def grid(self) -> Iterable[str]:
@@ -364,7 +472,12 @@ class _Chart:
         for top in list(self.tops.values())[::2]:
             yield f'<rect class="lane" x="0" y="{top}" width="100%" height="{LANE}"/>'
         power = 10.0 ** (len(f"{self.end:.0f}") - 8)
-        step = next(power * 10**up * by for up in range(9) for by in (1, 2, 5) if self.end / (power * 10**up * by) <= 10)
+        step = next(
+            power * 10**up * by
+            for up in range(9)
+            for by in (1, 2, 5)
+            if self.end / (power * 10**up * by) <= 10
+        )
         for number in range(int(self.end / step + 1e-9) + 1):
             x = self.x(number * step)
             anchor = "start" if number == 0 else "end" if x == "100%" else "middle"
@@ -382,47 +495,84 @@ def _class(kind: str) -> str:
     return f"m {kind.replace(' ', '-') or 'other'}"
 
 
-def _time_line(report: Report, happenings: Sequence[Happening]) -> Iterable[str]:
+def _time_line(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
     """The lanes with their names, the key to the shapes, and what was left off."""
     chart = _Chart(report, happenings)
     shapes = "".join(f'<path id="{_name(kind)}" d="{shape}"/>' for kind, shape in GLYPHS.items())
     drawn = "\n".join([*chart.grid(), *chart.bands(), *chart.bars(), *chart.marks()])
-    present = {happening.kind if happening.kind in GLYPHS else "" for happening in happenings}
+    present = {event.kind if event.kind in GLYPHS else "" for event in happenings}
     yield "<h2>Time line</h2>"
-    yield '<div class="tools script" hidden><button id="out" type="button">&minus; narrower</button>'
+    yield (
+        '<div class="tools script" hidden><button id="out" type="button">&minus; narrower</button>'
+    )
     yield '<button id="in" type="button">+ wider</button><span id="now" class="dim"></span></div>'
     yield from (f"<p>{note}</p>" for note in chart.notes)
-    names = "".join(f'<li title="{_text(node or "network")}">{_text(node or "network")}</li>' for node in chart.nodes)
+    names = "".join(
+        f'<li title="{_text(node or "network")}">{_text(node or "network")}</li>'
+        for node in chart.nodes
+    )
     yield f'<div class="line"><ol class="names">{names}</ol><div class="scroll">'
-    yield f'<svg id="line" data-end="{chart.end}" width="100%" height="{chart.height + 4}" role="img" aria-label="Time line"><defs>{shapes}'
-    yield '<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    yield (
+        f'<svg id="line" data-end="{chart.end}" width="100%" height="{chart.height + 4}" '
+        f'role="img" aria-label="Time line"><defs>{shapes}'
+    )
+    yield (
+        '<pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)">'
+    )
     yield '<line class="hatch" x1="1" y1="0" x2="1" y2="6"/></pattern>'
-    yield '<pattern id="slant" width="12" height="12" patternUnits="userSpaceOnUse" patternTransform="rotate(-45)">'
+    yield (
+        '<pattern id="slant" width="12" height="12" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(-45)">'
+    )
     yield '<line class="slant" x1="1" y1="0" x2="1" y2="12"/></pattern>'
-    yield '<pattern id="dots" width="10" height="10" patternUnits="userSpaceOnUse"><rect class="dots" width="10" height="10"/>'
+    yield (
+        '<pattern id="dots" width="10" height="10" patternUnits="userSpaceOnUse"><rect '
+        'class="dots" width="10" height="10"/>'
+    )
     yield f'<circle class="dot" cx="3" cy="3" r="1"/></pattern></defs>\n{drawn}</svg></div></div>'
     yield '<ul class="key">'
     for kind in GLYPHS:
         if kind in present:
-            shape = f'<svg width="16" height="16" viewBox="-8 -8 16 16"><use class="{_class(kind)}" href="#{_name(kind)}"/></svg>'
-            yield f"<li>{shape} {kind or 'other'}{' (upper row)' if kind == 'call' else ' (lower row)' if kind == 'ok' else ''}</li>"
+            shape = (
+                '<svg width="16" height="16" viewBox="-8 -8 16 16"><use '
+                f'class="{_class(kind)}" href="#{_name(kind)}"/></svg>'
+            )
+            yield (
+                f"<li>{shape} "
+                f"{kind or 'other'}{' (upper row)' if kind == 'call' else ' (lower row)' if kind == 'ok' else ''}</li>"
+            )
     yield "</ul>"
-    yield '<p class="dim">Bar: a process lives. Hatched bar: it is paused. Dotted band: partition. Slanted band: clog.</p>'
+    yield (
+        '<p class="dim">Bar: a process lives. Hatched bar: it is paused. Dotted band: '
+        "partition. Slanted band: clog.</p>"
+    )
 
 
-def _row(happening: Happening) -> str:
+def _row(event: TraceEvent) -> str:
     """One row of the table; calls and what is wrong have classes."""
-    style = ' class="c"' if happening.kind in CALL_KINDS else ' class="w"' if happening.kind == "wrong" else ""
-    cells = (f"{happening.at:.4f}", _text(happening.node), _text(happening.kind), _text(happening.text, LONGEST_TEXT))
+    style = (
+        ' class="c"' if event.kind in CALL_KINDS else ' class="w"' if event.kind == "wrong" else ""
+    )
+    cells = (
+        f"{event.at:.4f}",
+        _text(event.node),
+        _text(event.kind),
+        _text(event.text, LONGEST_TEXT),
+    )
     return f"<tr{style}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
-def _table(happenings: Sequence[Happening]) -> Iterable[str]:
-    """All happenings in their order. If they are too much for a page, the calls that ended well are the first to be left off."""
+def _table(happenings: Sequence[TraceEvent]) -> Iterable[str]:
+    """All happenings in their order. If they are too much for a page, the calls that ended well are
+    the first to be left off.
+    """
     ranks = {"wrong": 0, "failed": 2, "unknown": 2, "call": 3, "ok": 3}
     rows: dict[int, str] = {}
     left = MOST_TABLE_BYTES
-    for number in sorted(range(len(happenings)), key=lambda number: ranks.get(happenings[number].kind, 1)):
+    for number in sorted(
+        range(len(happenings)), key=lambda number: ranks.get(happenings[number].kind, 1)
+    ):
         row = _row(happenings[number])
         left -= len(row.encode())
         if left < 0:
@@ -432,10 +582,22 @@ def _table(happenings: Sequence[Happening]) -> Iterable[str]:
     yield "<h2>Happenings</h2>"
     if len(rows) < len(happenings):
         missing = _count(len(happenings) - len(rows), "happening")
-        yield f"<p><strong>{missing} left off</strong>, or this page would be too large: calls that ended well first, the latest first.</p>"
-    yield '<p class="tools script" hidden><label>Filter, all words: <input id="filter" type="search" placeholder="n1 crash"></label>'
+        yield (
+            f"<p><strong>{missing} left off</strong>, or this page would be too large: calls "
+            "that ended well first, the latest first.</p>"
+        )
+    yield (
+        '<p class="tools script" hidden><label>Filter, all words: <input id="filter" '
+        'type="search" placeholder="n1 crash"></label>'
+    )
     yield f'<span id="shown" class="dim">{len(rows) - calls} of {len(rows)} rows shown</span></p>'
-    yield f'<input id="calls" type="checkbox"><label for="calls"> show the {_count(calls, "happening")} of calls also</label>'
-    yield '<table id="happenings"><thead><tr><th>time, s</th><th>node</th><th>kind</th><th>text</th></tr></thead><tbody>'
+    yield (
+        '<input id="calls" type="checkbox"><label for="calls"> show the '
+        f"{_count(calls, 'happening')} of calls also</label>"
+    )
+    yield (
+        '<table id="happenings"><thead><tr><th>time, '
+        "s</th><th>node</th><th>kind</th><th>text</th></tr></thead><tbody>"
+    )
     yield from (rows[number] for number in sorted(rows))
     yield "</tbody></table>"

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Literal
+
 import attrs
 
 
 @attrs.frozen
-class Happening:
-    """Something that happened at `at`, in virtual seconds, on `node`; "" for the network or the whole cluster.
+class TraceEvent:
+    """Something that happened at `at`, in virtual seconds, on `node`; "" for the network or the
+    whole cluster.
 
-    `kind` is one word: "start", "up", "leave", "crash", "restart", "pause", "block", "resume", "partition", "heal", "cut", "clog",
-    "slow disk", "calm" (the faults are over), "call", "ok", "failed", "unknown", "log" (a warning of the runtime), "note" (of a scenario),
-    "wrong" (a check failed).
+    `kind` is one word: "start", "up", "leave", "crash", "restart", "pause", "block", "resume",
+    "partition", "heal", "cut", "clog", "slow disk", "calm" (the faults are over), "call", "ok",
+    "failed", "unknown", "log" (a warning of the runtime), "note" (of a scenario), "wrong" (a check
+    failed).
     """
 
     at: float
@@ -21,7 +28,7 @@ class Happening:
 
 
 @attrs.frozen
-class Verdict:
+class CheckResult:
     """What one checker says. `text`: what it looked at, or what is wrong and where to look."""
 
     name: str
@@ -31,7 +38,9 @@ class Verdict:
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """One run. `seconds` are virtual, `took` real ones; `faults` are those that the seed has drawn, with their strengths."""
+    """One run. `seconds` are virtual, `took` real ones; `faults` are those that the seed has drawn,
+    with their strengths.
+    """
 
     seed: int
     nodes: tuple[str, ...]
@@ -41,10 +50,147 @@ class Report:
     faults: dict[str, float]
     calls: dict[str, int]
     """How many calls ended in each way: "ok", "failed", "unknown", "pending"."""
-    happenings: tuple[Happening, ...] = attrs.field(repr=False)
-    verdicts: tuple[Verdict, ...]
+    happenings: tuple[TraceEvent, ...] = attrs.field(repr=False)
+    verdicts: tuple[CheckResult, ...]
 
     @property
     def holds(self) -> bool:
         """True if nothing is wrong."""
-        return all(verdict.holds for verdict in self.verdicts)
+        return all(result.holds for result in self.verdicts)
+
+
+# One number for a whole run: two runs with the same did the same, byte by byte and at the same
+# times.
+
+_PACK = struct.Struct("<dqqq").pack
+
+
+class Trace:
+    """What happened, and a hash over it and over all that went over the network. `now` gives
+    virtual seconds.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._hash = hashlib.sha256()
+        self._pending = bytearray()
+        self.happenings: list[TraceEvent] = []
+
+    def note(self, first: int, second: int, third: int) -> None:
+        """Something too small to be told, which happens a hundred times a second: packed, for that
+        is quickest.
+        """
+        self._pending += _PACK(self._now(), first, second, third)
+
+    def tell(self, node: str, kind: str, text: str) -> None:
+        """Something that people will want to read; see `TraceEvent`."""
+        self.happenings.append(TraceEvent(self._now(), node, kind, text))
+        self._pending += f"{self._now()!r} {node} {kind} {text}\n".encode()
+
+    def digest(self) -> str:
+        """The hash so far, in hexadecimal."""
+        self._hash.update(self._pending)
+        self._pending.clear()
+        return self._hash.hexdigest()
+
+
+# What the clients of a simulated cluster asked for and were told, in one global order of events.
+#
+# A history only records; `runtime.simulation.linearizability` judges it. The time is passed in.
+
+Outcome = Literal["pending", "ok", "failed", "unknown"]
+"""How an operation ended: `failed` certainly had no effect; `unknown` may have one at any time
+after the call, or never.
+"""
+
+
+@attrs.define
+class Operation:
+    """One operation of one client on one key. `what`: its name, for example "read", "write" or
+    "add".
+    """
+
+    client: str
+    key: str
+    what: str
+    argument: object
+    called: int
+    """Position in the global order of events: every call and every completion gets the next
+    number.
+    """
+    called_at: float
+    """Virtual seconds."""
+    result: object = None
+    returned: int | None = None
+    """Position at which the client learned the outcome. Of an unknown one it says when the client
+    gave up, and nothing of the effect.
+    """
+    returned_at: float | None = None
+    outcome: Outcome = "pending"
+    error: str = ""
+
+    def __str__(self) -> str:
+        ended = {
+            "ok": f"-> {self.result!r}",
+            "pending": "is pending",
+            "failed": "failed",
+            "unknown": "has unknown outcome",
+        }[self.outcome]
+        # Positions as well as times: in virtual time, much happens at the same instant.
+        until = "" if self.returned is None else f" to #{self.returned} ({self.returned_at:g} s)"
+        error = f": {self.error}" if self.error else ""
+        return (
+            f"{self.client}: {self.what}({self.argument!r}) {ended}{error}, #{self.called} "
+            f"({self.called_at:g} s){until}"
+        )
+
+
+class CallHistory:
+    """Operations in the order of their calls, and how each of them ended."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self._events = 0
+
+    def invoke(self, client: str, key: str, what: str, argument: object, now: float) -> Operation:
+        """A client calls; the operation is pending until one of `ok`, `failed` and `unknown`
+        completes it.
+        """
+        operation = Operation(client, key, what, argument, self._next(), now)
+        self.operations.append(operation)
+        return operation
+
+    def ok(self, operation: Operation, result: object, now: float) -> None:
+        """It took effect between its call and now, and gave this result."""
+        self._complete(operation, "ok", now)
+        operation.result = result
+
+    def failed(self, operation: Operation, error: str, now: float) -> None:
+        """It certainly did not take effect, and never will."""
+        self._complete(operation, "failed", now)
+        operation.error = error
+
+    def unknown(self, operation: Operation, error: str, now: float) -> None:
+        """The client gave up; it may have taken effect, may do so at any later time, or never."""
+        self._complete(operation, "unknown", now)
+        operation.error = error
+
+    def by_key(self) -> dict[str, list[Operation]]:
+        """The operations of each key, in the order of their calls."""
+        found: dict[str, list[Operation]] = {}
+        for operation in self.operations:
+            found.setdefault(operation.key, []).append(operation)
+        return found
+
+    def _complete(self, operation: Operation, outcome: Outcome, now: float) -> None:
+        if operation.outcome != "pending":
+            raise ValueError(
+                f"an operation completes once, and this one has completed: {operation}"
+            )
+        operation.outcome = outcome
+        operation.returned = self._next()
+        operation.returned_at = now
+
+    def _next(self) -> int:
+        self._events += 1
+        return self._events

@@ -1,10 +1,13 @@
-"""trio on a virtual clock, with one seed for the order of tasks, and processes that can be stopped between two steps.
+"""trio on a virtual clock, with one seed for the order of tasks, and processes that can be stopped
+between two steps.
 
-Everything in here that is not a process of the simulation (the network, the faults, the scenario) belongs to none and is never stopped.
+Everything in here that is not a process of the simulation (the network, the faults, the scenario)
+belongs to none and is never stopped.
 
-This is the only module that uses private names of trio, so that there is one place to look when they change: the flag that makes the order
-of tasks depend on a seed, the queue of tasks that are ready, the order in which what is cancelled together is, and the part that waits for
-the operating system, which a simulation never does. `check_trio` names what is missing.
+This is the only module that uses private names of trio, so that there is one place to look when
+they change: the flag that makes the order of tasks depend on a seed, the queue of tasks that are
+ready, the order in which what is cancelled together is, and the part that waits for the operating
+system, which a simulation never does. `check_trio` names what is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ POLL_EVERY = 1_000
 
 @attrs.define(eq=False)
 class Stoppable:
-    """The tasks of one simulated process. While it is `stopped` none of them takes a step, whatever wakes them, like after SIGSTOP."""
+    """The tasks of one simulated process. While it is `stopped` none of them takes a step, whatever
+    wakes them, like after SIGSTOP.
+    """
 
     stopped: bool = False
     held: list[trio.lowlevel.Task] = attrs.field(factory=list)
@@ -40,11 +45,13 @@ class Stoppable:
     def stop(self) -> None:
         """Let none of its tasks take another step, those included that are ready already."""
         self.stopped = True
+        # Those that are ready already are held as well: the queue is looked through once more.
         runner = _runner()
-        runner.runq = _Ready(runner.runq)
+        runner.runq = _ReadyTask(runner.runq)
 
     def resume(self) -> None:
         """Let those go on that were woken meanwhile, and the others when they are."""
+        assert self.stopped or not self.held, "only tasks of a stopped process are held"
         self.stopped = False
         held, self.held = self.held, []
         _runner().runq.extend(held)
@@ -73,7 +80,9 @@ class VirtualClock(trio.abc.Clock):
         self._order = itertools.count()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do something at a time, between the steps of tasks, in the order of times and then of these calls."""
+        """Do something at a time, between the steps of tasks, in the order of times and then of
+        these calls.
+        """
         heapq.heappush(self._due, (when, next(self._order), action))
 
     def advance(self, until: float) -> None:
@@ -81,6 +90,7 @@ class VirtualClock(trio.abc.Clock):
         due = self._due
         if due and due[0][0] < until:
             until = max(due[0][0], self.now)
+        assert until >= self.now, "virtual time never goes back"
         self.now = until
         while due and due[0][0] <= until:
             heapq.heappop(due)[2]()
@@ -102,8 +112,10 @@ class VirtualClock(trio.abc.Clock):
         return deadline - self.now
 
 
-class _Ready(deque[trio.lowlevel.Task]):
-    """The tasks that are ready, but for those whose process is stopped. It takes trio's own queue's place with the first that is."""
+class _ReadyTask(deque[trio.lowlevel.Task]):
+    """The tasks that are ready, but for those whose process is stopped. It takes trio's own queue's
+    place with the first that is.
+    """
 
     def __init__(self, tasks: Iterable[trio.lowlevel.Task]) -> None:
         super().__init__()
@@ -119,7 +131,9 @@ class _Ready(deque[trio.lowlevel.Task]):
 
 
 class _Outside:
-    """Stands before trio's own way to wait for the operating system: nothing comes from there, so the clock goes on instead."""
+    """Stands before trio's own way to wait for the operating system: nothing comes from there, so
+    the clock goes on instead.
+    """
 
     def __init__(self, real: Any, runner: Any, clock: VirtualClock) -> None:
         self._real = real
@@ -132,9 +146,11 @@ class _Outside:
         if timeout > 0:
             until = self._runner.deadlines.next_deadline()
             if until == math.inf and clock.is_idle:
-                # Nothing will happen by itself any more. trio's own end asks to be woken through the operating system.
+                # Nothing will happen by itself any more. trio's own end asks to be woken through
+                # the operating system.
                 return self._real.get_events(timeout)
-            # To the deadline itself: adding up differences would stop short of it by a rounding error.
+            # To the deadline itself: adding up differences would stop short of it by a rounding
+            # error.
             clock.advance(until if until - clock.now <= timeout else clock.now + timeout)
         else:
             clock.advance(clock.now)
@@ -149,19 +165,27 @@ class _Outside:
 
 def check_trio() -> None:
     """Raises RuntimeError if the trio that is installed cannot be driven by this module."""
-    names = ("_ALLOW_DETERMINISTIC_SCHEDULING", "_r", "GLOBAL_RUN_CONTEXT", "CancelStatus", "Deadlines")
+    names = (
+        "_ALLOW_DETERMINISTIC_SCHEDULING",
+        "_r",
+        "GLOBAL_RUN_CONTEXT",
+        "CancelStatus",
+        "Deadlines",
+    )
     missing = [name for name in names if not hasattr(_run, name)]
     if missing:
         raise RuntimeError(
-            f"trio {trio.__version__} cannot run simulations: it has no {', '.join(missing)}; install a version that this release names"
+            f"trio {trio.__version__} cannot run simulations: it has no {', '.join(missing)}; "
+            "install a version that this release names"
         )
 
 
 def run(seed: int, main: Callable[[VirtualClock], Awaitable[T]]) -> T:
-    """Run `main(clock)` on a virtual clock; the order in which tasks take their steps depends on nothing but `seed`.
+    """Run `main(clock)` on a virtual clock; the order in which tasks take their steps depends on
+    nothing but `seed`.
 
-    Real time, threads, sockets and processes must not be used in there. Garbage is collected before and after, never meanwhile: when
-    that happens would depend on what ran earlier in this process.
+    Real time, threads, sockets and processes must not be used in there. Garbage is collected before
+    and after, never meanwhile: when that happens would depend on what ran earlier in this process.
     """
     check_trio()
     clock = VirtualClock()
@@ -180,17 +204,42 @@ def _runner() -> Any:
     return context.runner
 
 
+MARK = "understudy_simulates"
+
+
+class _RandomOfThread:
+    """trio's random numbers during a simulation: those of the seed in the thread that simulates,
+    and others in all other threads. An event loop in another thread, such as that of
+    `runtime.blocking`, would otherwise take numbers away, at times that real clocks decide.
+    """
+
+    def __init__(self, seed: int, elsewhere: random.Random) -> None:
+        self._seeded = random.Random(seed)
+        self._elsewhere = elsewhere
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._seeded if _simulates() else self._elsewhere, name)
+
+
+def _simulates() -> bool:
+    # trio's record of the run of this thread. `run` marks it; trio clears it when the run ends.
+    return hasattr(_run.GLOBAL_RUN_CONTEXT, MARK)
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     scheduler: Any = _run
-    allowed, state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
+    allowed, usual = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
-    scheduler._r.setstate(random.Random(seed).getstate())
+    scheduler._r = _RandomOfThread(seed, usual)
+    setattr(_run.GLOBAL_RUN_CONTEXT, MARK, True)
     try:
         yield
     finally:
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = allowed
-        scheduler._r.setstate(state)
+        scheduler._r = usual
+        if _simulates():
+            delattr(_run.GLOBAL_RUN_CONTEXT, MARK)
 
 
 class _OrderedSet(dict[Any, None]):
@@ -207,7 +256,8 @@ class _OrderedSet(dict[Any, None]):
 def _in_order() -> Iterator[None]:
     """What is cancelled together, or at the same time, is cancelled in the order in which it began.
 
-    trio keeps it in sets, and in a heap with the objects' addresses for ties: where a process has put its objects in memory would decide.
+    trio keeps it in sets, and in a heap with the objects' addresses for ties: where a process has
+    put its objects in memory would decide.
     """
     status: Any = _run.CancelStatus
     deadlines: Any = _run.Deadlines
@@ -222,7 +272,10 @@ def _in_order() -> Iterator[None]:
         heapq.heappush(self._heap, (deadline, next(ties), scope))
         self._active += 1
 
-    status.__attrs_post_init__, status.children = begin_in_order, property(lambda self: tuple(self._children))
+    status.__attrs_post_init__, status.children = (
+        begin_in_order,
+        property(lambda self: tuple(self._children)),
+    )
     deadlines.add = add_in_order
     try:
         yield

@@ -1,7 +1,8 @@
-"""Callers that stop reading: one node goes on calling and does not read what it is answered, for as long as the seed says.
+"""Callers that stop reading: one node goes on calling and does not read what it is answered, for as
+long as the seed says.
 
-What the node that is called keeps for it must stay within bounds, others must be served as ever, and when the caller reads again every
-one of its calls ends with a true outcome.
+What the node that is called keeps for it must stay within bounds, others must be served as ever,
+and when the caller reads again every one of its calls ends with a true outcome.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from actors import Actor, method
 from actors.errors import AnswerDroppedError, NotExecutedError, UnderstudyError
 from actors.handle import Handle
 from actors.method import Address
-from runtime.calls.station import Station
+from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import real_seconds
+from runtime.identifiers import NodeId
 from runtime.links.transports import Connection
-from runtime.simulation.first_contacts import open_station
+from runtime.simulation.first_contacts import open_endpoint
 from runtime.simulation.network import SimulatedNetwork
-from runtime.simulation.report import Report, Verdict
+from runtime.simulation.report import CheckResult, Report, Trace
 from runtime.simulation.scheduler import VirtualClock, run
-from runtime.simulation.trace import Trace
 
 SERVICE = "server"
 BACKLOG = 4 * 1024 * 1024
@@ -54,7 +55,9 @@ class Answerer(Actor):
 
 
 class DeafConnection:
-    """A connection whose reader is held back while `deaf` is set; a `Connection` of `runtime.links.transports`."""
+    """A connection whose reader is held back while `deaf` is set; a `Connection` of
+    `runtime.links.transports`.
+    """
 
     def __init__(self, inner: Connection) -> None:
         self._inner = inner
@@ -86,7 +89,7 @@ class DeafConnection:
 
 
 @attrs.define(eq=False)
-class _Run:
+class _UnreadRun:
     seed: int
     calls: Counter[str] = attrs.field(factory=Counter)
     kept: int = 0
@@ -100,11 +103,11 @@ class _Run:
         trace = Trace(lambda: clock.now)
         network = SimulatedNetwork(random.Random(f"{self.seed} network"), trace, clock)
         async with trio.open_nursery() as nursery:
-            server = await open_station("server", 1, self.seed, network, clock, nursery)
-            deaf = await open_station("deaf", 2, self.seed, network, clock, nursery)
-            honest = await open_station("honest", 3, self.seed, network, clock, nursery)
+            server = await open_endpoint("server", 1, self.seed, network, clock, nursery)
+            deaf = await open_endpoint("deaf", 2, self.seed, network, clock, nursery)
+            honest = await open_endpoint("honest", 3, self.seed, network, clock, nursery)
             answerer = Answerer()
-            server.station.host.add_system(SERVICE, answerer)
+            server.endpoint.host.add_system(SERVICE, answerer)
             lines: list[DeafConnection] = []
             connect = deaf.network.connect
 
@@ -113,17 +116,28 @@ class _Run:
                 return lines[-1]
 
             deaf.network.connect = connect_deaf  # type: ignore[method-assign]
-            await self._call(deaf.station, server.station, answerer, -1, 10, 0.0)
-            deaf.station.peers.links[server.station.identity].watched = True
-            server.station.peers.links[deaf.station.identity].most_backlog = BACKLOG
-            nursery.start_soon(self._look, server.station, deaf.station.identity)
-            nursery.start_soon(self._call_honestly, honest.station, server.station, answerer)
+            await self._call(deaf.endpoint, server.endpoint, answerer, -1, 10, 0.0)
+            deaf.endpoint.peers.links[server.endpoint.identity].watched = True
+            server.endpoint.peers.links[deaf.endpoint.identity].most_backlog = BACKLOG
+            nursery.start_soon(self._look, server.endpoint, deaf.endpoint.identity)
+            nursery.start_soon(self._call_honestly, honest.endpoint, server.endpoint, answerer)
             lines[-1].hears = trio.Event()
             with trio.move_on_after(PATIENCE) as patience:
                 async with trio.open_nursery() as calls:
                     for number in range(CALLS):
-                        size, seconds = draw.choice(ANSWERS), draw.choice((0.0, 0.0, 0.5)) * draw.random()
-                        calls.start_soon(self._call, deaf.station, server.station, answerer, number, size, seconds)
+                        size, seconds = (
+                            draw.choice(ANSWERS),
+                            draw.choice((0.0, 0.0, 0.5)) * draw.random(),
+                        )
+                        calls.start_soon(
+                            self._call,
+                            deaf.endpoint,
+                            server.endpoint,
+                            answerer,
+                            number,
+                            size,
+                            seconds,
+                        )
                         await trio.sleep(draw.expovariate(CALLS / 2.0))
                     await trio.sleep(draw.uniform(0.0, 5.0))
                     for line in lines:
@@ -133,7 +147,15 @@ class _Run:
             nursery.cancel_scope.cancel()
         return trace, clock.now
 
-    async def _call(self, here: Station, there: Station, answerer: Answerer, number: int, size: int, seconds: float) -> None:
+    async def _call(
+        self,
+        here: RpcEndpoint,
+        there: RpcEndpoint,
+        answerer: Answerer,
+        number: int,
+        size: int,
+        seconds: float,
+    ) -> None:
         handle: Any = Handle(here.caller, Address(SERVICE, *there.identity), Answerer.__methods__)
         least = 1
         try:
@@ -151,9 +173,13 @@ class _Run:
                 self.wrong.append(f"call {number} was answered with {len(answer)} bytes of {size}")
         self.calls[how] += 1
         if answerer.ran[number] != least:
-            self.wrong.append(f"call {number} ended with {how!r}, and ran {answerer.ran[number]} times")
+            self.wrong.append(
+                f"call {number} ended with {how!r}, and ran {answerer.ran[number]} times"
+            )
 
-    async def _call_honestly(self, here: Station, there: Station, answerer: Answerer) -> None:
+    async def _call_honestly(
+        self, here: RpcEndpoint, there: RpcEndpoint, answerer: Answerer
+    ) -> None:
         handle: Any = Handle(here.caller, Address(SERVICE, *there.identity), Answerer.__methods__)
         number = CALLS
         while True:
@@ -167,25 +193,37 @@ class _Run:
                 self.disturbed.append(f"call {number} took longer than {HONEST_SECONDS:g} s")
             await trio.sleep(0.05)
 
-    async def _look(self, server: Station, deaf: tuple[str, int]) -> None:
+    async def _look(self, server: RpcEndpoint, deaf: NodeId) -> None:
         """What is kept for the caller, counted without asking the link for it."""
         while True:
             await trio.sleep(0.01)
             link = server.peers.links.get(deaf)
-            kept = link.session.kept_bytes + link._transfers.waiting_bytes if link is not None else 0
+            kept = (
+                link.session.kept_bytes + link._transfers.waiting_bytes if link is not None else 0
+            )
             self.kept = max(self.kept, kept)
             if kept > 2 * BACKLOG + max(ANSWERS) + CALLS * 1024:
-                self.beyond.append(f"{kept} bytes of answers are kept for a caller that does not read")
+                self.beyond.append(
+                    f"{kept} bytes of answers are kept for a caller that does not read"
+                )
 
 
 def unread_answers(seed: int) -> Report:
     """One run; the report depends on nothing but the seed and this version of the code."""
     began = real_seconds()
-    running = _Run(seed)
+    running = _UnreadRun(seed)
     trace, seconds = run(seed, running.main)
     checks: Iterable[tuple[str, list[str], str]] = (
-        ("answers are bounded", running.beyond, f"{running.kept} bytes at most were kept for a caller that did not read"),
-        ("outcomes are true", running.wrong, "what was refused did not run, what was dropped ran once"),
+        (
+            "answers are bounded",
+            running.beyond,
+            f"{running.kept} bytes at most were kept for a caller that did not read",
+        ),
+        (
+            "outcomes are true",
+            running.wrong,
+            "what was refused did not run, what was dropped ran once",
+        ),
         ("others are served", running.disturbed, "a caller that reads was answered all the time"),
         ("every call ends", running.late, f"within {PATIENCE:g} s"),
     )
@@ -198,5 +236,8 @@ def unread_answers(seed: int) -> Report:
         faults={},
         calls=dict(running.calls),
         happenings=tuple(trace.happenings),
-        verdicts=tuple(Verdict(name, not wrong, "\n".join(wrong[:20]) if wrong else right) for name, wrong, right in checks),
+        verdicts=tuple(
+            CheckResult(name, not wrong, "\n".join(wrong[:20]) if wrong else right)
+            for name, wrong, right in checks
+        ),
     )

@@ -1,7 +1,9 @@
-"""What runs on a simulated cluster to have its promises attacked: registers that save what they are told, and clients that call them.
+"""What runs on a simulated cluster to have its promises attacked: registers that save what they are
+told, and clients that call them.
 
-Registers are named, saved, and started again elsewhere by whichever client finds them gone. Clients live on every node, and are killed,
-stopped and cut off with it. What a client asks for and learns goes into one history.
+Registers are named, saved, and started again elsewhere by whichever client finds them gone. Clients
+live on every node, and are killed, stopped and cut off with it. What a client asks for and learns
+goes into one history.
 """
 
 from __future__ import annotations
@@ -12,50 +14,388 @@ from typing import Any
 import attrs
 import trio
 
-from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
-from actors.errors import ActorNotFoundError, CallError, NotExecutedError, UnderstudyError
+from actors import Actor, ChildSpec, Reference, SpawnOptions, Supervisor, message, method
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    NotExecutedError,
+    OwnerDiedError,
+    ReferenceReleasedError,
+    UnderstudyError,
+)
 from actors.options import CallChanges
 from actors.retry import RetryPolicy
+from runtime.identifiers import NodeId
 from runtime.node import Node
+from runtime.references.table import ReferenceState
 from runtime.simulation.cluster import CLUSTER, SimulatedCluster
 from runtime.simulation.crowds import Crowds
-from runtime.simulation.history import History, Operation
 from runtime.simulation.oracle import SHOWN, Oracle
-from runtime.simulation.shelves import Hands, Place, hand_on
+from runtime.simulation.outbursts import Outbursts, has_outbursts
+from runtime.simulation.report import CallHistory, Operation
+
+# References that are handed on between the nodes of a simulated cluster, and what must never be
+# seen of them.
+#
+# Reference holders are actors that make values, keep references to them for a while, lend them to
+# clients and fetch their values. Each value has a mark of its own, so each fetch can check its
+# result. The oracle notes which nodes have handed on what, so that it knows whether a value may be
+# gone.
+
+SHELVES = 3
+
+
+FETCH_SECONDS = 12.0
+"""Seconds that a fetch may take. In the calm that must be enough."""
+
+
+KEPT_SECONDS = (0.0, 0.5, 3.0, 8.0)
+"""For how long a reference is kept, at most one of these: pauses and partitions last longer than a
+lease at times.
+"""
+
+
+STUBBORN = 0.4
+"""How many of the values are made by calls that raise at first, and are made again."""
+
+
+Place = tuple[str, int, str]
+"""A node, its incarnation, and the store that knows it: one that is begun anew counts incarnations
+from the beginning again.
+"""
+
+
+Thing = list[Any]
+"""A mark, and a reference to the value that has it."""
+
+
+@message
+class SlippedError(Exception):
+    """What a method raises before it succeeds."""
+
+
+INSISTENT = RetryPolicy(max_retries=3, initial_delay=0.6, backoff=2.0, retry_on=SlippedError)
+"""Of calls whose first attempts raise that."""
+
+
+@attrs.define(eq=False)
+class ReferenceOracle:
+    """Who has handed on what, and what went wrong. It sees all nodes at once."""
+
+    cluster: SimulatedCluster
+    calm: bool = False
+    """True once all faults are healed, and all nodes see each other again."""
+    fetched: int = 0
+    mixed_up: list[str] = attrs.field(factory=list)
+    """Values that were not the ones that were made."""
+    freed: list[str] = attrs.field(factory=list)
+    """Values that were gone although no node that had a part in them had ended."""
+    stuck: list[str] = attrs.field(factory=list)
+    """Values that neither came nor were lost."""
+    torn: list[str] = attrs.field(factory=list)
+    """References of which some who have them got the value, and others a failure."""
+    _holders: dict[str, dict[Place, None]] = attrs.field(factory=dict)
+    _outcomes: dict[str, dict[str, Place]] = attrs.field(factory=dict)
+    """Of each mark: who got what, the first of each kind."""
+    _attempts: dict[str, int] = attrs.field(factory=dict)
+
+    def place(self, name: str, incarnation: int) -> Place:
+        """Of a node that takes steps at the moment."""
+        node = self.cluster.live(name)
+        return name, incarnation, _store(node) if node is not None else ""
+
+    def attempt(self, mark: str) -> int:
+        """How often the call that makes what has that mark has run, this time included."""
+        self._attempts[mark] = self._attempts.get(mark, 0) + 1
+        return self._attempts[mark]
+
+    def handed(self, mark: str, place: Place) -> None:
+        """An incarnation of a node has made, kept or handed on what has that mark."""
+        self._holders.setdefault(mark, {})[place] = None
+
+    def is_well(self, place: Place) -> bool:
+        """True if that incarnation lives, and none of the others has taken it for dead."""
+        name, incarnation, store = place
+        node = self.cluster.live(name)
+        if (
+            node is None
+            or node.incarnation != incarnation
+            or _store(node) != store
+            or node.asked_to_leave.is_set()
+        ):
+            return False
+        others = [self.cluster.live(other) for other in self.cluster.machines]
+        return not any(
+            other._endpoint.references.has_ended(NodeId(name, incarnation))
+            for other in others
+            if other is not None and _store(other) == store
+        )
+
+    async def look(self, here: Place, mark: str, reference: Reference[Any]) -> list[Thing]:
+        """Fetch a value, on the node `here`, and judge what comes of it; returns the things
+        in it.
+        """
+        state, began_calm = reference._state, self.calm
+        assert isinstance(state, ReferenceState)
+        self.handed(mark, here)
+        owner = (state.owner_id.name, state.owner_id.incarnation, here[2])
+        value: Any = None
+        try:
+            with trio.move_on_after(FETCH_SECONDS) as patience:
+                value = await reference.fetch()
+        except ReferenceReleasedError as error:
+            # The node that asks had a part in it, too: a node that others take for dead holds
+            # nothing.
+            owner_id = state.owner_id
+            if all(map(self.is_well, self._holders[mark])) and self.is_well(
+                (owner_id.name, owner_id.incarnation, here[2])
+            ):
+                self._wrong(
+                    self.freed,
+                    f"{mark} is gone for {here}, and {sorted(self._holders[mark])} are all well: "
+                    f"{error}",
+                )
+        except OwnerDiedError as error:
+            if self.is_well(owner) and self.is_well(here):
+                self._wrong(
+                    self.freed, f"{mark} is lost for {here}, and its owner {owner} is well: {error}"
+                )
+        except UnderstudyError as error:
+            # What the call that makes it has come to. Its maker may not know yet what has become of
+            # it at the owner.
+            if state.failure is not None and (
+                state.identity[:2] != here[:2] or isinstance(error, SlippedError)
+            ):
+                self._seen(mark, f"a failure ({type(error).__name__})", here, owner)
+        else:
+            if patience.cancelled_caught:
+                if began_calm and self.is_well(here):
+                    self._wrong(
+                        self.stuck,
+                        f"{mark} did not come from {owner} to {here} in {FETCH_SECONDS:g} s, in "
+                        "the calm",
+                    )
+                return []
+            self.fetched += 1
+            self._seen(mark, "a value", here, owner)
+            if value["mark"] != mark:
+                self._wrong(self.mixed_up, f"{here} fetched {mark}, and got {value['mark']}")
+            for inner, _ in value["things"]:
+                self.handed(inner, owner)
+            return list(value["things"])
+        return []
+
+    def _seen(self, mark: str, what: str, here: Place, owner: Place) -> None:
+        """Check that all fetches of a value give the same, as long as the owner and all nodes that
+        had a part in it live.
+        """
+        seen = self._outcomes.setdefault(mark, {})
+        seen.setdefault(what, here)
+        if len(seen) > 1 and self.is_well(owner) and all(map(self.is_well, self._holders[mark])):
+            self._wrong(
+                self.torn,
+                f"{mark} of {owner} is "
+                + " and ".join(f"{each} for {place}" for each, place in seen.items()),
+            )
+
+    def _wrong(self, where: list[str], text: str) -> None:
+        if len(where) < SHOWN:
+            where.append(text)
+        self.cluster.trace.tell("", "wrong", text)
+
+
+def _store(node: Node) -> str:
+    """The identity of the store that knows a node."""
+    return node._endpoint.peers.introduction.peer.store
+
+
+def reference_oracle() -> ReferenceOracle:
+    """Those of the workload that the running task belongs to."""
+    found = getattr(CLUSTER.get().scenario, "reference_oracle", None)
+    assert isinstance(found, ReferenceOracle)
+    return found
+
+
+class ReferenceHolder(Actor):
+    """Makes values, and keeps references for a while."""
+
+    def __init__(self) -> None:
+        self.things: dict[int, Thing] = {}
+        self.number = 0
+
+    @method(concurrent=True)
+    async def make(self, mark: str, seconds: float, things: list[Any]) -> dict[str, Any]:
+        """A value, after a while, with references in it."""
+        self._handed([*things, [mark, None]])
+        await trio.sleep(seconds)
+        return {"mark": mark, "things": things}
+
+    @method(concurrent=True)
+    async def make_at_last(self, mark: str, failures: int, things: list[Any]) -> dict[str, Any]:
+        """The same for a caller that asks again: so often it raises."""
+        self._handed([*things, [mark, None]])
+        if reference_oracle().attempt(mark) <= failures:
+            raise SlippedError(f"{mark} slipped")
+        return {"mark": mark, "things": things}
+
+    @method(concurrent=True)
+    async def keep(self, things: list[Any], seconds: float, looks: bool) -> None:
+        """Hold these for so long; look at the values, perhaps, before they are dropped."""
+        self._handed(things)
+        numbers = []
+        for thing in things:
+            self.number += 1
+            numbers.append(self.number)
+            self.things[self.number] = thing
+        try:
+            await trio.sleep(seconds)
+            if looks:
+                for mark, reference in things:
+                    for inner, deeper in await reference_oracle().look(
+                        self._place, mark, reference
+                    ):
+                        await reference_oracle().look(self._place, inner, deeper)
+        finally:
+            for number in numbers:
+                del self.things[number]
+
+    @method
+    async def lend(self, count: int) -> list[Any]:
+        """The latest that are kept here."""
+        things = list(self.things.values())[-count:]
+        self._handed(things)
+        return things
+
+    def _handed(self, things: list[Any]) -> None:
+        for mark, _ in things:
+            reference_oracle().handed(mark, self._place)
+
+    @property
+    def _place(self) -> Place:
+        return reference_oracle().place(self.node.name, self.node.incarnation)
+
+
+async def _holder_of(client: WorkloadClient) -> ReferenceHolder:
+    """Return one of the reference holders; start it if it does not run."""
+    name = f"shelf-{client.work.generation}-{client.draw.randrange(SHELVES)}"
+    members = [member.name for member in client.node.members() if member.state == "up"]
+    return await client.node.options(
+        name=name, on=client.draw.choice([None, *members])
+    ).get_or_spawn(ReferenceHolder)
+
+
+async def hand_on(client: WorkloadClient) -> None:
+    """Make a value, borrow some, and hand them on to reference holders elsewhere."""
+    draw = client.draw
+    here = reference_oracle().place(client.node.name, client.node.incarnation)
+    try:
+        with trio.move_on_after(10.0):
+            things = await _gathered(client)
+            seen = reference_oracle()
+            for mark, _ in things:
+                seen.handed(mark, here)
+            for _ in range(draw.randrange(1, 3)):
+                holder = await _holder_of(client)
+                seconds = draw.choice(KEPT_SECONDS) * draw.random()
+                arguments = (
+                    draw.sample(things, draw.randrange(1, len(things) + 1)),
+                    seconds,
+                    draw.random() < 0.7,
+                )
+                if draw.random() < 0.6:
+                    await holder.keep.send(*arguments)
+                else:
+                    # One that is given up after a while: what it holds is dropped in the middle of
+                    # anything.
+                    await holder.keep.options(timeout=draw.choice((0.3, 2.0, 9.0)))(*arguments)
+            if draw.random() < 0.3:
+                mark, reference = draw.choice(things)
+                await seen.look(here, mark, reference)
+    except UnderstudyError:
+        return
+
+
+async def _gathered(client: WorkloadClient) -> list[Thing]:
+    """What a client has to hand on: something new, and perhaps something that others keep."""
+    draw, node = client.draw, client.node
+    borrowed: list[Thing] = []
+    if draw.random() < 0.5:
+        holder = await _holder_of(client)
+        borrowed = await holder.lend.options(timeout=2.0)(draw.randrange(1, 4))
+    mark = f"{client.name}#{client.work.next_number()}"
+    inside = _some(draw, borrowed)
+    reference_oracle().handed(mark, reference_oracle().place(node.name, node.incarnation))
+    reference: Reference[dict[str, Any]]
+    if draw.random() < 0.4:
+        reference = await node.put({"mark": mark, "things": inside})
+    else:
+        holder = await _holder_of(client)
+        stubborn = random.Random(f"{client.work.cluster.seed} {mark}")
+        if stubborn.random() < STUBBORN:
+            calls = holder.make_at_last.options(timeout=9.0, retry=INSISTENT)
+            return [[mark, await calls.remote(mark, stubborn.randrange(1, 4), inside)], *borrowed]
+        reference = await holder.make.options(timeout=9.0).remote(
+            mark, draw.choice((0.0, 0.1, 1.0)), inside
+        )
+    return [[mark, reference], *borrowed]
+
+
+def _some(draw: random.Random, things: list[Thing]) -> list[Thing]:
+    return draw.sample(things, draw.randrange(len(things) + 1))
+
 
 KEYS = 3
+
+
 CLIENTS = 2
 """On each node."""
+
 
 PATIENCE = (0.3, 1.0, 4.0)
 """Seconds that a call is given, one of these."""
 
+
 PAUSE = 0.6
 """Seconds between the calls of a client, on average."""
+
 
 LOOKUP_PAUSE = 2.0
 """Seconds between the lookups of a node, on average."""
 
+
 LOOKUP_SECONDS = 25.0
-"""How long a lookup may take: two questions to a store that is given ten seconds for each, and an attempt that ends a little later."""
+"""How long a lookup may take: two questions to a store that is given ten seconds for each, and an
+attempt that ends a little later.
+"""
+
 
 INTENSITY = 3
+
+
 PERIOD = 5.0
+
 
 STEADY = 4
 """Children of a supervisor that only lose their nodes."""
 
+
 THOUGHTFUL = 0.1
 """How many of the changes take up to a second."""
+
 
 RETRY = RetryPolicy(max_retries=4, initial_delay=0.05, max_delay=1.0, attempt_timeout=0.4)
 """Of some calls."""
 
-IMPATIENT = RetryPolicy(max_retries=6, initial_delay=0.02, max_delay=0.2, attempt_timeout=0.1, repeat_unknown=True)
-"""Of calls to a tally, which may be made again whatever became of them."""
+
+IMPATIENT = RetryPolicy(
+    max_retries=6, initial_delay=0.02, max_delay=0.2, attempt_timeout=0.1, repeat_unknown=True
+)
+"""The retry policy of calls to a ledger, which may be made again whatever their outcome."""
+
 
 MAILBOX = 8
-"""Calls that may wait at a tally."""
+"""Calls that may wait at a ledger."""
+
 
 BURST = 20
 """Calls that a client makes to it at once."""
@@ -112,7 +452,7 @@ class Register(Actor):
         return True
 
     async def keep(self, value: int) -> None:
-        """First on its way to the store, then known: whoever is answered can rely upon it."""
+        """Save the value before it is known: a caller that gets the answer can rely upon it."""
         draw = CLUSTER.get().draw
         if draw.random() < THOUGHTFUL:
             # Long enough to be stopped in the middle, and to have a successor when it goes on.
@@ -125,8 +465,10 @@ class Register(Actor):
         self.value = value
 
 
-class Tally(Actor):
-    """Takes its time, and is called again when that is too long: what was executed once must not be executed again."""
+class Ledger(Actor):
+    """Takes its time, and is called again when that is too long: what was executed once must not be
+    executed again.
+    """
 
     @method
     async def count(self, call: str, seconds: float) -> str:
@@ -138,7 +480,9 @@ class Tally(Actor):
 
 
 class Fragile(Actor):
-    """Ends when it is asked to, or now and then in its constructor; its supervisor starts it again, within its intensity."""
+    """Ends when it is asked to, or now and then in its constructor; its supervisor starts it again,
+    within its intensity.
+    """
 
     def __init__(self, supervisor: str) -> None:
         self.supervisor = supervisor
@@ -146,10 +490,14 @@ class Fragile(Actor):
     async def on_start(self) -> None:
         """Tell the oracle."""
         work = workload()
-        before, here = work.places.get(self.name), work.hands.place(self.node.name, self.node.incarnation)
+        before, here = (
+            work.places.get(self.name),
+            work.reference_oracle.place(self.node.name, self.node.incarnation),
+        )
         work.places[self.name] = here
-        # The end of a node, or its leaving, says nothing about its actors: what is started elsewhere for that is not restarted.
-        if work.calling and (before is None or work.hands.is_well(before)):
+        # The end of a node, or its leaving, says nothing about its actors: what is started
+        # elsewhere for that is not restarted.
+        if work.calling and (before is None or work.reference_oracle.is_well(before)):
             work.oracle.started(self.supervisor, self.name, CLUSTER.get().now(), INTENSITY, PERIOD)
 
     @method
@@ -168,13 +516,17 @@ class Workload:
 
     cluster: SimulatedCluster
     oracle: Oracle = attrs.field(init=False)
-    hands: Hands = attrs.field(init=False)
+    reference_oracle: ReferenceOracle = attrs.field(init=False)
     crowds: Crowds = attrs.field(init=False)
+    outbursts: Outbursts | None = attrs.field(init=False)
+    """None for the seeds that have none."""
     places: dict[str, Place] = attrs.field(factory=dict)
     """Where children of supervisors were started last."""
-    history: History = attrs.field(factory=History)
+    history: CallHistory = attrs.field(factory=CallHistory)
     generation: int = 0
-    """Counts how often the store was lost with its disk: what was acknowledged before is not looked for after."""
+    """Counts how often the store was lost with its disk: what was acknowledged before is not looked
+    for after.
+    """
     calling: bool = True
     late: list[str] = attrs.field(factory=list)
     denied: dict[str, Operation] = attrs.field(factory=dict)
@@ -188,8 +540,9 @@ class Workload:
 
     def __attrs_post_init__(self) -> None:
         self.oracle = Oracle(self.cluster.trace)
-        self.hands = Hands(self.cluster)
+        self.reference_oracle = ReferenceOracle(self.cluster)
         self.crowds = Crowds(self.cluster, self.oracle)
+        self.outbursts = Outbursts(self.cluster) if has_outbursts(self.cluster.seed) else None
 
     @property
     def keys(self) -> list[str]:
@@ -208,18 +561,30 @@ class Workload:
         seed = f"{self.cluster.seed} clients {node.name} {node.incarnation} {self.generation}"
         async with trio.open_nursery() as nursery:
             for number in range(CLIENTS):
-                client = Client(self, node, f"{node.name}.{node.incarnation}/{number}", random.Random(f"{seed} {number}"))
+                client = WorkloadClient(
+                    self,
+                    node,
+                    f"{node.name}.{node.incarnation}/{number}",
+                    random.Random(f"{seed} {number}"),
+                )
                 nursery.start_soon(client.run)
             nursery.start_soon(self._look_up, node, random.Random(f"{seed} lookups"))
             if self.oracle.fair:
-                # Bad weather may delay the refusal of an earlier call, or end the retries of any: only here can it be said what must be.
+                # Faults may delay the refusal of an earlier call, or end the retries of any: only
+                # here can it be said what must be.
                 nursery.start_soon(self.crowds.run, node, random.Random(f"{seed} crowds"))
+            if self.outbursts is not None:
+                nursery.start_soon(
+                    self.outbursts.run, node, random.Random(f"{seed} outbursts"), self.oracle.fair
+                )
             if node.name == self.cluster.founder:
                 nursery.start_soon(self._supervise, node, random.Random(f"{seed} supervision"))
                 nursery.start_soon(self._supervise_steady, node)
 
     async def _look_up(self, node: Node, draw: random.Random) -> None:
-        """Ask for names and for the tree, with no deadline: whatever the store does, there is an outcome, and in time."""
+        """Ask for names and for the tree, with no deadline: whatever the store does, there is an
+        outcome, and in time.
+        """
         tell, now = self.cluster.trace.tell, self.cluster.now
         while True:
             await trio.sleep(draw.expovariate(1 / LOOKUP_PAUSE))
@@ -246,7 +611,7 @@ class Workload:
                 tell(node.name, "wrong", text)
 
     def no_outcome(self, node: str, what: str, error: UnderstudyError) -> None:
-        """A call or a lookup has ended with what nobody has to expect."""
+        """Note a call or a lookup that has ended with none of the three outcomes."""
         text = f"{what} ended with {type(error).__name__}: {error}"
         if len(self.not_outcomes) < SHOWN:
             self.not_outcomes.append(text)
@@ -256,11 +621,18 @@ class Workload:
         """A supervisor with children that end again and again."""
         name = f"supervisor-{node.incarnation}-{self.generation}"
         specs = [
-            ChildSpec(id=f"{name}-child-{number}", actor=Fragile, args=(name,), options=SpawnOptions(name=f"{name}-child-{number}"))
+            ChildSpec(
+                id=f"{name}-child-{number}",
+                actor=Fragile,
+                args=(name,),
+                options=SpawnOptions(name=f"{name}-child-{number}"),
+            )
             for number in range(2)
         ]
         try:
-            await node.options(name=name).spawn(Supervisor, specs, intensity=INTENSITY, period=PERIOD)
+            await node.options(name=name).spawn(
+                Supervisor, specs, intensity=INTENSITY, period=PERIOD
+            )
         except UnderstudyError:
             return
         async with trio.open_nursery() as nursery:
@@ -269,20 +641,22 @@ class Workload:
             nursery.cancel_scope.cancel()
 
     async def _supervise_steady(self, node: Node) -> None:
-        """A supervisor that is allowed no restart, with children on all nodes that never fail: whatever happens to these, it stays."""
+        """A supervisor that is allowed no restart, with children on all nodes that never fail:
+        whatever happens to these, it stays.
+        """
         name = f"steady-{node.incarnation}-{self.generation}"
         specs = [ChildSpec.of(f"{number}", Steady) for number in range(STEADY)]
         try:
             await node.options(name=name).spawn(Supervisor, specs, intensity=0)
         except UnderstudyError:
             return
-        reason = await node.station.host.watch(name, 0)
+        reason = await node._endpoint.host.watch(name, 0)
         if "restart" in reason.text and self.calling:
             self.oracle.gave_up_in_vain(name, reason.text)
 
     async def _watch(self, node: Node, supervisor: str) -> None:
         """Tell the oracle if a supervisor gives up."""
-        reason = await node.station.host.watch(supervisor, 0)
+        reason = await node._endpoint.host.watch(supervisor, 0)
         if "restart" in reason.text and self.calling:
             self.oracle.gave_up(supervisor, self.cluster.now(), INTENSITY, PERIOD)
 
@@ -296,17 +670,22 @@ class Workload:
                 continue
 
     async def watch_queues(self) -> None:
-        """Look at all mailboxes now and then, for ever."""
+        """Look at all mailboxes, and all other tables, now and then, for ever."""
         while True:
             await trio.sleep(0.25)
+            self.cluster.check_invariants()
             for name in self.cluster.machines:
                 node = self.cluster.live(name)
-                for cell in node.station.host.cells.values() if node is not None else ():
+                for cell in node._endpoint.host.cells.values() if node is not None else ():
                     self.oracle.waiting(cell.address.name, cell.waiting, cell.limit)
 
     def executed_though_denied(self) -> list[str]:
-        """Calls that ran although somebody was told that they had not and would not."""
-        return [f"{operation} was executed" for call, operation in self.denied.items() if call in self.oracle.executions]
+        """Return calls that ran although their caller was told that they had not and would not."""
+        return [
+            f"{operation} was executed"
+            for call, operation in self.denied.items()
+            if call in self.oracle.executions
+        ]
 
     def next_number(self) -> int:
         """For values that are not mistaken for each other."""
@@ -315,8 +694,8 @@ class Workload:
 
 
 @attrs.define(eq=False)
-class Client:
-    """Calls one register after the other, and writes down what became of it."""
+class WorkloadClient:
+    """Calls one register after the other, and records the outcome of each call."""
 
     work: Workload
     node: Node
@@ -375,7 +754,9 @@ class Client:
         self._look_at_the_clock(operation, changes["timeout"] or 0.0)
 
     async def _refer(self, register: Register) -> None:
-        """Let a result stay with its owner for a while; the reference is dropped in the end, or goes with its holder."""
+        """Let a result stay with its owner for a while; the reference is dropped in the end, or
+        goes with its holder.
+        """
         try:
             reference = await register.read.options(timeout=1.0).remote()
             await trio.sleep(self.draw.random() * 2)
@@ -386,26 +767,32 @@ class Client:
             return
 
     async def _count(self) -> None:
-        """Calls to a tally, one or many at once, that are repeated before they can have ended."""
+        """Call a ledger, once or many times at once, with repeats before the calls can have
+        ended.
+        """
         name = f"tally-{self.work.generation}"
         try:
             with trio.move_on_after(5.0):
-                tally = await self.node.options(name=name, mailbox_limit=MAILBOX).get_or_spawn(Tally)
+                ledger = await self.node.options(name=name, mailbox_limit=MAILBOX).get_or_spawn(
+                    Ledger
+                )
                 async with trio.open_nursery() as nursery:
                     for _ in range(BURST if self.draw.random() < 0.2 else 1):
-                        nursery.start_soon(self._count_once, tally)
+                        nursery.start_soon(self._count_once, ledger)
         except UnderstudyError:
             return
 
-    async def _count_once(self, tally: Tally) -> None:
+    async def _count_once(self, ledger: Ledger) -> None:
         call = f"{self.name}#{self.work.next_number()}"
         seconds = self.draw.choice((0.0, 0.01, 0.3))
         try:
-            answer = await tally.count.options(timeout=2.0, retry=IMPATIENT)(call, seconds)
+            answer = await ledger.count.options(timeout=2.0, retry=IMPATIENT)(call, seconds)
         except UnderstudyError:
             return
         if answer != call:
-            self.work.mistaken.append(f"{self.name} asked for {call!r}, and was answered {answer!r}")
+            self.work.mistaken.append(
+                f"{self.name} asked for {call!r}, and was answered {answer!r}"
+            )
 
     def _drawn(self, number: int) -> tuple[str, tuple[object, ...], object]:
         what = self.draw.choice(("read", "read", "write", "add", "compare_and_set"))
@@ -421,7 +808,10 @@ class Client:
     def _end(self, operation: Operation, how: str, error: UnderstudyError) -> None:
         if operation.outcome == "pending":
             text = f"{type(error).__name__}: {error}"
-            said = f"{self.name}: {operation.key}.{operation.what}({operation.argument!r}) #{operation.called}: {text}"
+            said = (
+                f"{self.name}: {operation.key}.{operation.what}({operation.argument!r}) "
+                f"#{operation.called}: {text}"
+            )
             self.work.cluster.trace.tell(self.node.name, how, said)
             if how == "failed":
                 self.work.history.failed(operation, text, self.work.cluster.now())
@@ -429,22 +819,30 @@ class Client:
                 self.work.history.unknown(operation, text, self.work.cluster.now())
 
     def _look_at_the_clock(self, operation: Operation, patience: float) -> None:
-        """Whatever happens, a call ends when its time is over. Time in which the client's own process was stopped does not count."""
+        """Whatever happens, a call ends when its time is over. Time in which the client's own
+        process was stopped does not count.
+        """
         now = self.work.cluster.now()
-        took = now - operation.called_at - self.work.cluster.stopped(self.node.name, operation.called_at)
+        took = (
+            now
+            - operation.called_at
+            - self.work.cluster.stopped(self.node.name, operation.called_at)
+        )
         if took > patience + LATE:
             text = f"{operation} took {took:.3f} s of the {patience:g} s it had"
             self.work.late.append(text)
             self.work.cluster.trace.tell(self.node.name, "wrong", text)
 
     async def _find(self, key: str) -> Register | None:
-        """A handle; the register is started if nobody has it."""
+        """Return a handle of the register; start it if it does not run."""
         if key not in self.handles or self.draw.random() < 0.1:
             try:
                 members = [member.name for member in self.node.members() if member.state == "up"]
                 where = self.draw.choice([None, *members])
                 with trio.move_on_after(5.0):
-                    self.handles[key] = await self.node.options(name=key, on=where).get_or_spawn(Register)
+                    self.handles[key] = await self.node.options(name=key, on=where).get_or_spawn(
+                        Register
+                    )
             except UnderstudyError:
                 return None
         return self.handles.get(key)

@@ -1,1 +1,3 @@
-"""The coordination store: one interface, its implementations, and how other nodes reach the embedded one."""
+"""The coordination store: one interface, its implementations, and how other nodes reach the
+embedded one.
+"""

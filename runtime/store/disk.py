@@ -1,4 +1,6 @@
-"""Where an embedded store is kept: a file served by one thread, or whatever stands in for it."""
+"""Where an embedded store is kept: a file served by one thread, or another implementation of
+`Medium`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Medium(Protocol):
-    """What a store is written to, one call at a time; see `runtime.store.file.StoreFile` for what each promises and raises."""
+    """What a store is written to, one call at a time; see `runtime.store.file.StoreFile` for what
+    each promises and raises. The simulator has disks of its own.
+    """
 
     async def load(self) -> Snapshot:
         """Everything that was committed."""

@@ -1,17 +1,22 @@
 """The coordination store: what the cluster agrees upon.
 
-A linearizable key-value store with revisions, compare-and-swap transactions, leases and watches: etcd v3's model, cut down to what every
-implementation can keep (https://etcd.io/docs/v3.4/learning/api). The rules that hold for all of them, tested in `tests/conformance`:
+A linearizable key-value store with revisions, compare-and-swap transactions, leases and watches:
+etcd v3's model, cut down to what every implementation can keep
+(https://etcd.io/docs/v3.4/learning/api). The rules that hold for all of them, tested in
+`tests/store/conformance`:
 
-- Every call takes effect at one moment between its start and its end, and all clients see the same order of them.
-- The store has one revision. Each call that changes anything raises it by one, whatever number of keys it changes; nothing lowers it, not
-  even a restart of the store.
-- A key that is deleted and written again has a new, higher create revision, so the create revision of a record is a fencing token.
-- A lease ends by `revoke`, or some time after its time is over, never before. All keys tied to it are then deleted in one revision.
+- Every call takes effect at one moment between its start and its end, and all clients see the same
+  order of them.
+- The store has one revision. Each call that changes anything raises it by one, whatever number of
+  keys it changes; nothing lowers it, not even a restart of the store.
+- A key that is deleted and written again has a new, higher create revision, so the create revision
+  of a record is a fencing token.
+- A lease ends by `revoke`, or some time after its time is over, never before. All keys tied to it
+  are then deleted in one revision.
 - A watch sees every change once, in order, or learns by `StoreCompactedError` that it cannot.
 
-Keys are text, by convention of parts separated by "/"; a prefix is just text that keys may begin with, so "a/" does not cover "ab". What
-the values mean is left to the programs over the store.
+Keys are text, by convention of parts separated by "/"; a prefix is just text that keys may begin
+with, so "a/" does not cover "ab". What the values mean is left to the programs over the store.
 """
 
 from __future__ import annotations
@@ -26,8 +31,8 @@ import attrs
 from actors.messages import message
 
 MAX_OPERATIONS = 120
-"""Conditions, and operations in either branch, of one transaction: what etcd takes by default (128) and what we add, so that programs fit
-every store.
+"""Conditions, and operations in either branch, of one transaction: what etcd takes by default (128)
+and what we add, so that programs fit every store.
 """
 
 MAX_LEASE_SECONDS = 9_000_000_000
@@ -44,7 +49,9 @@ def check_key(key: object) -> None:
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"the key {key!a} holds a lone surrogate, which UTF-8 cannot say") from None
+            raise ValueError(
+                f"the key {key!a} holds a lone surrogate, which UTF-8 cannot encode"
+            ) from None
 
 
 def _key(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -64,13 +71,17 @@ def _lease(instance: object, attribute: attrs.Attribute[Any], value: object) -> 
 
 def _field(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if value not in ("mod_revision", "create_revision", "version", "value"):
-        raise ValueError(f"a condition is on mod_revision, create_revision, version or value; not on {value!r}")
+        raise ValueError(
+            f"a condition is on mod_revision, create_revision, version or value; not on {value!r}"
+        )
 
 
 def _expected(instance: Compare, attribute: attrs.Attribute[Any], value: object) -> None:
     wanted = bytes if instance.field == "value" else int
     if type(value) is not wanted:
-        raise TypeError(f"{instance.field} is compared with {wanted.__name__}, not with {type(value).__name__}")
+        raise TypeError(
+            f"{instance.field} is compared with {wanted.__name__}, not with {type(value).__name__}"
+        )
 
 
 @message
@@ -78,8 +89,8 @@ def _expected(instance: Compare, attribute: attrs.Attribute[Any], value: object)
 class Entry:
     """A key as it is now.
 
-    `create_revision` and `mod_revision`: of its creation and of its last write. `version` counts its writes since its creation, from 1.
-    `lease` is 0 if it is tied to none.
+    `create_revision` and `mod_revision`: of its creation and of its last write. `version` counts
+    its writes since its creation, from 1. `lease` is 0 if it is tied to none.
     """
 
     key: str
@@ -95,18 +106,23 @@ class Entry:
 class Compare:
     """A condition: the field of the key equals what is expected.
 
-    A key that is not there has revisions and version 0, and no value: a condition on its value never holds.
+    A key that is not there has revisions and version 0, and no value: a condition on its value
+    never holds.
     """
 
     key: str = attrs.field(validator=_key)
-    field: Literal["mod_revision", "create_revision", "version", "value"] = attrs.field(validator=_field)
+    field: Literal["mod_revision", "create_revision", "version", "value"] = attrs.field(
+        validator=_field
+    )
     expected: int | bytes = attrs.field(validator=_expected)
 
 
 @message
 @attrs.frozen
 class Put:
-    """Write a key, tied to `lease` or, with 0, to none; a lease that it was tied to before lets go of it. Answered with None."""
+    """Write a key, tied to `lease` or, with 0, to none; a lease that it was tied to before lets go
+    of it. Answered with None.
+    """
 
     key: str = attrs.field(validator=_key)
     value: bytes = attrs.field(validator=_value)
@@ -124,7 +140,9 @@ class Delete:
 @message
 @attrs.frozen
 class Get:
-    """Read a key, as the operations before this one have left it. Answered with its `Entry` or None."""
+    """Read a key, as the operations before this one have left it. Answered with its `Entry` or
+    None.
+    """
 
     key: str = attrs.field(validator=_key)
 
@@ -136,7 +154,9 @@ Response = Entry | bool | None
 @message
 @attrs.frozen
 class TransactionResult:
-    """Whether all conditions held, the store's revision afterwards, and an answer for each operation carried out."""
+    """Whether all conditions held, the store's revision afterwards, and an answer for each
+    operation carried out.
+    """
 
     succeeded: bool
     revision: int
@@ -146,7 +166,9 @@ class TransactionResult:
 @message
 @attrs.frozen
 class RangeResult:
-    """The keys under a prefix, in order, as of `revision`. A watch from `revision` + 1 sees all that happens afterwards."""
+    """The keys under a prefix, in order, as of `revision`. A watch from `revision` + 1 sees all
+    that happens afterwards.
+    """
 
     entries: tuple[Entry, ...]
     revision: int
@@ -154,11 +176,12 @@ class RangeResult:
 
 @message
 @attrs.frozen
-class Event:
+class StoreEvent:
     """One change.
 
-    `value` is b"" for deletions. `revision` is that of the change, for a put the key's mod revision. `create_revision` tells which life
-    of the key was written to or ended. `previous` is the value before the change; None if there was none, or it is no longer known.
+    `value` is b"" for deletions. `revision` is that of the change, for a put the key's mod
+    revision. `create_revision` tells which life of the key was written to or ended. `previous` is
+    the value before the change; None if there was none, or it is no longer known.
     """
 
     kind: Literal["put", "delete"]
@@ -172,14 +195,19 @@ class Event:
 @message
 @attrs.frozen
 class WatchBatch:
-    """Changes in order, those of one revision together. It covers all up to `revision`: the next poll starts at `revision` + 1."""
+    """Changes in order, those of one revision together. It covers all up to `revision`: the next
+    poll starts at `revision` + 1.
+    """
 
-    events: tuple[Event, ...]
+    events: tuple[StoreEvent, ...]
     revision: int
 
 
-def check_transaction(compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> None:
-    """Refuse what not every store can carry out: too many parts, and two writes of one key in one revision.
+def check_transaction(
+    compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
+) -> None:
+    """Refuse what not every store can carry out: too many parts, and two writes of one key in one
+    revision.
 
     Raises ValueError, or TypeError for parts that are neither conditions nor operations.
     """
@@ -190,13 +218,18 @@ def check_transaction(compare: Sequence[Compare], then: Sequence[Operation], oth
         for operation in operations:
             if not isinstance(operation, Get):
                 if operation.key in written:
-                    raise ValueError(f"a branch of a transaction writes {operation.key!r} twice; all its writes have one revision")
+                    raise ValueError(
+                        f"a branch of a transaction writes {operation.key!r} twice; all its "
+                        "writes have one revision"
+                    )
                 written.add(operation.key)
 
 
 def _check_parts(parts: Sequence[object], allowed: type | UnionType, what: str) -> None:
     if len(parts) > MAX_OPERATIONS:
-        raise ValueError(f"a transaction has at most {MAX_OPERATIONS} {what}, not {len(parts)}; split it")
+        raise ValueError(
+            f"a transaction has at most {MAX_OPERATIONS} {what}, not {len(parts)}; split it"
+        )
     for part in parts:
         if not isinstance(part, allowed):
             raise TypeError(f"a {type(part).__name__} among the {what} of a transaction")
@@ -207,7 +240,10 @@ def check_time_to_live(ttl: object) -> None:
     if not isinstance(ttl, int | float):
         raise TypeError(f"a lease's ttl is a number of seconds, not {type(ttl).__name__}")
     if not 0 < ttl <= MAX_LEASE_SECONDS:
-        raise ValueError(f"a lease's ttl is a positive number of seconds, at most {MAX_LEASE_SECONDS}, not {ttl!r}")
+        raise ValueError(
+            f"a lease's ttl is a positive number of seconds, at most {MAX_LEASE_SECONDS}, not "
+            f"{ttl!r}"
+        )
 
 
 def check_revision(from_revision: int) -> None:
@@ -219,8 +255,9 @@ def check_revision(from_revision: int) -> None:
 class Store(ABC):
     """A client's view of the store.
 
-    Besides the errors named, each call raises `StoreUnavailableError` while the store cannot be reached, `StoreOutcomeUnknownError` if it
-    changes something and its answer was lost, and `StoreError` after the store was closed. A call that is cancelled may have been applied.
+    Besides the errors named, each call raises `StoreUnavailableError` while the store cannot be
+    reached, `StoreOutcomeUnknownError` if it changes something and its answer was lost, and
+    `StoreError` after the store was closed. A call that is cancelled may have been applied.
     """
 
     @abstractmethod
@@ -233,7 +270,9 @@ class Store(ABC):
 
     @abstractmethod
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """Write a key, tied to `lease` or to none; returns the revision. Raises `LeaseLostError` if the lease has ended."""
+        """Write a key, tied to `lease` or to none; returns the revision. Raises `LeaseLostError` if
+        the lease has ended.
+        """
 
     @abstractmethod
     async def delete(self, key: str) -> bool:
@@ -241,61 +280,81 @@ class Store(ABC):
 
     @abstractmethod
     async def transaction(
-        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
-        """Carry out `then` if all conditions hold, otherwise `otherwise`, in one step and, if it changes anything, one revision.
+        """Carry out `then` if all conditions hold, otherwise `otherwise`, in one step and, if it
+        changes anything, one revision.
 
-        Without conditions `then` is carried out. Raises `LeaseLostError` if a lease named by the branch carried out has ended, and
-        ValueError or TypeError for a transaction that `check_transaction` refuses; nothing is changed then.
+        Without conditions `then` is carried out. Raises `LeaseLostError` if a lease named by the
+        branch carried out has ended, and ValueError or TypeError for a transaction that
+        `check_transaction` refuses; nothing is changed then.
         """
 
     @abstractmethod
     async def grant(self, ttl: float) -> int:
-        """A new lease that ends `ttl` seconds after it was last kept alive, never earlier. Raises ValueError if `ttl` is not positive.
+        """A new lease that ends `ttl` seconds after it was last kept alive, never earlier. Raises
+        ValueError if `ttl` is not positive.
 
-        A store may grant more than was asked for (etcd: whole seconds, at least 2); `keep_alive` returns what it granted.
+        A store may grant more than was asked for (etcd: whole seconds, at least 2); `keep_alive`
+        returns what it granted.
         """
 
     @abstractmethod
     async def keep_alive(self, lease: int) -> float:
-        """Begin the lease's time anew; returns how many seconds it has now. Raises `LeaseLostError`."""
+        """Begin the lease's time anew; returns how many seconds it has now. Raises
+        `LeaseLostError`.
+        """
 
     @abstractmethod
     async def time_to_live(self, lease: int) -> float:
-        """Seconds that the lease has left, 0 if it may end at any moment. Raises `LeaseLostError`."""
+        """Seconds that the lease has left, 0 if it may end at any moment. Raises
+        `LeaseLostError`.
+        """
 
     @abstractmethod
     async def revoke(self, lease: int) -> None:
-        """End a lease now and delete its keys in one revision. Raises `LeaseLostError` if it has ended."""
+        """End a lease now and delete its keys in one revision. Raises `LeaseLostError` if it has
+        ended.
+        """
 
     @abstractmethod
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """Wait for changes under `prefix` at or after `from_revision`, and return them as soon as there are any.
+        """Wait for changes under `prefix` at or after `from_revision`, and return them as soon as
+        there are any.
 
-        `from_revision` may lie in the future. Long batches are cut at a revision: what is left comes with the next poll at once. Raises
-        `StoreCompactedError` if changes that may have been under the prefix are no longer kept, and ValueError for a revision below 1
-        (which etcd would take for "from now").
+        `from_revision` may lie in the future. Long batches are cut at a revision: what is left
+        comes with the next poll at once. Raises `StoreCompactedError` if changes that may have been
+        under the prefix are no longer kept, and ValueError for a revision below 1 (which etcd would
+        take for "from now").
         """
 
-    def watch(self, prefix: str, from_revision: int) -> Watch:
-        """All changes under `prefix` from `from_revision` on: `async for batch in store.watch(...)`."""
-        return Watch(self, prefix, from_revision)
+    def watch(self, prefix: str, from_revision: int) -> StoreWatch:
+        """All changes under `prefix` from `from_revision` on: `async for batch in
+        store.watch(...)`.
+        """
+        return StoreWatch(self, prefix, from_revision)
 
 
-class Watch:
+class StoreWatch:
     """Changes under a prefix in batches, without a gap, for ever.
 
-    Holds nothing between two batches, so it needs no closing. It ends only with an error that `Store.poll` raises and stays where it was:
-    after `StoreUnavailableError`, go on with the same object; after `StoreCompactedError`, `range` first and watch from there.
+    Holds nothing between two batches, so it needs no closing. It ends only with an error that
+    `Store.poll` raises and stays where it was: after `StoreUnavailableError`, go on with the same
+    object; after `StoreCompactedError`, `range` first and watch from there.
     """
 
     def __init__(self, store: Store, prefix: str, from_revision: int) -> None:
         self._store = store
         self._prefix = prefix
         self.from_revision = from_revision
-        """The next batch holds changes from this revision on; a new watch from it continues this one."""
+        """The next batch holds changes from this revision on; a new watch from it continues this
+        one.
+        """
 
-    def __aiter__(self) -> Watch:
+    def __aiter__(self) -> StoreWatch:
         return self
 
     async def __anext__(self) -> WatchBatch:

@@ -1,39 +1,157 @@
 """The store as a state machine in memory: time in, answers out; no I/O, no clock.
 
-Each method is one step, and one that raises has changed nothing. A lease that is not revoked ends when `expire` is called with a time at or
-after its end: whoever drives the machine calls it at `next_expiry`. Waiting, and surviving this process, are left to others.
+Each method is one step, and one that raises has changed nothing. A lease that is not revoked ends
+when `expire` is called with a time at or after its end: the caller that drives the machine calls it
+at `next_expiry`. Waiting, and surviving this process, are left to others.
 
-The keys are kept in order beside the entries in a plain list, so that a prefix costs what it holds. Inserting moves, on average, half of
-the list in one memmove: 0.01 ms with a hundred thousand keys, which is more than coordination needs. A tree, or sortedcontainers, would be
-one dependency more for nothing.
+The keys are kept in order beside the entries in a plain list, so that a prefix costs what it holds.
+Inserting moves, on average, half of the list in one memmove: 0.01 ms with a hundred thousand keys,
+which is more than coordination needs. A tree, or sortedcontainers, would be one dependency more for
+nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import attrs
 
-from actors.errors import LeaseLostError
-from runtime.store.history import History
+from actors.errors import LeaseLostError, StoreCompactedError
 from runtime.store.interface import (
     Compare,
     Delete,
     Entry,
-    Event,
     Get,
     Operation,
     Put,
     RangeResult,
     Response,
+    StoreEvent,
     TransactionResult,
     WatchBatch,
     check_key,
+    check_revision,
     check_time_to_live,
     check_transaction,
 )
+
+# The changes that a store still knows, for watches that come late: the latest ones, bounded by
+# number and by bytes.
+#
+# Older changes are compacted, whole revisions at a time, and a watch that asks for them is told so:
+# it sees everything, or learns that it does not. The newest revision is always kept, however large,
+# so that a watch that keeps pace is never sent away. etcd's event history works alike.
+
+MAX_EVENTS = 10_000
+
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+BATCH_EVENTS = 1_000
+"""A batch ends with the revision that brings it to this many changes; a far-away watch gets what it
+missed in frames of a bounded size.
+"""
+
+
+BATCH_BYTES = 4 * 1024 * 1024
+"""Likewise for the bytes of keys and values."""
+
+
+class ChangeHistory:
+    """Changes in the order of their revisions. `max_bytes` counts keys and values, previous ones
+    included.
+    """
+
+    def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
+        if max_events < 1 or max_bytes < 1:
+            raise ValueError(
+                f"a history keeps at least one event and one byte, not {max_events} and {max_bytes}"
+            )
+        self.compacted = 0
+        """Changes up to this revision are no longer kept."""
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._events: deque[StoreEvent] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, event: StoreEvent) -> None:
+        """Remember a change; its revision is that of the one before or higher."""
+        assert event.revision > self.compacted
+        assert not self._events or event.revision >= self._events[-1].revision
+        self._events.append(event)
+        self._bytes += _size(event)
+        while (
+            len(self._events) > self._max_events or self._bytes > self._max_bytes
+        ) and self._events[0].revision < event.revision:
+            self.compact(self._events[0].revision)
+
+    def compact(self, revision: int) -> None:
+        """Forget the changes up to and including `revision`."""
+        while self._events and self._events[0].revision <= revision:
+            self._bytes -= _size(self._events.popleft())
+        self.compacted = max(self.compacted, revision)
+        assert self._bytes >= 0 if self._events else self._bytes == 0
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two changes. Looks at every event: for tests and
+        simulations.
+        """
+        assert self._bytes == sum(map(_size, self._events))
+        revisions = [event.revision for event in self._events]
+        assert revisions == sorted(revisions)
+        assert not revisions or self.compacted < revisions[0], "what is compacted is gone"
+        # One revision may be larger than the bounds: the newest is kept whole.
+        assert (len(revisions) <= self._max_events and self._bytes <= self._max_bytes) or revisions[
+            0
+        ] == revisions[-1]
+
+    def after(self, revision: int) -> list[StoreEvent]:
+        """The changes after `revision`, as far as they are kept. Costs what it returns."""
+        found: list[StoreEvent] = []
+        for event in reversed(self._events):
+            if event.revision <= revision:
+                break
+            found.append(event)
+        found.reverse()
+        return found
+
+    def since(self, prefix: str, from_revision: int, present: int) -> WatchBatch | None:
+        """The first batch of changes under `prefix` at or after `from_revision`; None if there are
+        none yet.
+
+        `present`: the store's revision, up to which a batch that holds all there is reaches. Raises
+        like `Store.poll`.
+        """
+        check_revision(from_revision)
+        if from_revision <= self.compacted:
+            raise StoreCompactedError(
+                f"changes up to revision {self.compacted} are no longer kept and {from_revision} "
+                "was asked for; "
+                "read the keys afresh (range) and go on from the revision after it"
+            )
+        found = [event for event in self.after(from_revision - 1) if event.key.startswith(prefix)]
+        if not found:
+            return None
+        batch: list[StoreEvent] = []
+        size = 0
+        for revision, events in groupby(found, lambda event: event.revision):
+            for event in events:
+                batch.append(event)
+                size += _size(event)
+            if len(batch) < len(found) and (len(batch) >= BATCH_EVENTS or size >= BATCH_BYTES):
+                return WatchBatch(tuple(batch), revision)
+        return WatchBatch(tuple(batch), present)
+
+
+def _size(event: StoreEvent) -> int:
+    return len(event.key) + len(event.value) + len(event.previous or b"")
 
 
 @attrs.define
@@ -45,27 +163,31 @@ class _Lease:
 
 @attrs.frozen
 class Snapshot:
-    """A store at one moment. `compacted`: changes up to it are not among `events`; `leases`: seconds by number."""
+    """A store at one moment. `compacted`: changes up to it are not among `events`; `leases`:
+    seconds by number.
+    """
 
     revision: int
     compacted: int
     next_lease: int
     leases: dict[int, float]
     entries: tuple[Entry, ...]
-    events: tuple[Event, ...]
+    events: tuple[StoreEvent, ...]
 
 
 class StoreMachine:
-    """One store. `now` is in seconds on a monotonic clock; `history`: the changes kept for watches, bounded as it says."""
+    """One store. `now` is in seconds on a monotonic clock; `history`: the changes kept for watches,
+    bounded as it says.
+    """
 
-    def __init__(self, history: History | None = None) -> None:
+    def __init__(self, history: ChangeHistory | None = None) -> None:
         self.revision = 1
         """As of the last change; like etcd's, that of an empty store is 1."""
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []
         self._leases: dict[int, _Lease] = {}
         self._next_lease = 1
-        self._history = History() if history is None else history
+        self._history = ChangeHistory() if history is None else history
 
     def get(self, key: str) -> Entry | None:
         """See `Store.get`."""
@@ -81,14 +203,26 @@ class StoreMachine:
             found.append(self._entries[self._keys[index]])
         return RangeResult(tuple(found), self.revision)
 
-    def transaction(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()) -> TransactionResult:
+    def transaction(
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TransactionResult:
         """See `Store.transaction`."""
         check_transaction(compare, then, otherwise)
         succeeded = all(self._holds(condition) for condition in compare)
         operations = then if succeeded else otherwise
+        # All that can be refused is refused before anything is changed: a transaction is one step.
         for operation in operations:
-            if isinstance(operation, Put) and operation.lease and operation.lease not in self._leases:
-                raise LeaseLostError(f"lease {operation.lease} has ended; {operation.key} was not written")
+            if (
+                isinstance(operation, Put)
+                and operation.lease
+                and operation.lease not in self._leases
+            ):
+                raise LeaseLostError(
+                    f"lease {operation.lease} has ended; {operation.key} was not written"
+                )
         revision = self.revision + 1
         responses = tuple([self._carry_out(operation, revision) for operation in operations])
         return TransactionResult(succeeded, self.revision, responses)
@@ -97,13 +231,17 @@ class StoreMachine:
         """See `Store.grant`. The numbers of leases are never used again."""
         check_time_to_live(ttl)
         lease = self._next_lease
+        assert lease not in self._leases, "the number of a lease is never used again"
         self._next_lease += 1
         self._leases[lease] = _Lease(ttl, now + ttl)
         return lease
 
     def keep_alive(self, lease: int, now: float) -> float:
-        """See `Store.keep_alive`. A lease that is overdue but has not been ended lives on: nobody can have taken what it holds."""
+        """See `Store.keep_alive`. A lease that is overdue but has not been ended lives on: its keys
+        cannot have been taken yet.
+        """
         found = self._lease(lease)
+        # A renewal never shortens: `postpone` may have put the end off further.
         found.ends = max(found.ends, now + found.ttl)
         return found.ttl
 
@@ -117,11 +255,18 @@ class StoreMachine:
         revision = self.revision + 1
         for key in sorted(found.keys):
             self._remove(key, revision)
+        assert not found.keys, "a key that is removed is no longer its lease's"
+        assert len(self._keys) == len(self._entries)
         del self._leases[lease]
 
     def expire(self, now: float) -> None:
-        """End the leases whose time is over, the longest overdue first, each in a revision of its own."""
-        overdue = sorted((found.ends, lease) for lease, found in self._leases.items() if found.ends <= now)
+        """End the leases whose time is over, the longest overdue first, each in a revision of its
+        own.
+        """
+        # In the order of their ends, then of their numbers: the same in each run of a simulation.
+        overdue = sorted(
+            (found.ends, lease) for lease, found in self._leases.items() if found.ends <= now
+        )
         for _, lease in overdue:
             self.revoke(lease)
 
@@ -130,11 +275,15 @@ class StoreMachine:
         return min((found.ends for found in self._leases.values()), default=None)
 
     def changes(self, prefix: str, from_revision: int) -> WatchBatch | None:
-        """The changes to answer a poll with; None if there are none yet. Raises like `Store.poll`."""
+        """The changes to answer a poll with; None if there are none yet. Raises like
+        `Store.poll`.
+        """
         return self._history.since(prefix, from_revision, self.revision)
 
     def postpone(self, until: float) -> None:
-        """End no lease before `until`: whoever drives the machine was away, and renewals may be waiting at its door."""
+        """End no lease before `until`: the machine was not driven for a time, and renewals may be
+        waiting to be handled.
+        """
         for found in self._leases.values():
             found.ends = max(found.ends, until)
 
@@ -147,15 +296,23 @@ class StoreMachine:
         """All there is, to be kept elsewhere."""
         entries = tuple(self._entries[key] for key in self._keys)
         events = tuple(self._history.after(self._history.compacted))
-        return Snapshot(self.revision, self._history.compacted, self._next_lease, self.leases, entries, events)
+        return Snapshot(
+            self.revision, self._history.compacted, self._next_lease, self.leases, entries, events
+        )
 
     @classmethod
-    def restored(cls, kept: Snapshot, now: float, grace: float, history: History | None = None) -> StoreMachine:
-        """The machine that `kept` was taken from. Its leases have their whole time again, and at least `grace` seconds."""
+    def restored(
+        cls, kept: Snapshot, now: float, grace: float, history: ChangeHistory | None = None
+    ) -> StoreMachine:
+        """The machine that `kept` was taken from. Its leases have their whole time again, and at
+        least `grace` seconds.
+        """
         machine = cls(history)
         machine.revision = kept.revision
         machine._next_lease = kept.next_lease
-        machine._leases = {lease: _Lease(ttl, now + max(ttl, grace)) for lease, ttl in kept.leases.items()}
+        machine._leases = {
+            lease: _Lease(ttl, now + max(ttl, grace)) for lease, ttl in kept.leases.items()
+        }
         for entry in kept.entries:
             machine._entries[entry.key] = entry
             if entry.lease:
@@ -171,7 +328,7 @@ class StoreMachine:
         """The number of the next lease."""
         return self._next_lease
 
-    def events_after(self, revision: int) -> list[Event]:
+    def events_after(self, revision: int) -> list[StoreEvent]:
         """The changes after `revision`, as far as they are still known."""
         return self._history.after(revision)
 
@@ -181,20 +338,38 @@ class StoreMachine:
         return self._history.compacted
 
     def changed_after(self, revision: int) -> list[str]:
-        """The keys that were changed after `revision`, as far as that is still known, in the order of the changes."""
+        """The keys that were changed after `revision`, as far as that is still known, in the order
+        of the changes.
+        """
         return [event.key for event in self._history.after(revision)]
 
     def compact(self, revision: int) -> None:
-        """Forget the changes up to `revision`; the keys stay as they are. Raises ValueError if that lies in the future."""
+        """Forget the changes up to `revision`; the keys stay as they are. Raises ValueError if that
+        lies in the future.
+        """
         if revision > self.revision:
-            raise ValueError(f"the store is at revision {self.revision} and has nothing to forget at {revision}")
+            raise ValueError(
+                f"the store is at revision {self.revision} and has nothing to forget at {revision}"
+            )
         self._history.compact(revision)
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two steps. Looks at everything: for tests and simulations."""
+        """Assert what must hold between any two steps. Looks at everything: for tests and
+        simulations.
+        """
         assert self._keys == sorted(self._entries)
         assert all(first < second for first, second in pairwise(self._keys))
         assert self._history.compacted <= self.revision
+        self._history.check_invariants()
+        newest = {event.key: event for event in self._history.after(self._history.compacted)}
+        for key, event in newest.items():
+            entry = self._entries.get(key)
+            assert event.revision <= self.revision
+            assert (entry is not None) == (event.kind == "put"), "the last event says what is there"
+            assert entry is None or (entry.value, entry.mod_revision) == (
+                event.value,
+                event.revision,
+            )
         for key, entry in self._entries.items():
             assert key == entry.key
             assert 1 < entry.create_revision <= entry.mod_revision <= self.revision
@@ -226,11 +401,22 @@ class StoreMachine:
             entry = Entry(put.key, put.value, revision, revision, 1, put.lease)
         else:
             self._untie(before)
-            entry = Entry(put.key, put.value, before.create_revision, revision, before.version + 1, put.lease)
+            entry = Entry(
+                put.key, put.value, before.create_revision, revision, before.version + 1, put.lease
+            )
         if put.lease:
             self._leases[put.lease].keys.add(put.key)
         self._entries[put.key] = entry
-        self._note(Event("put", put.key, put.value, revision, entry.create_revision, None if before is None else before.value))
+        self._note(
+            StoreEvent(
+                "put",
+                put.key,
+                put.value,
+                revision,
+                entry.create_revision,
+                None if before is None else before.value,
+            )
+        )
 
     def _remove(self, key: str, revision: int) -> bool:
         entry = self._entries.pop(key, None)
@@ -240,14 +426,14 @@ class StoreMachine:
         assert self._keys[index] == key
         del self._keys[index]
         self._untie(entry)
-        self._note(Event("delete", key, b"", revision, entry.create_revision, entry.value))
+        self._note(StoreEvent("delete", key, b"", revision, entry.create_revision, entry.value))
         return True
 
     def _untie(self, entry: Entry) -> None:
         if entry.lease:
             self._leases[entry.lease].keys.remove(entry.key)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: StoreEvent) -> None:
         assert self.revision <= event.revision <= self.revision + 1
         self.revision = event.revision
         self._history.add(event)

@@ -1,1 +1,3 @@
-"""Supervision at work: carries out, over the nodes of a cluster, what the machine in `actors.restarts` decides."""
+"""Supervision: carries out, over the nodes of a cluster, what the machine in
+`actors.restarts` decides.
+"""

@@ -1,65 +1,239 @@
-"""Where an actor goes: of the nodes that meet what it asks for, the one with the fewest actors, or with the most. No I/O."""
+"""Where an actor goes: of the nodes that meet what it asks for, the one with the fewest actors, or
+with the most. No I/O.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from actors.actor import Member
 from actors.errors import NodeNotFoundError, NoPlacementError
-from actors.node import Member
 from actors.options import SpawnOptions
+from runtime.identifiers import NodeId
 
-Identity = tuple[str, int]
+CALLS_ONLY = "understudy.calls-only"
+"""The label of nodes that only make calls, such as those of scripts (`runtime.blocking`): they get
+actors that are to be on them by name, and no others.
+"""
 
 
 @attrs.define
-class Load:
+class NodeLoad:
     """What a node carries already."""
 
     actors: int = 0
     taken: dict[str, float] = attrs.field(factory=dict)
 
 
-def choose_node(members: Sequence[Member], options: SpawnOptions, loads: Mapping[Identity, Load], draw: float) -> Member:
+def choose_node(
+    members: Sequence[Member],
+    options: SpawnOptions,
+    loads: Mapping[NodeId, NodeLoad],
+    draw: float,
+) -> Member:
     """The member to place an actor on; `draw` in [0, 1) breaks ties.
 
-    Raises `NodeNotFoundError` if it must be on a node that is no member, `NoPlacementError` if no node meets what it asks for.
+    Raises `NodeNotFoundError` if it must be on a node that is no member, `NoPlacementError` if no
+    node meets what it asks for.
     """
     if options.on is not None:
         named = [member for member in members if member.name == options.on]
         if not named:
             known = ", ".join(member.name for member in members)
-            raise NodeNotFoundError(f"there is no node called {options.on!r} in the cluster; its nodes are: {known}", node=options.on)
+            raise NodeNotFoundError(
+                f"there is no node called {options.on!r} in the cluster; its nodes are: {known}",
+                node=options.on,
+            )
         members = named
     elif not any(member.state == "up" for member in members):
         raise NoPlacementError("no node of the cluster is up", actor=options.name)
     else:
-        members = [member for member in members if member.state == "up"]
+        members = [
+            member for member in members if member.state == "up" and CALLS_ONLY not in member.labels
+        ]
+    if not members:
+        raise NoPlacementError(
+            "the nodes of the cluster that are up only make calls, as scripts do, and take no "
+            "actors; start one with `understudy node`, or say on= which one is to take it",
+            actor=options.name,
+        )
     fitting = [member for member in members if not _lacks(member, options, loads)]
     if not fitting:
-        reasons = "; ".join(f"{member.name} {_lacks(member, options, loads)}" for member in members[:5])
+        reasons = "; ".join(
+            f"{member.name} {_lacks(member, options, loads)}" for member in members[:5]
+        )
         more = f"; and {len(members) - 5} more" if len(members) > 5 else ""
-        raise NoPlacementError(f"no node fits {options.name or 'the actor'}: {reasons}{more}", actor=options.name)
-    counts = {member.name: loads[_identity(member)].actors if _identity(member) in loads else 0 for member in fitting}
+        raise NoPlacementError(
+            f"no node fits {options.name or 'the actor'}: {reasons}{more}", actor=options.name
+        )
+    counts = {
+        member.name: loads[_identity(member)].actors if _identity(member) in loads else 0
+        for member in fitting
+    }
     wanted = max(counts.values()) if options.placement == "pack" else min(counts.values())
     best = [member for member in fitting if counts[member.name] == wanted]
     return best[int(draw * len(best))]
 
 
-def _identity(member: Member) -> Identity:
-    return member.name, member.incarnation
+def _identity(member: Member) -> NodeId:
+    return NodeId(member.name, member.incarnation)
 
 
-def _lacks(member: Member, options: SpawnOptions, loads: Mapping[Identity, Load]) -> str:
-    """What the member has not, in words; "" if nothing."""
+def _lacks(member: Member, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> str:
+    """Describe what the member lacks; "" if nothing."""
     for key, value in options.labels.items():
         if member.labels.get(key) != value:
             return f"does not carry the label {key}={value}"
     load = loads.get(_identity(member))
     for name, amount in options.resources.items():
-        left = member.resources.get(name, 0.0) - (load.taken.get(name, 0.0) if load is not None else 0.0)
-        # A thousandth of a thousandth: amounts like 0.1 do not add up exactly.
+        left = member.resources.get(name, 0.0) - (
+            load.taken.get(name, 0.0) if load is not None else 0.0
+        )
+        # A tolerance of one millionth: amounts like 0.1 do not add up exactly.
         if left < amount - 1e-6:
-            return f"has {max(left, 0.0):g} {name} left of {member.resources.get(name, 0.0):g}, and {amount:g} is asked for"
+            return (
+                f"has {max(left, 0.0):g} {name} left of {member.resources.get(name, 0.0):g}, "
+                f"and {amount:g} is asked for"
+            )
     return ""
+
+
+# How much each node carries, as far as one node knows: kept up to date by the changes of the names,
+# and asked for before each placement.
+#
+# A start that has been placed and is not yet seen among the names counts too: starts that are
+# placed in one moment must not all go to one node.
+
+
+@attrs.frozen
+class PlacedActor:
+    """A named actor: where it is, what it takes there, and the revision at which that was so."""
+
+    node: NodeId
+    resources: Mapping[str, float]
+    revision: int
+
+
+class NodeLoads:
+    """Not `known` until it was filled, and not again after `forget`, until it is filled again.
+    Nothing is kept before `expect`.
+    """
+
+    def __init__(self) -> None:
+        self.known = False
+        self.of: dict[NodeId, NodeLoad] = {}
+        self._missed = 0
+        self._expected = False
+        self._carried: dict[str, PlacedActor] = {}
+        self._gone: dict[str, int] = {}
+        self._placed: dict[str, tuple[NodeId, Mapping[str, float]]] = {}
+
+    def expect(self) -> int:
+        """Count changes from now on, because all names are about to be read. Returns the number to
+        pass to `fill`.
+        """
+        self._expected = True
+        return self._missed
+
+    def fill(self, names: Iterable[tuple[str, PlacedActor]], expected: int) -> None:
+        """All names as they were since `expect` gave this number; changes that were seen meanwhile
+        and are later stay.
+
+        Ignored if it is known already, for ends that were seen since are not kept, or if changes
+        were missed meanwhile.
+        """
+        # If changes were missed since `expect`, this answer may be older than what is known.
+        if self.known or expected != self._missed:
+            return
+        for name, carried in names:
+            self.put(name, carried)
+        self.known = True
+        self._gone.clear()
+
+    def put(self, name: str, carried: PlacedActor) -> None:
+        """Note that an actor has the name."""
+        if not self._expected:
+            return
+        before = self._carried.get(name)
+        if (before is not None and before.revision >= carried.revision) or self._gone.get(
+            name, 0
+        ) >= carried.revision:
+            return
+        self._remove(name)
+        self.on_settled(name)
+        self._carried[name] = carried
+        self._add(carried.node, carried.resources)
+
+    def on_gone(self, name: str, revision: int) -> None:
+        """Note that no actor has the name since this revision."""
+        if not self._expected:
+            return
+        before = self._carried.get(name)
+        if before is None or before.revision < revision:
+            self._remove(name)
+            if not self.known:
+                # The answer that is awaited may be older, and name it still.
+                self._gone[name] = revision
+
+    def on_placed(self, name: str, node: NodeId, resources: Mapping[str, float]) -> None:
+        """An actor of this name is about to start there."""
+        self.on_settled(name)
+        if name not in self._carried:
+            self._placed[name] = (node, resources)
+            self._add(node, resources)
+
+    def on_settled(self, name: str) -> None:
+        """Its start has come to an end, one way or the other."""
+        found = self._placed.pop(name, None)
+        if found is not None:
+            self._take(*found)
+
+    def forget(self) -> None:
+        """Changes were missed."""
+        self.known = False
+        self._expected = False
+        self._missed += 1
+        self._carried.clear()
+        self._gone.clear()
+        # A new table, for the old one may still be looked at.
+        self.of = {}
+        for node, resources in self._placed.values():
+            self._add(node, resources)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at all names: for tests and
+        simulations.
+        """
+        assert self._expected or not (self._carried or self._gone or self.known)
+        assert not self.known or not self._gone, "ends are kept only until all names are known"
+        assert self._carried.keys().isdisjoint(self._placed), "a start counts once"
+        for name, revision in self._gone.items():
+            assert name not in self._carried or revision < self._carried[name].revision
+        nodes = [carried.node for carried in self._carried.values()]
+        nodes += [node for node, _ in self._placed.values()]
+        assert Counter(nodes) == {node: load.actors for node, load in self.of.items()}
+        # Amounts like 0.1 do not add up exactly.
+        assert all(left >= -1e-6 for load in self.of.values() for left in load.taken.values())
+
+    def _remove(self, name: str) -> None:
+        carried = self._carried.pop(name, None)
+        if carried is not None:
+            self._take(carried.node, carried.resources)
+
+    def _add(self, node: NodeId, resources: Mapping[str, float]) -> None:
+        load = self.of.setdefault(node, NodeLoad())
+        load.actors += 1
+        for name, amount in resources.items():
+            load.taken[name] = load.taken.get(name, 0.0) + amount
+
+    def _take(self, node: NodeId, resources: Mapping[str, float]) -> None:
+        load = self.of[node]
+        load.actors -= 1
+        assert load.actors >= 0, "only what was added is taken away"
+        for name, amount in resources.items():
+            load.taken[name] -= amount
+        if not load.actors:
+            del self.of[node]

@@ -1,79 +1,130 @@
-"""Singletons: actors of which the cluster has exactly one, as long as one of their candidates lives. The root of a tree is one.
+"""Singletons: actors of which the cluster has exactly one, as long as one of their candidates
+lives. The root of a tree is one.
 
-Every node that asks for the actor is a candidate. The claim of its name in the store elects: one transaction, tied to the lease of the node
-that makes it, so there are never two. All watch the actor, and when it crashes, or its node dies or leaves, they try again: at once after
-the first death of a node, with back-off after crashes and starts that fail. If it ends normally it has ended for all: one that was stopped,
-or a root supervisor that gave up, is not started again.
+Every node that asks for the actor is a candidate. The claim of its name in the store elects: one
+transaction, tied to the lease of the node that makes it, so there are never two. All watch the
+actor, and when it crashes, or its node dies or leaves, they try again: at once after the first
+death of a node, with back-off after crashes and starts that fail. If it ends normally it has ended
+for all: one that was stopped, or a root supervisor that gave up, is not started again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from functools import partial
 
 import trio
 
 from actors.errors import CallError, NameTakenError, NodeDrainingError, SpawnError, StoreError
-from actors.intensity import RestartDelay
 from actors.method import Address
+from actors.restarts import RestartDelay
 from actors.supervision import ExitKind, ExitReason, RestartBackoff
+from runtime.calls.arguments import StartRequest
 from runtime.environment import Environment
-from runtime.supervision.starts import NOT_ITS_FAULT
+from runtime.hosting.host import SupervisedActors
+from runtime.supervision.spawner import ActorSpawner
+from runtime.supervision.supervisor_work import NOT_ITS_FAULT
 
-TRY_AGAIN = 0.05
-LOOK_AGAIN = 0.2
-AWAY = 0.5
-"""Seconds between attempts while the store is away."""
+# Orphans: actors whose supervisor is gone for good, on a node that lives. They are stopped
+# here, because no supervisor would stop them.
+#
+# A supervisor that ends in order stops its children. One that dies with its node leaves those on
+# other nodes behind: the next incarnation adopts them, if one is started. If none is, because
+# the supervisor has no supervisor, or none any more, each node stops those that it hosts.
 
-RESTARTED = frozenset({"node died", "node left", "raised", "exit code", "signal", "start failed", "not placed"})
-"""The ends after which a candidate starts it again. "killed" is not among them: that is how a stop by request ends that took too long."""
+ORPHAN_LOOK_SECONDS = 5.0
+"""Seconds between looks. Nothing is lost by a late one: orphans only take up room."""
 
-BACKOFF = RestartBackoff()
-"""Between its restarts. Nobody supervises it, so there is no limit to how many there are."""
 
 logger = logging.getLogger("understudy.supervision")
 
 
-class Election(Protocol):
-    """What a candidate needs of its node."""
+class Orphans:
+    """Stops the orphans of one node, for ever. `is_supervised(name)`: an actor has this
+    supervisor's name, or will have it.
+    """
 
-    async def stand_for(self, name: str) -> None:
-        """See `runtime.membership.promises.Promises.stand_for`."""
-        ...
+    def __init__(
+        self, family: SupervisedActors, is_supervised: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        self._family = family
+        self._is_supervised = is_supervised
+        self._missing: set[str] = set()
 
-    async def stand_down(self, name: str, *, for_good: bool) -> None:
-        """See `runtime.membership.promises.Promises.stand_down`."""
-        ...
+    async def run(self) -> None:
+        """A supervisor that is missing at two looks in a row does not come back."""
+        while True:  # noqa: ASYNC913  each turn waits
+            await trio.sleep(ORPHAN_LOOK_SECONDS)
+            try:
+                await self._look()
+            except (StoreError, CallError):
+                # The store does not answer: begin anew at the next look.
+                self._missing.clear()
 
-    async def is_promised(self, name: str) -> bool:
-        """True if a candidate stands for it, and it has not ended for good."""
-        ...
+    async def _look(self) -> None:
+        missing: set[str] = set()
+        for supervisor in sorted(self._family.supervisors()):
+            if await self._is_supervised(supervisor):
+                continue
+            if supervisor not in self._missing:
+                missing.add(supervisor)
+                continue
+            reason = ExitReason(
+                "parent stopped", f"its supervisor {supervisor} has ended and is not restarted"
+            )
+            for name, epoch in tuple(self._family.children_of(supervisor)):
+                logger.warning("%s has no supervisor any more: %s", name, reason)
+                await self._family.stop(name, epoch, reason)
+        self._missing = missing
 
-    async def find(self, name: str) -> Address | None:
-        """The address of the actor that has `name` now."""
-        ...
 
-    async def watch_address(self, address: Address) -> ExitReason:
-        """Wait until the actor at `address` has ended, by itself or with its node."""
-        ...
+TRY_AGAIN = 0.05
+
+
+SUCCESSOR_LOOK_SECONDS = 0.2
+"""Seconds between looks whether another candidate has started the singleton, during the pause
+before a restart.
+"""
+
+
+AWAY = 0.5
+"""Seconds between attempts while the store is away."""
+
+
+RESTARTED = frozenset(
+    {"node died", "node left", "raised", "exit code", "signal", "start failed", "not placed"}
+)
+"""The ends after which a candidate starts it again. "killed" is not among them: that is how a stop
+by request ends that took too long.
+"""
+
+
+BACKOFF = RestartBackoff()
+"""Between its restarts. It has no supervisor, so their number is not limited."""
 
 
 class Singleton:
     """One candidate for one actor. `start()` starts it here, or raises `NameTakenError`."""
 
-    def __init__(self, name: str, election: Election, start: Callable[[], Awaitable[Address]], environment: Environment) -> None:
+    def __init__(
+        self,
+        name: str,
+        spawner: ActorSpawner,
+        start: Callable[[], Awaitable[Address]],
+        environment: Environment,
+    ) -> None:
         self._name = name
-        self._election = election
+        self._spawner = spawner
         self._start = start
         self._environment = environment
         self._delay = RestartDelay()
 
     async def run(self, *, task_status: trio.TaskStatus[Address]) -> None:
-        """Stand until the actor has ended for good. Tells where it runs as soon as it does; raises what its first start raises, if it is
-        ours.
+        """Stand until the actor has ended for good. Tells where it runs as soon as it does; raises
+        what its first start raises, if it is ours.
         """
-        await self._election.stand_for(self._name)
+        await self._spawner.stand_for(self._name)
         try:
             address = await self._current(None)
         except (SpawnError, CallError):
@@ -85,7 +136,7 @@ class Singleton:
             ended = await self._ended(address)
             if ended.kind not in RESTARTED:
                 break
-            self._delay.ran(self._environment.now() - since, BACKOFF)
+            self._delay.on_ran(self._environment.now() - since, BACKOFF)
             try:
                 again = await self._again(address, ended)
             except NodeDrainingError as error:
@@ -97,62 +148,113 @@ class Singleton:
                 break
             address = again
         level = logging.INFO if ended.is_normal or not ended.is_failure else logging.WARNING
-        logger.log(level, "the singleton %s has ended for good, as far as this node is concerned: %s", self._name, ended)
+        logger.log(
+            level,
+            "the singleton %s has ended for good, as far as this node is concerned: %s",
+            self._name,
+            ended,
+        )
         await self._stand_down(for_good=True)
 
     async def _again(self, before: Address, ended: ExitReason) -> Address | None:
-        """Where it runs now, started by this candidate or by another. None if that one has ended for good meanwhile."""
+        """Where it runs now, started by this candidate or by another. None if that one has ended
+        for good meanwhile.
+        """
         while True:  # noqa: ASYNC913  each turn waits, or ends
             delay = self._delay.next(ended, BACKOFF, self._environment.random)
             level = logging.INFO if ended.kind == "node left" else logging.WARNING
-            logger.log(level, "the singleton %s ended: %s; its candidates start it again, this one in %.1f s", self._name, ended, delay)
+            logger.log(
+                level,
+                "the singleton %s ended: %s; its candidates start it again, this one in %.1f s",
+                self._name,
+                ended,
+                delay,
+            )
             until = self._environment.now() + delay
             try:
                 while (now := self._environment.now()) < until:
-                    # Each candidate waits for itself. What another has started is watched at once: else its end would be missed.
-                    await trio.sleep(min(LOOK_AGAIN, until - now))
-                    found = await self._election.find(self._name)
+                    # Each candidate waits for itself. What another has started is watched at once:
+                    # else its end would be missed.
+                    await trio.sleep(min(SUCCESSOR_LOOK_SECONDS, until - now))
+                    found = await self._spawner.find(self._name)
                     if found is not None and found.epoch != before.epoch:
                         return found
-                if delay and not await self._election.is_promised(self._name):
+                if delay and not await self._spawner.is_promised(self._name):
                     return None
                 return await self._current(before)
             except StoreError as error:
-                logger.info("nobody can be elected for %s: %s", self._name, error)
+                logger.info(
+                    "the singleton %s cannot be started now; the next attempt follows: %s",
+                    self._name,
+                    error,
+                )
                 await trio.sleep(AWAY)
             except NodeDrainingError:
                 raise
             except (SpawnError, CallError) as error:
-                kind: ExitKind = "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
+                kind: ExitKind = (
+                    "not placed" if isinstance(error, NOT_ITS_FAULT) else "start failed"
+                )
                 ended = ExitReason(kind, str(error))
 
     async def _ended(self, address: Address) -> ExitReason:
         """How the actor there ended, as soon as it has."""
         while True:
             try:
-                return await self._election.watch_address(address)
+                return await self._spawner.watch_address(address)
             except StoreError as error:
-                logger.info("the singleton %s cannot be looked after: %s", self._name, error)
+                logger.info(
+                    "the singleton %s cannot be watched now; the next attempt follows: %s",
+                    self._name,
+                    error,
+                )
             await trio.sleep(AWAY)
 
     async def _stand_down(self, *, for_good: bool) -> None:
         try:
-            await self._election.stand_down(self._name, for_good=for_good)
+            await self._spawner.stand_down(self._name, for_good=for_good)
         except StoreError as error:
             logger.info("the candidacy for %s falls with this node's lease: %s", self._name, error)
 
     async def _current(self, ended: Address | None) -> Address:
-        """Where it runs, or now does: here, if nobody else was faster. `ended`: an incarnation of it that does not count."""
+        """Where it runs, or now does: here, if no other candidate was faster. `ended`: an
+        incarnation of it that does not count.
+        """
         while True:
             try:
                 return await self._start()
             except NameTakenError:
-                found = await self._election.find(self._name)
+                found = await self._spawner.find(self._name)
                 if found is not None and (ended is None or found.epoch != ended.epoch):
                     return found
             except StoreError as error:
                 if ended is None:
                     raise
-                logger.info("nobody can be elected for %s: %s", self._name, error)
+                logger.info(
+                    "the singleton %s cannot be started now; the next attempt follows: %s",
+                    self._name,
+                    error,
+                )
             # Its name falls with the lease of the node that had it.
             await trio.sleep(TRY_AGAIN)
+
+
+class Candidacies:
+    """The singletons that a node stands for. `nursery`: where the candidates run, until the node
+    leaves; set when it begins to serve.
+    """
+
+    nursery: trio.Nursery
+
+    def __init__(self, spawner: ActorSpawner, environment: Environment) -> None:
+        self._spawner = spawner
+        self._environment = environment
+
+    async def stand(self, request: StartRequest) -> Address:
+        """See `actors.actor.Spawner.singleton`; the options have a name."""
+        name = request.options.name
+        assert name is not None
+        start = partial(self._spawner.start_candidate, request)
+        candidate = Singleton(name, self._spawner, start, self._environment)
+        address: Address = await self.nursery.start(candidate.run, name=f"candidate for {name}")
+        return address

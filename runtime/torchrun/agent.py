@@ -1,37 +1,157 @@
-"""One agent of torch in our rendezvous: what it asks for, in the terms of our handler. Nothing of torch is needed for it."""
+"""One agent of torch in our rendezvous: what it asks for, in the terms of our handler. Nothing of
+torch is needed for it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeVar
 
 import attrs
 import trio
 
 from actors.errors import HandshakeError
-from runtime.environment import Environment
-from runtime.exception_groups import unwrap
-from runtime.rendezvous.errors import (
+from runtime.elastic import guardian
+from runtime.elastic.workers import Reaper
+from runtime.environment import Environment, unwrap
+from runtime.rendezvous.interface import (
+    KeyValueStore,
+    RendezvousChange,
+    RendezvousHandler,
+    RendezvousInfo,
+)
+from runtime.rendezvous.parameters import (
     RendezvousConnectionError,
     RendezvousError,
+    RendezvousParameters,
     RendezvousTimeoutError,
     RoundOverError,
     StoreTimeoutError,
+    back_end_of,
 )
-from runtime.rendezvous.interface import KeyValueStore, RendezvousHandler, RendezvousInfo
 from runtime.rendezvous.registry import OpenableHandler
-from runtime.torchrun.guard import Guard, is_guarded
-from runtime.torchrun.membership import Membership
+
+# What has happened to one round, in the terms of torch's agent; no I/O.
+#
+# Torch's agent asks ten times a second whether it is to begin a new round. It has no question for
+# agents that are gone; so they count here as a reason like agents that wait, and a job hears of a
+# loss before its workers run into it.
+
+
+class AgentMembership:
+    """One round that is complete. `name`: that of this agent in it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting = 0
+        self._trouble: RendezvousError | None = None
+        self.closed = ""
+        """Why no round will follow, if none will."""
+        self.lost: tuple[str, ...] = ()
+        """Who was in the round and is not any more; this agent's own name if it was cut off."""
+
+    def tell(self, change: RendezvousChange) -> None:
+        """Something has happened to the round."""
+        self._waiting = change.waiting
+        self.closed = self.closed or change.closed
+        self.lost += change.left
+
+    def fail(self, trouble: RendezvousError) -> None:
+        """Nothing more will be heard of the round."""
+        self._trouble = trouble
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether others take this agent for dead, or may do so any moment now."""
+        return self._name in self.lost
+
+    def reasons_for_another(self) -> int:
+        """How many agents have come or gone, if another round is to begin for them; none does once
+        the rendezvous is closed.
+
+        Raises what went wrong with the rendezvous.
+        """
+        if self.closed:
+            return 0
+        if self._trouble is not None:
+            raise self._trouble
+        return self._waiting + len(self.lost)
+
+
+# What torchrun says of a rendezvous, as our handlers want it: pure.
+
+
+def parameters_of(
+    endpoint: str,
+    run_id: str,
+    min_nodes: int,
+    max_nodes: int,
+    local_addr: str | None,
+    config: Mapping[str, object],
+) -> RendezvousParameters:
+    """Ours. Raises ValueError for what cannot be met; unknown options are refused when a handler is
+    made.
+    """
+    if not endpoint:
+        raise ValueError(
+            "--rdzv-endpoint is missing: HOST:PORT of a node of the cluster, an etcd:// address, "
+            "or a shared directory"
+        )
+    # Torch adds a timeout of its own, which is another name of this one, to whatever was said.
+    kept = {
+        key: value
+        for key, value in config.items()
+        if key != "timeout" or "join_timeout" not in config
+    }
+    return RendezvousParameters(
+        back_end_of(endpoint), endpoint, run_id, min_nodes, max_nodes, local_addr, **kept
+    )
+
+
+# A guardian for the workers of an agent of torch, which does not have one: they end with their
+# agent, in whatever way that ends.
+
+
+class Guard(Reaper):
+    """Whatever this process starts from now on carries the mark: torch gives its own environment to
+    its workers.
+    """
+
+    def __init__(self, environment: Environment, mark: str, seconds: float) -> None:
+        super().__init__(environment, mark, seconds)
+        os.environ[guardian.MARK] = mark
+
+    async def aclose(self) -> None:
+        """Have everything killed that carries the mark still, and end the guardian. Bounded."""
+        os.environ.pop(guardian.MARK, None)
+        await super().aclose()
+
+
+def is_guarded() -> bool:
+    """Whether another process guards this one, and kills all that it starts."""
+    return guardian.MARK in os.environ
+
 
 T = TypeVar("T")
 
+
 MASTER, ALL_HERE = "master", "all are here"
+
+
 FIRST_SECONDS = 60.0
-"""So long a rendezvous that is not there yet is waited for: it may be started at the same time as the agents."""
+"""So long a rendezvous that is not there yet is waited for: it may be started at the same time as
+the agents.
+"""
+
+
 PAUSE_SECONDS = 0.5
+
+
 GRACE_SECONDS = 1.0
 """What an agent wrote before it went has arrived by then."""
+
 
 logger = logging.getLogger("understudy.rendezvous")
 
@@ -40,8 +160,10 @@ class AgentLostError(RendezvousError):
     """Agents of the round are gone, so what is waited for may never come."""
 
 
-class Server(Protocol):
-    """A store for workers, served until nobody has a reference to this."""
+class StoreServer(Protocol):
+    """A store for workers, served until this object is garbage: PyTorch's `TCPStore`, which only
+    `plugin` imports, because the rest works without PyTorch.
+    """
 
     @property
     def port(self) -> int:
@@ -51,28 +173,32 @@ class Server(Protocol):
 
 @attrs.frozen
 class Round:
-    """A round that is complete. `address`, `port`: where the store for its workers is, at the agent of rank 0."""
+    """A round that is complete. `address`, `port`: where the store for its workers is, at the agent
+    of rank 0.
+    """
 
     info: RendezvousInfo
     store: KeyValueStore
     address: str
     port: int
-    membership: Membership
+    membership: AgentMembership
     broken: trio.Event
     """Set when an agent has gone."""
 
 
 class TorchAgent:
-    """`run` it in a task; the other methods are for calls beside it, one at a time but for those of the store.
+    """`run` it in a task; the other methods are for calls beside it, one at a time but for those of
+    the store.
 
-    `open_handler` makes handlers, not opened yet. `serve` starts a store for workers at an address, and may block. `address`: under which
-    others reach this machine. `fence_seconds`: if the process does not run for so long, its workers are killed.
+    `open_handler` makes handlers, not opened yet. `serve` starts a store for workers at an address,
+    and may block. `address`: under which others reach this machine. `fence_seconds`: if the process
+    does not run for so long, its workers are killed.
     """
 
     def __init__(
         self,
         open_handler: Callable[[], OpenableHandler],
-        serve: Callable[[str], Server],
+        serve: Callable[[str], StoreServer],
         environment: Environment,
         address: str,
         join_timeout: float,
@@ -89,7 +215,7 @@ class TorchAgent:
         self._release = trio.Event()
         self._released = trio.Event()
         self._guard: Guard | None = None
-        self._server: Server | None = None
+        self._server: StoreServer | None = None
         self._round: Round | None = None
         self._following = trio.CancelScope()
         self._is_troubled = False
@@ -107,9 +233,11 @@ class TorchAgent:
                 self._nursery.cancel_scope.cancel()
 
     async def next_round(self) -> Round:
-        """Leave the round that this agent is in, if any, and take part in the next. Raises like `RendezvousHandler.next_rendezvous`.
+        """Leave the round that this agent is in, if any, and take part in the next. Raises like
+        `RendezvousHandler.next_rendezvous`.
 
-        Returns when all agents of the round are known to be here: whoever is lost before that costs another attempt, and no failure.
+        Returns when all agents of the round are known to be here: an agent that is lost before that
+        costs another attempt, and no failure.
         """
         self._forget_round()
         try:
@@ -121,7 +249,9 @@ class TorchAgent:
         return self._round
 
     async def waiting(self) -> int:
-        """How many agents are a reason to begin another round; see `Membership.reasons_for_another`. The store is not asked."""
+        """How many agents are a reason to begin another round; see
+        `AgentMembership.reasons_for_another`. The store is not asked.
+        """
         if self._round is None:
             return 0
         try:
@@ -139,7 +269,8 @@ class TorchAgent:
         await (await self._opened()).set_closed("it was closed by an agent of torch")
 
     async def shut_down(self) -> bool:
-        """Leave, and close the rendezvous for all, unless this agent ends because of the rendezvous: then the others go on without it.
+        """Leave, and close the rendezvous for all, unless this agent ends because of the
+        rendezvous: then the others go on without it.
 
         False if it could not be closed.
         """
@@ -150,7 +281,8 @@ class TorchAgent:
         return is_closed
 
     async def store_call(self, round_: Round, ask: Callable[[KeyValueStore], Awaitable[T]]) -> T:
-        """Something that the store of a round does, or waits for: until an agent of the round is gone.
+        """Something that the store of a round does, or waits for: until an agent of the round is
+        gone.
 
         Raises what `ask` raises, and `AgentLostError`.
         """
@@ -168,7 +300,10 @@ class TorchAgent:
         if answers:
             return answers[0]
         self._is_troubled = True
-        raise AgentLostError(f"what is waited for may never come: {', '.join(round_.membership.lost)} of this round is gone")
+        raise AgentLostError(
+            f"stopped waiting: {', '.join(round_.membership.lost)} of this round is gone, and its "
+            "answer may never come"
+        )
 
     async def _cancel_when_lost(self, round_: Round, scope: trio.CancelScope) -> None:
         await round_.broken.wait()
@@ -193,22 +328,34 @@ class TorchAgent:
             except (AgentLostError, RoundOverError, StoreTimeoutError) as error:
                 self._forget_round()
                 if self._environment.now() >= deadline:
-                    raise RendezvousTimeoutError(f"no round held within {self._join_timeout:g} s: {error}; trying again is safe") from error
-                logger.info("a round came to nothing: %s; on to the next", error)
+                    raise RendezvousTimeoutError(
+                        f"no round became complete and lasted within {self._join_timeout:g} s: "
+                        f"{error}; trying again is safe"
+                    ) from error
+                logger.info("a round ended before it began: %s; joining the next one", error)
 
-    async def _agreed(self, handler: RendezvousHandler, info: RendezvousInfo, seconds: float) -> Round:
-        """Where the workers of the round meet, once all of its agents are here and have nothing to do but to begin."""
+    async def _agreed(
+        self, handler: RendezvousHandler, info: RendezvousInfo, seconds: float
+    ) -> Round:
+        """Where the workers of the round meet, once all of its agents are here and have nothing to
+        do but to begin.
+        """
         assert self._nursery is not None
         self._guard_workers(self._nursery)
-        membership, broken = Membership(info.participants[info.rank]), trio.Event()
+        membership, broken = AgentMembership(info.participants[info.rank]), trio.Event()
         self._following = trio.CancelScope()
-        self._nursery.start_soon(self._follow, handler, info.round, membership, broken, self._following)
+        self._nursery.start_soon(
+            self._follow, handler, info.round, membership, broken, self._following
+        )
         round_ = Round(info, info.store.prefixed("torch"), self._address, 0, membership, broken)
-        return await self.store_call(round_, lambda _: self._meet(round_, info.store.prefixed("torchrun"), seconds))
+        return await self.store_call(
+            round_, lambda _: self._meet(round_, info.store.prefixed("torchrun"), seconds)
+        )
 
     async def _meet(self, round_: Round, store: KeyValueStore, seconds: float) -> Round:
         if round_.info.rank == 0:
-            # A port of its own for each round: nothing that an earlier one has left disturbs it, and nobody else can have it.
+            # A port of its own for each round: nothing that an earlier one has left disturbs it,
+            # and no other process can have it.
             self._server = await self._environment.in_thread(lambda: self._serve(self._address))
             await store.set(MASTER, f"{self._address} {self._server.port}".encode())
         await store.barrier(ALL_HERE, round_.info.world_size, timeout=max(1.0, seconds))
@@ -216,23 +363,31 @@ class TorchAgent:
         return attrs.evolve(round_, address=address, port=int(port))
 
     async def _follow(
-        self, handler: RendezvousHandler, number: int, membership: Membership, broken: trio.Event, scope: trio.CancelScope
+        self,
+        handler: RendezvousHandler,
+        number: int,
+        membership: AgentMembership,
+        broken: trio.Event,
+        scope: trio.CancelScope,
     ) -> None:
         with scope:
             try:
-                # Not only at checkpoints: a handler that is on its way into another round refuses to be asked for this one.
+                # Not only at checkpoints: a handler that is on its way into another round refuses
+                # to be asked for this one.
                 while not scope.cancel_called:
                     change = await handler.wait_change(number)
                     membership.tell(change)
                     if change.left:
-                        logger.info("round %d has lost: %s", number, ", ".join(change.left))
+                        logger.info("round %d has lost agents: %s", number, ", ".join(change.left))
                         broken.set()
             except RendezvousError as error:
                 membership.fail(error)
 
     def _guard_workers(self, nursery: trio.Nursery) -> None:
         if self._guard is None and not is_guarded():
-            self._guard = Guard(self._environment, self._environment.token(12).hex(), self._fence_seconds)
+            self._guard = Guard(
+                self._environment, self._environment.token(12).hex(), self._fence_seconds
+            )
             nursery.start_soon(self._guard.beat)
 
     async def _opened(self) -> RendezvousHandler:
@@ -244,14 +399,19 @@ class TorchAgent:
                 self._handler = await self._nursery.start(self._hold)
             except RendezvousConnectionError as error:
                 # Another protocol does not become ours by waiting.
-                if isinstance(error.__cause__, HandshakeError) or self._environment.now() >= deadline:
+                if (
+                    isinstance(error.__cause__, HandshakeError)
+                    or self._environment.now() >= deadline
+                ):
                     raise
                 logger.warning("%s; trying again", error)
                 await trio.sleep(PAUSE_SECONDS * (0.5 + self._environment.random()))
         return self._handler
 
     async def _hold(self, *, task_status: trio.TaskStatus[RendezvousHandler]) -> None:
-        """Keep a handler open until it is to be left, in a task of its own: it is left from other places than it was entered."""
+        """Keep a handler open until it is to be left, in a task of its own: it is left from other
+        places than it was entered.
+        """
         self._release, self._released = trio.Event(), trio.Event()
         released = self._released
         try:

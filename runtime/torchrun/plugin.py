@@ -1,19 +1,20 @@
 """The back-end `understudy` of torchrun, found by its entry point in the group `torchrun.handlers`.
 
-    torchrun --nnodes 1:3 --rdzv-backend understudy --rdzv-endpoint HOST:PORT --rdzv-id JOB script.py
+torchrun --nnodes 1:3 --rdzv-backend understudy --rdzv-endpoint HOST:PORT --rdzv-id JOB script.py
 
-There are two stores, for two kinds of users. The agents, which must survive one another, share the round's store in our rendezvous
-(`AgentStore`): no agent serves it, an old round cannot write to it, and who waits in it hears of agents that have gone. Workers get a
-`TCPStore` of torch's own, served by the agent of rank 0, another one for each round: process groups want a store in C++ that answers in
-microseconds, and that needs to live no longer than the group, which ends with any of its members anyway. It listens before anybody hears of
-its port, so no two jobs can want the same one; and as it is new in each round, it makes no difference how often each agent has counted a
-restart.
+There are two stores, for two kinds of users. The agents, which must survive one another, share the
+round's store in our rendezvous (`AgentStore`): no agent serves it, an old round cannot write to it,
+and who waits in it hears of agents that have gone. Workers get a `TCPStore` of torch's own, served
+by the agent of rank 0, another one for each round: process groups want a store in C++ that answers
+in microseconds, and that needs to live no longer than the group, which ends with any of its members
+anyway. It listens before other processes learn its port, so no two jobs can want the same one; and
+as it is new in each round, it makes no difference how often each agent has counted a restart.
 
 The only module that needs torch; nothing else imports it.
 """
 
+# A plain install has no torch, and neither has the environment of the type checkers.
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
-# A plain install has no torch, and neither has whoever checks types.
 
 from __future__ import annotations
 
@@ -27,15 +28,14 @@ from typing import Any, TypeVar
 from torch import distributed
 from torch.distributed.elastic import rendezvous as torchs
 
-from runtime.elastic.guarding import fence_seconds
+from runtime.elastic.workers import fence_seconds
 from runtime.environment import SystemEnvironment
 from runtime.links.interfaces import own_address
-from runtime.rendezvous import errors
+from runtime.rendezvous import parameters
 from runtime.rendezvous.interface import KeyValueStore
 from runtime.rendezvous.parameters import AgentSettings
 from runtime.rendezvous.registry import create_handler
-from runtime.torchrun.agent import Round, TorchAgent
-from runtime.torchrun.settings import parameters_of
+from runtime.torchrun.agent import Round, TorchAgent, parameters_of
 from runtime.torchrun.threads import LoopEndedError, LoopThread
 
 T = TypeVar("T")
@@ -45,12 +45,15 @@ STOP_SECONDS = 20.0
 
 
 def get_handler() -> Callable[[Any], UnderstudyHandler]:
-    """What torch's registry asks an entry point for: a function that makes a handler from torch's `RendezvousParameters`."""
+    """What torch's registry asks an entry point for: a function that makes a handler from torch's
+    `RendezvousParameters`.
+    """
     return UnderstudyHandler
 
 
 class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
-    """See `torch.distributed.elastic.rendezvous.RendezvousHandler`. Options are those of our back-ends; see docs/torch.md.
+    """See `torch.distributed.elastic.rendezvous.RendezvousHandler`. Options are those of our
+    back-ends; see docs/torch.md.
 
     Raises ValueError for parameters that cannot be met. Nothing is connected before it is used.
     """
@@ -59,7 +62,12 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
         self._backend: str = parameters.backend
         self._run_id: str = parameters.run_id
         ours = parameters_of(
-            parameters.endpoint, parameters.run_id, parameters.min_nodes, parameters.max_nodes, parameters.local_addr, parameters.config
+            parameters.endpoint,
+            parameters.run_id,
+            parameters.min_nodes,
+            parameters.max_nodes,
+            parameters.local_addr,
+            parameters.config,
         )
         environment = SystemEnvironment()
         create_handler(ours, environment)
@@ -93,7 +101,9 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
         with _translated():
             joined = self._call(self._agent.next_round)
         bootstrap = torchs.RendezvousStoreInfo(joined.address, joined.port)
-        store = AgentStore(self._call, self._agent, joined, timedelta(seconds=self._settings.store_timeout))
+        store = AgentStore(
+            self._call, self._agent, joined, timedelta(seconds=self._settings.store_timeout)
+        )
         return torchs.RendezvousInfo(store, joined.info.rank, joined.info.world_size, bootstrap)
 
     def is_closed(self) -> bool:
@@ -107,15 +117,17 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
             self._call(self._agent.set_closed)
 
     def num_nodes_waiting(self) -> int:
-        """How many agents are a reason to begin another round: those that wait to be let in, and those of this round that have gone.
+        """How many agents are a reason to begin another round: those that wait to be let in, and
+        those of this round that have gone.
 
-        Nobody is asked for it: it may be called as often as one likes.
+        It sends no request, so it may be called often.
         """
         with _translated():
             return self._call(self._agent.waiting) if self._loop is not None else 0
 
     def shutdown(self) -> bool:
-        """Leave and close the rendezvous for all, unless the rendezvous itself is why this agent ends: then the others go on.
+        """Leave and close the rendezvous for all, unless the rendezvous itself is why this agent
+        ends: then the others go on.
 
         False if it could not be closed.
         """
@@ -124,7 +136,7 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
             return True
         try:
             return loop.call(self._agent.shut_down)
-        except (errors.RendezvousError, LoopEndedError):
+        except (parameters.RendezvousError, LoopEndedError):
             return False
         finally:
             loop.stop(STOP_SECONDS)
@@ -139,11 +151,18 @@ class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
 
 
 class AgentStore(distributed.Store):  # type: ignore[misc]
-    """The store of a round's agents as torch wants it. Calls that wait raise `DistStoreError` when their time is over, and when an agent of
-    the round has gone; all raise it once another round has begun, and `DistNetworkError` if the store cannot be reached.
+    """The store of a round's agents as torch wants it. Calls that wait raise `DistStoreError` when
+    their time is over, and when an agent of the round has gone; all raise it once another round has
+    begun, and `DistNetworkError` if the store cannot be reached.
     """
 
-    def __init__(self, call: Callable[[Callable[[], Awaitable[Any]]], Any], agent: TorchAgent, round_: Round, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        call: Callable[[Callable[[], Awaitable[Any]]], Any],
+        agent: TorchAgent,
+        round_: Round,
+        timeout: timedelta,
+    ) -> None:
         super().__init__()
         self._call = call
         self._agent = agent
@@ -167,9 +186,11 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         return self._ask(lambda store: store.add(key, amount))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a key if its value is `expected`, or if it has none and nothing is expected; returns its value afterwards.
+        """Set a key if its value is `expected`, or if it has none and nothing is expected; returns
+        its value afterwards.
 
-        Returns `expected` for a key that has none when something was expected, as torch's stores do.
+        Returns `expected` for a key that has none when something was expected, as torch's stores
+        do.
         """
         wanted = _bytes(expected)
 
@@ -199,7 +220,9 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         return self._ask(lambda store: store.multi_get(list(keys), timeout=self._seconds()))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Set several keys at once. Raises ValueError if they are more than one transaction has room for."""
+        """Set several keys at once. Raises ValueError if they are more than one transaction has
+        room for.
+        """
         given = {key: _bytes(value) for key, value in zip(keys, values, strict=True)}
         self._ask(lambda store: store.multi_set(given))
 
@@ -224,7 +247,9 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
         self._ask(lambda store: store.queue_push(key, _bytes(value)))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Take the first value of a queue. Raises torch's `QueueEmptyError` if there is none and it is not to `block`."""
+        """Take the first value of a queue. Raises torch's `QueueEmptyError` if there is none and it
+        is not to `block`.
+        """
 
         async def pop(store: KeyValueStore) -> bytes | None:
             if not block and not await store.queue_len(key):
@@ -247,9 +272,9 @@ class AgentStore(distributed.Store):  # type: ignore[misc]
     def _ask(self, ask: Callable[[KeyValueStore], Awaitable[T]]) -> T:
         try:
             answer: T = self._call(lambda: self._agent.store_call(self._round, ask))
-        except (errors.RendezvousConnectionError, LoopEndedError) as error:
+        except (parameters.RendezvousConnectionError, LoopEndedError) as error:
             raise distributed.DistNetworkError(str(error)) from error
-        except errors.RendezvousError as error:
+        except parameters.RendezvousError as error:
             raise distributed.DistStoreError(str(error)) from error
         return answer
 
@@ -277,15 +302,15 @@ def _translated() -> Iterator[None]:
     """Our errors by the names that torch has for them."""
     try:
         yield
-    except errors.RendezvousClosedError as error:
+    except parameters.RendezvousClosedError as error:
         raise torchs.RendezvousClosedError(str(error)) from error
-    except errors.RendezvousTimeoutError as error:
+    except parameters.RendezvousTimeoutError as error:
         raise torchs.RendezvousTimeoutError(str(error)) from error
-    except errors.RendezvousGracefulExitError as error:
+    except parameters.RendezvousGracefulExitError as error:
         raise torchs.RendezvousGracefulExitError(str(error)) from error
-    except (errors.RendezvousConnectionError, LoopEndedError) as error:
+    except (parameters.RendezvousConnectionError, LoopEndedError) as error:
         raise torchs.RendezvousConnectionError(str(error)) from error
-    except errors.RendezvousStateError as error:
+    except parameters.RendezvousStateError as error:
         raise torchs.RendezvousStateError(str(error)) from error
-    except errors.RendezvousError as error:
+    except parameters.RendezvousError as error:
         raise torchs.RendezvousError(str(error)) from error

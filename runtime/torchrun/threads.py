@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 
-from runtime.exception_groups import unwrap
+from runtime.environment import unwrap
 
 T = TypeVar("T")
 
@@ -31,7 +31,9 @@ class _Call(Generic[T]):
             with self.scope:
                 self.future.set_result(await self.function())
         except trio.Cancelled:
-            self._end_with(LoopEndedError("the event loop was stopped while this call was under way"))
+            self._end_with(
+                LoopEndedError("the event loop was stopped while this call was under way")
+            )
             raise
         except BaseException as error:
             # Its caller gets it, in the other thread.
@@ -45,9 +47,11 @@ class _Call(Generic[T]):
 
 
 class LoopThread:
-    """Runs `service`, which is to end when its event is set; calls run beside it, and are cancelled when it has ended.
+    """Runs `service`, which is to end when its event is set; calls run beside it, and are cancelled
+    when it has ended.
 
-    The thread ends with the process at the latest: `stop` it before, so that what the service does at its end is done.
+    The thread ends with the process at the latest: `stop` it before, so that what the service does
+    at its end is done.
     """
 
     def __init__(self, service: Callable[[trio.Event], Awaitable[None]], name: str) -> None:
@@ -64,9 +68,10 @@ class LoopThread:
         self._begun.wait()
 
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run it in the loop and wait for it: for threads other than the loop's. Raises what it raises, and `LoopEndedError`.
+        """Run it in the loop and wait for it: for threads other than the loop's. Raises what it
+        raises, and `LoopEndedError`.
 
-        Whoever is interrupted while waiting, by what a signal handler raises, has cancelled it.
+        If an exception of a signal handler interrupts the waiting, the call is cancelled.
         """
         call = _Call(function)
         try:
@@ -80,7 +85,9 @@ class LoopThread:
             raise
 
     def stop(self, seconds: float) -> bool:
-        """End the service and the thread; whether they have ended within so many seconds. Can be called again."""
+        """End the service and the thread; whether they have ended within so many seconds. Can be
+        called again.
+        """
         try:
             self._soon(self._stopping.set)
         except LoopEndedError:
@@ -91,15 +98,17 @@ class LoopThread:
     def _soon(self, function: Callable[[], object]) -> None:
         token = self._token
         if token is None:
-            raise LoopEndedError("the event loop does not run")
+            raise LoopEndedError("the event loop does not run; start it first")
         try:
             token.run_sync_soon(function)
         except trio.RunFinishedError:
-            raise LoopEndedError("the event loop has ended") from None
+            raise LoopEndedError("the event loop has ended; make another one") from None
 
     def _begin(self, call: _Call[Any]) -> None:
         if self._nursery is None:
-            call.future.set_exception(LoopEndedError("the event loop is ending"))
+            call.future.set_exception(
+                LoopEndedError("the event loop is ending and takes no more calls")
+            )
         else:
             self._nursery.start_soon(call.run)
 

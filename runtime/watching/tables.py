@@ -1,186 +1,250 @@
-"""Watches: which of them stand, and which notices are due.
+"""Tables of watches: which exist, and which notices are due.
 
-No I/O and no clock. `Watches` is for the side that watches: its actors' watches and links, each told of once. `Watched` is for the side
-that is watched: which nodes want to know of the end of which actor. A node asks once for each actor, however many of its own watch it.
+No I/O and no clock. `WatchTable` is for the watching side: its actors' watches and links, each of
+which gives one notice. `WatcherTable` is for the watched side: which nodes asked for the end of
+which actor. A node asks once for each actor, however many of its own actors watch it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeVar
 
 import attrs
 
 from actors.method import Address
+from runtime.identifiers import ActorId, NodeId
 
 K = TypeVar("K")
 
-Node = tuple[str, int]
-"""Name and incarnation."""
-
-Actor = tuple[str, int]
-"""Name and epoch."""
-
 
 MOST_ASKERS = 4096
-"""Nodes that may want to know of the end of one actor: more than a cluster has."""
+"""How many nodes may ask for the end of one actor: more than a cluster has."""
 
 
 @attrs.frozen
 class Target:
     """One epoch of an actor, where it runs; `registered` if its name may get a later epoch.
 
-    `absent`: a number of its own if there was no such actor when it was asked for. What is said of it concerns nobody who asked before.
+    `absent`: a unique number if there was no such actor when it was asked for; else 0. It keeps the
+    answer apart from earlier watches of the same name.
     """
 
     name: str
     epoch: int
-    node: Node
+    node: NodeId
     registered: bool = attrs.field(default=False, eq=False)
     absent: int = 0
 
     @classmethod
     def of(cls, address: Address) -> Target:
         """The actor at `address`."""
-        return cls(address.name, address.epoch, (address.node, address.incarnation), address.registered)
+        return cls(
+            address.name,
+            address.epoch,
+            NodeId(address.node, address.incarnation),
+            address.registered,
+        )
 
     @property
-    def actor(self) -> Actor:
+    def actor(self) -> ActorId:
         """Its name and epoch."""
-        return self.name, self.epoch
+        return ActorId(self.name, self.epoch)
 
 
 @attrs.frozen
-class Standing:
+class WatchEntry:
     """A watch, or the near side of a link. `watcher` is None for code outside of actors."""
 
     number: int
-    watcher: Actor | None
+    watcher: ActorId | None
     target: Target
     is_link: bool = False
 
 
-class Watches:
-    """Those of one node's actors. A watch leaves the table with its notice, so it can give only one."""
+class WatchTable:
+    """Those of one node's actors. A watch leaves the table with its notice, so it can give only
+    one.
+    """
 
     def __init__(self) -> None:
         self._latest = 0
-        self._standing: dict[int, Standing] = {}
+        self._entries: dict[int, WatchEntry] = {}
         self._by_target: dict[Target, dict[int, None]] = {}
-        self._by_watcher: dict[Actor, dict[int, None]] = {}
-        self._links: dict[tuple[Actor, Target], int] = {}
+        self._by_watcher: dict[ActorId, dict[int, None]] = {}
+        self._links: dict[tuple[ActorId, Target], int] = {}
+        self._links_to: Counter[NodeId] = Counter()
 
     def __len__(self) -> int:
-        return len(self._standing)
+        return len(self._entries)
 
     def __contains__(self, number: int) -> bool:
-        return number in self._standing
+        return number in self._entries
 
-    def count_of(self, watcher: Actor) -> int:
+    def count_of(self, watcher: ActorId) -> int:
         """How many watches and links an actor has."""
         return len(self._by_watcher.get(watcher, ()))
 
+    def links_to_node(self, node: NodeId) -> int:
+        """How many links there are to actors of a node."""
+        return self._links_to[node]
+
     def is_wanted(self, target: Target) -> bool:
-        """True if anybody watches it."""
+        """True if there is a watch or link of it."""
         return target in self._by_target
 
     def is_registered(self, target: Target) -> bool:
         """True if its name may get a later epoch, as those who watch it know."""
-        return any(self._standing[number].target.registered for number in self._by_target.get(target, ()))
+        return any(
+            self._entries[number].target.registered for number in self._by_target.get(target, ())
+        )
 
-    def add(self, watcher: Actor | None, target: Target) -> Standing:
+    def add(self, watcher: ActorId | None, target: Target) -> WatchEntry:
         """A further watch, independent of all others."""
         return self._add(watcher, target, is_link=False)
 
-    def add_link(self, watcher: Actor, target: Target) -> Standing | None:
+    def add_link(self, watcher: ActorId, target: Target) -> WatchEntry | None:
         """A link's near side; None if there is one already."""
-        return None if (watcher, target) in self._links else self._add(watcher, target, is_link=True)
+        return (
+            None if (watcher, target) in self._links else self._add(watcher, target, is_link=True)
+        )
 
-    def links_to(self, watcher: Actor, name: str) -> list[Standing]:
+    def links_to(self, watcher: ActorId, name: str) -> list[WatchEntry]:
         """What links an actor to any epoch of a name."""
-        found = [self._standing[number] for number in self._by_watcher.get(watcher, ())]
+        found = [self._entries[number] for number in self._by_watcher.get(watcher, ())]
         return [one for one in found if one.is_link and one.target.name == name]
 
-    def link(self, watcher: Actor, target: Target) -> Standing | None:
+    def link(self, watcher: ActorId, target: Target) -> WatchEntry | None:
         """What links an actor to another."""
         number = self._links.get((watcher, target))
-        return None if number is None else self._standing[number]
+        return None if number is None else self._entries[number]
 
     def drop(self, number: int) -> Target | None:
-        """Give no notice for it. Returns its target if nobody watches that any more. Dropping what is not there changes nothing."""
-        one = self._standing.get(number)
+        """Remove a watch without a notice. Returns its target if no watch of that is left. Does
+        nothing if there is no such watch.
+        """
+        one = self._entries.get(number)
         if one is None:
             return None
         self._remove(one)
         return None if one.target in self._by_target else one.target
 
-    def drop_watcher(self, watcher: Actor) -> list[Target]:
-        """The watcher has ended. Returns what nobody watches any more."""
+    def drop_watcher(self, watcher: ActorId) -> list[Target]:
+        """Remove the watches of an ended actor. Returns the targets that no watch is left of."""
         dropped = [self.drop(number) for number in list(self._by_watcher.get(watcher, ()))]
         return [target for target in dropped if target is not None]
 
-    def ended(self, target: Target) -> list[Standing]:
-        """A target has ended: what is due, in the order in which it was asked for. Another call has nothing more."""
-        due = [self._standing[number] for number in self._by_target.get(target, ())]
+    def on_ended(self, target: Target) -> list[WatchEntry]:
+        """Remove and return the watches of an ended target, in the order in which they were
+        added.
+        """
+        due = [self._entries[number] for number in self._by_target.get(target, ())]
         for one in due:
             self._remove(one)
+        # Each watch gives one notice: what is returned here is never returned again.
+        assert target not in self._by_target
         return due
 
-    def on_node(self, node: Node) -> list[Target]:
+    def on_node(self, node: NodeId) -> list[Target]:
         """What is watched on one node."""
         return [target for target in self._by_target if target.node == node]
 
-    def _add(self, watcher: Actor | None, target: Target, *, is_link: bool) -> Standing:
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every watch: for tests and
+        simulations.
+        """
+        entries = self._entries.values()
+        for number, one in self._entries.items():
+            assert 0 < number == one.number <= self._latest
+            assert number in self._by_target[one.target]
+            assert one.watcher is not None or not one.is_link, "only actors have links"
+            assert one.watcher is None or number in self._by_watcher[one.watcher]
+        # Equal sizes: the indexes have nothing that the table has not.
+        assert sum(map(len, self._by_target.values())) == len(self._entries)
+        watchers = sum(one.watcher is not None for one in entries)
+        assert sum(map(len, self._by_watcher.values())) == watchers
+        links = {
+            (one.watcher, one.target): one.number
+            for one in entries
+            if one.is_link and one.watcher is not None
+        }
+        assert links == self._links
+        assert sum(one.is_link for one in entries) == len(links), "one link for each pair"
+        assert Counter(target.node for _, target in links) == self._links_to
+        assert all(self._links_to.values())
+        assert all(self._by_target.values())
+        assert all(self._by_watcher.values())
+
+    def _add(self, watcher: ActorId | None, target: Target, *, is_link: bool) -> WatchEntry:
         self._latest += 1
-        one = self._standing[self._latest] = Standing(self._latest, watcher, target, is_link)
+        one = self._entries[self._latest] = WatchEntry(self._latest, watcher, target, is_link)
         self._by_target.setdefault(target, {})[one.number] = None
         if watcher is not None:
             self._by_watcher.setdefault(watcher, {})[one.number] = None
             if is_link:
                 self._links[watcher, target] = one.number
+                self._links_to[target.node] += 1
         return one
 
-    def _remove(self, one: Standing) -> None:
-        del self._standing[one.number]
+    def _remove(self, one: WatchEntry) -> None:
+        del self._entries[one.number]
         _discard(self._by_target, one.target, one.number)
         if one.watcher is not None:
             _discard(self._by_watcher, one.watcher, one.number)
             if one.is_link:
                 del self._links[one.watcher, one.target]
+                self._links_to[one.target.node] -= 1
+                if not self._links_to[one.target.node]:
+                    del self._links_to[one.target.node]
 
 
-class Watched:
-    """Who wants to know of the ends of one node's actors. Each asks with a serial number, so that what is late takes back nothing newer."""
+class WatcherTable:
+    """Who wants to know of the ends of one node's actors. Each asks with a serial number, so that
+    what is late takes back nothing newer.
+    """
 
     def __init__(self) -> None:
-        self._wanted: dict[Actor, dict[Node, int]] = {}
+        self._wanted: dict[ActorId, dict[NodeId, int]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._wanted.values()))
 
-    def ask(self, actor: Actor, asker: Node, serial: int) -> bool:
-        """A node wants to know; asking again counts once, with the latest serial. False if `MOST_ASKERS` others want to know already."""
+    def ask(self, actor: ActorId, asker: NodeId, serial: int) -> bool:
+        """A node wants to know; asking again counts once, with the latest serial. False if
+        `MOST_ASKERS` others want to know already.
+        """
         askers = self._wanted.setdefault(actor, {})
         if len(askers) >= MOST_ASKERS and asker not in askers:
             return False
         askers[asker] = serial
         return True
 
-    def take_back(self, actor: Actor, asker: Node, serial: int) -> None:
-        """It does not want to any more, unless it has asked again since."""
+    def take_back(self, actor: ActorId, asker: NodeId, serial: int) -> None:
+        """Remove what a node has asked for, unless it has asked again since."""
         askers = self._wanted.get(actor)
+        # A request that was taken back and made again may arrive in the other order.
         if askers is not None and askers.get(asker) == serial:
             del askers[asker]
             if not askers:
                 del self._wanted[actor]
 
-    def ended(self, actor: Actor) -> dict[Node, int]:
-        """The actor has ended: whom to tell, each with its serial. Another call has nobody more."""
+    def on_ended(self, actor: ActorId) -> dict[NodeId, int]:
+        """Remove and return the nodes to tell of the actor's end, each with its serial."""
         return self._wanted.pop(actor, {})
 
-    def forget(self, asker: Node) -> None:
-        """That node is no more."""
-        for actor in [actor for actor, askers in self._wanted.items() if askers.pop(asker, None) is not None and not askers]:
+    def forget(self, asker: NodeId) -> None:
+        """Remove all that an ended node has asked for."""
+        for actor in [
+            actor
+            for actor, askers in self._wanted.items()
+            if askers.pop(asker, None) is not None and not askers
+        ]:
             del self._wanted[actor]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. For tests and simulations."""
+        for askers in self._wanted.values():
+            assert 0 < len(askers) <= MOST_ASKERS, "an actor that no node asks for is not kept"
 
 
 def _discard(sets: dict[K, dict[int, None]], key: K, number: int) -> None:

@@ -1,70 +1,366 @@
-"""Watching at work: actors' watches and links, and the word of ends between nodes.
+"""Watching: actors' watches and links, and how nodes tell each other of the ends of actors.
 
-The node of a watched actor is asked once, remembers who asked, and tells of the end; what ends with its node is told of by the view of the
-members. So a watch that waits costs two table entries and no task. What to tell is decided by the tables; here it is carried.
+The node of a watched actor is asked once, remembers which node asked, and reports the end. An end
+of a whole node is learned from the view of the members. So a watch that waits costs two table
+entries and no task. The tables in `runtime.watching.tables` decide which notices are due; this
+module delivers them.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import ClassVar
 
 import attrs
 import trio
 
+from actors.actor import Ended, Watch
 from actors.errors import CallError, MailboxFullError, NotExecutedError, StoreError
 from actors.handle import Handle
-from actors.method import Address
+from actors.method import Address, MethodDefinition, method
 from actors.supervision import ExitReason
-from actors.watching import Ended, Watch
-from runtime.calls.station import Station
-from runtime.hosting.cell import Cell
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.hosting.cell import ActorCell, Invocation
+from runtime.hosting.host import ActorHost
+from runtime.hosting.requesters import Asker, RequesterChecked, hosting_at, named_at
+from runtime.identifiers import ActorId, NodeId
 from runtime.membership.members import Members
 from runtime.membership.names import Names
-from runtime.watching.notices import Notices, live
-from runtime.watching.tables import Node, Standing, Target, Watched, Watches
-from runtime.watching.telling import MOST_TOGETHER, Others, Telling, short
+from runtime.user_errors import guarded
+from runtime.watching.tables import Target, WatchEntry, WatcherTable, WatchTable
+
+# How a notice reaches an actor: as an invocation in its mailbox, in order; for a link, as a stop.
+
+
+class Notices:
+    """The notices under way to the actors of one host. Also the `ReplySink` of their invocations:
+    no caller waits for an outcome; a failure ends the actor.
+    """
+
+    def __init__(self, host: ActorHost, nursery: trio.Nursery) -> None:
+        self._host = host
+        self._nursery = nursery
+        self._queued: dict[int, Invocation] = {}
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def deliver(self, one: WatchEntry, notice: Ended) -> None:
+        """Deliver a notice to the watching actor, or end the linked actor. An actor that has ended
+        itself gets no notice.
+        """
+        cell = live(self._host, one.watcher) if one.watcher is not None else None
+        if cell is None or cell.ended is not None:
+            return
+        if one.is_link and not guarded(
+            lambda: bool(cell.instance.handles_exits), lambda failure: False
+        ):
+            if notice.reason.is_passed_on:
+                self._end(cell, notice)
+            return
+        on_ended = type(cell.instance).on_ended
+        definition = MethodDefinition(
+            name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended)
+        )
+        job = Invocation(cell, definition, (notice,), {}, self, None, one.number, float("inf"))
+        self._queued[one.number] = job
+        # Regardless of the mailbox's limit: the actor has asked for each notice.
+        cell.append(job)
+        if not cell.busy and cell.started and not cell.paused:
+            cell.busy = True
+            self._host.workers.submit(cell)
+
+    def recall(self, number: int) -> None:
+        """Drop the notice of a cancelled watch. One whose `on_ended` has begun is not
+        interrupted.
+        """
+        job = self._queued.pop(number, None)
+        if job is not None and not job.begun:
+            job.cancel()
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        self._queued.pop(job.number, None)
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`. Ends the actor, because no caller would learn of the error."""
+        self._queued.pop(job.number, None)
+        if not issubclass(type(error), SystemExit):
+            # SystemExit ends the actor already, in the worker.
+            self._host.crash(job.cell, error)
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        self._queued.pop(job.number, None)
+        if job.cell.ended is None:
+            self._host.crash(job.cell, error)
+
+    def _end(self, cell: ActorCell, notice: Ended) -> None:
+        reason = notice.reason
+        why = attrs.evolve(
+            reason,
+            text=f"linked to {notice.name} on {notice.node}, which ended: "
+            f"{reason.text or reason.kind}",
+        )
+        if cell.started:
+            self._nursery.start_soon(self._stop, cell, why, name=f"end of {cell.address.name}")
+        else:
+            self._host.end_at_once(cell, why)
+
+    async def _stop(self, cell: ActorCell, reason: ExitReason) -> None:
+        await self._host.stop(cell.address.name, cell.address.epoch, reason)
+
+
+def live(host: ActorHost, actor: ActorId) -> ActorCell | None:
+    """Return the actor's cell if this epoch is here and has not ended; one that is being stopped
+    has not. None otherwise.
+    """
+    cell = host.cells.get(actor[0])
+    return (
+        cell
+        if cell is not None and not cell.system and actor[1] in (0, cell.address.epoch)
+        else None
+    )
+
+
+# What nodes ask of each other for watches and links; a system actor like those in
+# `runtime.hosting.node_service`.
+
+WATCHING_SERVICE = "@watching"
+
+
+Told = tuple[str, int, ExitReason]
+"""Name and epoch of an actor, and how it ended."""
+
+
+class WatchingService(RequesterChecked):
+    """The service `@watching`, by which nodes ask for and report ends of actors. All methods are
+    idempotent.
+    """
+
+    askers: ClassVar[Mapping[str, Asker]] = {
+        "ask": named_at(2),
+        "take_back": named_at(1),
+        "tell": named_at(1),
+        "link_actor": hosting_at(2),
+        "unlink_actor": hosting_at(2),
+    }
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    @method(concurrent=True, idempotent=True)
+    async def ask(
+        self, name: str, epoch: int, node: str, incarnation: int, serial: int, before: bool
+    ) -> ExitReason | None:
+        """Ask to be told of the end of an epoch of an actor. Returns None if it is here: its end
+        will be reported to the asking node. Otherwise returns why it is not here.
+
+        `before`: the actor was here before the asking node asked, so if it has ended since, its own
+        exit reason is wanted.
+        """
+        return self._watcher.on_ask(name, epoch, NodeId(node, incarnation), serial, before=before)
+
+    @method(concurrent=True, idempotent=True)
+    async def take_back(
+        self, actors: Sequence[tuple[str, int, int]], node: str, incarnation: int
+    ) -> None:
+        """Take back what that node has asked: name, epoch and serial of each."""
+        for name, epoch, serial in actors:
+            self._watcher.on_take_back(name, epoch, NodeId(node, incarnation), serial)
+
+    @method(concurrent=True, idempotent=True)
+    async def tell(self, ends: Sequence[Told], node: str, incarnation: int) -> None:
+        """Report that actors of the calling node have ended."""
+        for name, epoch, reason in ends:
+            self._watcher.on_tell(name, epoch, NodeId(node, incarnation), reason)
+
+    @method(concurrent=True, idempotent=True)
+    async def link_actor(self, name: str, epoch: int, linker: Address) -> None:
+        """Link an actor of the calling node to one here. Does nothing if the actor here has ended;
+        the calling node learns of that by its own watch.
+        """
+        self._watcher.on_link(name, epoch, linker)
+
+    @method(concurrent=True, idempotent=True)
+    async def unlink_actor(self, name: str, epoch: int, linker: Address) -> None:
+        """End the link of an actor of the calling node to one here."""
+        self._watcher.on_unlink(name, epoch, linker)
+
+
+# How ends of actors here are reported to the nodes that asked, and how other nodes are reached.
+
+WATCHED_NODE_RETRY_SECONDS = 0.1
+"""Seconds between two attempts to reach a node that lives and does not answer."""
+
+
+MOST_TOGETHER = 200
+
+
+MOST_CHARACTERS = 30_000
+
+
+MOST_TRACEBACK = 20_000
+"""Characters of one reason that are sent, because messages are bounded. The end of a traceback is
+kept, because it says most.
+"""
+
+
+class PeerServices:
+    """Finds and calls the `@watching` services of other nodes."""
+
+    def __init__(self, endpoint: RpcEndpoint, members: Members) -> None:
+        self._endpoint = endpoint
+        self._members = members
+
+    async def pause(self) -> None:
+        """Wait before another attempt, or until the members change."""
+        with trio.move_on_after(WATCHED_NODE_RETRY_SECONDS):
+            await self._members.wait_changed()
+
+    def service(self, node: NodeId) -> WatchingService:
+        """Return a handle of the service of a node."""
+        service: WatchingService = self._endpoint.system_handle(
+            WatchingService, WATCHING_SERVICE, *node
+        )
+        return service
+
+    def is_gone(self, node: NodeId) -> bool:
+        """See `Members.is_gone`."""
+        return self._members.is_gone(node)
+
+    async def has_ended(self, node: NodeId) -> bool:
+        """Like `is_gone`, but asks the store first if our view is older than the incarnation.
+
+        An incarnation is a revision of the store. One beyond the store's latest was never given to
+        a node, whatever a peer has said, and would be waited for without end.
+        """
+        if not self.is_gone(node) and self._members.revision < node[1]:
+            try:
+                await self._members.caught_up(node[1])
+            except (CallError, StoreError):
+                return False
+            return self.is_gone(node) or self._members.revision < node[1]
+        return self.is_gone(node)
+
+
+class ExitNotifier:
+    """Reports ends of this node's actors to other nodes: in order, and repeated until each node has
+    answered or has ended.
+    """
+
+    def __init__(self, others: PeerServices, here: NodeId, nursery: trio.Nursery) -> None:
+        self._others = others
+        self._here = here
+        self._nursery = nursery
+        self._untold: dict[NodeId, deque[Told]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._untold.values()))
+
+    def tell(self, node: NodeId, end: Told) -> None:
+        """Queue the report of one end for a node."""
+        untold = self._untold.get(node)
+        if untold is not None:
+            untold.append(end)
+        elif not self._others.is_gone(node):
+            self._untold[node] = deque([end])
+            self._nursery.start_soon(self._tell_all, node, name=f"ends for {node[0]}")
+
+    async def _tell_all(self, node: NodeId) -> None:
+        untold = self._untold[node]
+        try:
+            while untold and not await self._others.has_ended(node):
+                some = _some(untold)
+                try:
+                    await self._others.service(node).tell(some, *self._here)
+                except (CallError, StoreError):
+                    await self._others.pause()
+                else:
+                    for _ in some:
+                        untold.popleft()
+        finally:
+            del self._untold[node]
+
+
+def short(reason: ExitReason) -> ExitReason:
+    """Cut a reason to a length that can be sent."""
+    if len(reason.text) + len(reason.traceback) <= MOST_TRACEBACK:
+        return reason
+    return attrs.evolve(
+        reason,
+        text=reason.text[: MOST_TRACEBACK // 2],
+        traceback=reason.traceback[-MOST_TRACEBACK // 2 :],
+    )
+
+
+def _some(untold: deque[Told]) -> list[Told]:
+    """Return as many of the first ends as fit into one call."""
+    some: list[Told] = []
+    size = 0
+    for name, epoch, reason in untold:
+        size += len(name) + len(reason.text) + len(reason.traceback)
+        if some and (size > MOST_CHARACTERS or len(some) >= MOST_TOGETHER):
+            break
+        some.append((name, epoch, reason))
+    return some
+
 
 STANDS_SECONDS = 1.0
-"""How long `watch` waits to be known at the other node before it returns."""
+"""Seconds that `watch` waits at most for the other node's confirmation before it returns."""
+
 
 PROMISE_SECONDS = 2.0
-"""How long a notice waits for the store to say whether the name is promised."""
+"""Seconds that a notice waits at most for the store to say whether the name will be restarted."""
+
 
 GIVE_UP_SECONDS = 1.0
-"""How long a link that was cancelled may take to undo its far side."""
+"""Seconds that a cancelled `link` may take to undo the link at the other node."""
+
 
 MOST_LINKS = 20_000
-"""Links that actors of other nodes may tie to one actor here; each costs a table entry, and a task until it stands."""
+"""Links that may be tied to one actor of this node by others of it, and to all of its actors
+together by those of one other node. Each costs a table entry, and a task until it stands.
+"""
+
 
 logger = logging.getLogger("understudy.watching")
 
 
 @attrs.define(eq=False)
-class _Asking:
-    """A target whose node is being asked, or knows already. `stands` is set when it does, or will never."""
+class _PendingWatch:
+    """A target whose node is being asked, or has confirmed. `stands` is set when it has confirmed
+    or never will.
+    """
 
     serial: int
     stands: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
 
-class Watching:
-    """That of one node; see `runtime.hosting.extensions.Extension`, and `runtime.watching.service.Desk`."""
+class Watcher:
+    """The watches and links of one node's actors. Implements `runtime.hosting.host.HostExtension`
+    and answers for the service `@watching`.
+    """
 
-    def __init__(self, station: Station, members: Members, names: Names, nursery: trio.Nursery) -> None:
-        self._station = station
-        self._host = station.host
+    def __init__(
+        self, endpoint: RpcEndpoint, members: Members, names: Names, nursery: trio.Nursery
+    ) -> None:
+        self._endpoint = endpoint
+        self._host = endpoint.host
         self._names = names
         self._nursery = nursery
-        self._here: Node = station.identity
-        self._others = others = Others(station, members)
-        self._telling = Telling(others, self._here, nursery)
-        self._watches = Watches()
-        self._watched = Watched()
-        self._notices = Notices(station.host, nursery)
-        self._asking: dict[Target, _Asking] = {}
+        self._here: NodeId = endpoint.identity
+        self._others = others = PeerServices(endpoint, members)
+        self._notifier = ExitNotifier(others, self._here, nursery)
+        self._watches = WatchTable()
+        self._watched = WatcherTable()
+        self._notices = Notices(endpoint.host, nursery)
+        self._asking: dict[Target, _PendingWatch] = {}
         self._ending: set[Target] = set()
         self._serial = 0
         self._outside: dict[int, Callable[[Ended], None]] = {}
@@ -76,18 +372,26 @@ class Watching:
             "watched": len(self._watched),
             "asked": len(self._asking),
             "notices": len(self._notices),
-            "untold": len(self._telling),
+            "untold": len(self._notifier),
         }
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every watch: for tests and
+        simulations.
+        """
+        self._watches.check_invariants()
+        self._watched.check_invariants()
 
     # For actors and for code outside of them
 
-    def of(self, cell: Cell) -> ActorSide:
-        """See `Extension.of`."""
-        return ActorSide(self, cell)
+    def of(self, cell: ActorCell) -> ActorWatchingAdapter:
+        """See `HostExtension.of`."""
+        return ActorWatchingAdapter(self, cell)
 
-    async def watch(self, cell: Cell, handle: object) -> Watch:
-        """See `actors.watching.Observing.watch`."""
+    async def watch(self, cell: ActorCell, handle: object) -> Watch:
+        """See `Observer.watch`."""
         target, missing = await self._resolve(handle)
+        # The lookup took time: the watcher may have ended, and nothing would take its watch out.
         _check_lives(cell)
         one = self._watches.add(_actor(cell), target)
         self._begin(target, missing)
@@ -105,6 +409,7 @@ class Watching:
             notices.append(notice)
             told.set()
 
+        # Before `_begin`, which tells at once of what has ended already.
         self._outside[one.number] = tell
         try:
             self._begin(target, missing)
@@ -119,10 +424,11 @@ class Watching:
         unwanted = self._watches.drop(number)
         if unwanted is not None:
             self._let_go([unwanted])
+        # The notice may have been queued in this very pass of the scheduler.
         self._notices.recall(number)
 
-    async def link(self, cell: Cell, handle: object) -> None:
-        """See `actors.watching.Observing.link`."""
+    async def link(self, cell: ActorCell, handle: object) -> None:
+        """See `Observer.link`."""
         target, missing = await self._resolve(handle)
         _check_lives(cell)
         if target.actor == _actor(cell):
@@ -135,13 +441,15 @@ class Watching:
             await self._until_it_stands(target)
             await self._tell_far_side(target, cell.address, lambda: one.number in self._watches)
         except trio.Cancelled:
+            # The far side may have been told: half a link would end an actor for nothing. Bounded,
+            # because its node may be gone; then that side ends by itself.
             self.cancel(one.number)
             with trio.CancelScope(shield=True), trio.move_on_after(GIVE_UP_SECONDS):
                 await self._untie_far_side(target, cell.address)
             raise
 
-    async def unlink(self, cell: Cell, handle: object) -> None:
-        """See `actors.watching.Observing.unlink`."""
+    async def unlink(self, cell: ActorCell, handle: object) -> None:
+        """See `Observer.unlink`."""
         if not isinstance(handle, Handle):
             raise TypeError(f"unlink takes a handle, not {handle!r}")
         for one in self._watches.links_to(_actor(cell), handle.name):
@@ -151,68 +459,86 @@ class Watching:
 
     # What the host tells
 
-    def ending(self, cell: Cell) -> None:
-        """See `Extension.ending`: nothing is told to it any more."""
+    def ending(self, cell: ActorCell) -> None:
+        """See `HostExtension.ending`: the actor gets no notices any more."""
         self._let_go(self._watches.drop_watcher(_actor(cell)))
 
     def ended(self, address: Address, reason: ExitReason) -> None:
-        """See `Extension.ended`: whoever wanted to know is told."""
-        for node in self._watched.ended((address.name, address.epoch)):
+        """See `HostExtension.ended`: report the end to all nodes that asked."""
+        for node in self._watched.on_ended(ActorId(address.name, address.epoch)):
             if node == self._here:
                 self._finish(Target.of(address), reason)
             else:
-                self._telling.tell(node, (address.name, address.epoch, short(reason)))
+                self._notifier.tell(node, (address.name, address.epoch, short(reason)))
 
-    def gone(self, node: Node) -> None:
-        """That incarnation has ended. Being told twice is being told once."""
+    def on_node_gone(self, node: NodeId) -> None:
+        """Note that an incarnation of a node has ended. Idempotent."""
         self._watched.forget(node)
         for target in self._watches.on_node(node):
             self._finish(target, _node_died(target))
 
-    # What other nodes ask; see `Desk`
+    # What other nodes ask; see `WatchingService`
 
-    def asked(self, name: str, epoch: int, asker: Node, serial: int, *, before: bool) -> ExitReason | None:
+    def on_ask(
+        self, name: str, epoch: int, asker: NodeId, serial: int, *, before: bool
+    ) -> ExitReason | None:
         """See `WatchingService.ask`."""
-        cell = live(self._host, (name, epoch))
+        cell = live(self._host, ActorId(name, epoch))
         if cell is not None:
             if not self._watched.ask(_actor(cell), asker, serial):
-                raise MailboxFullError(f"too many nodes wait for the end of {name} on {self._here[0]} already")
+                raise MailboxFullError(
+                    f"too many nodes wait for the end of {name} on {self._here[0]} already"
+                )
             return None
         ended = self._host.remembered(name, epoch)
         if ended is not None and before:
             return short(ended)
-        why = f"{name} is not on node {self._here[0]}" if ended is None else f"{name} had ended before: {ended.kind}"
+        why = (
+            f"{name} is not on node {self._here[0]}"
+            if ended is None
+            else f"{name} had ended before: {ended.kind}"
+        )
         return ExitReason("no such actor", why)
 
-    def taken_back(self, name: str, epoch: int, asker: Node, serial: int) -> None:
+    def on_take_back(self, name: str, epoch: int, asker: NodeId, serial: int) -> None:
         """See `WatchingService.take_back`."""
-        self._watched.take_back((name, epoch), asker, serial)
+        self._watched.take_back(ActorId(name, epoch), asker, serial)
 
-    def told(self, name: str, epoch: int, node: Node, reason: ExitReason) -> None:
+    def on_tell(self, name: str, epoch: int, node: NodeId, reason: ExitReason) -> None:
         """See `WatchingService.tell`."""
         self._finish(Target(name, epoch, node), reason)
 
-    def linked(self, name: str, epoch: int, linker: Address) -> None:
+    def on_link(self, name: str, epoch: int, linker: Address) -> None:
         """See `WatchingService.link_actor`."""
-        cell = live(self._host, (name, epoch))
+        cell = live(self._host, ActorId(name, epoch))
         if cell is not None and cell.ended is None:
             target = Target.of(linker)
-            if self._watches.count_of(_actor(cell)) >= MOST_LINKS:
-                raise MailboxFullError(f"{name} on {self._here[0]} is linked to {MOST_LINKS} actors already, its limit")
+            if target.node != self._here:
+                # Counted by node, because a node asks in its own name only: none can use up the
+                # links of others.
+                if self._watches.links_to_node(target.node) >= MOST_LINKS:
+                    raise MailboxFullError(
+                        f"{MOST_LINKS} links from node {target.node[0]} to {self._here[0]} stand "
+                        "already, its limit"
+                    )
+            elif self._watches.count_of(_actor(cell)) >= MOST_LINKS:
+                raise MailboxFullError(
+                    f"{name} on {self._here[0]} is linked to {MOST_LINKS} actors already, its limit"
+                )
             if self._watches.add_link(_actor(cell), target) is not None:
                 # It was there when it asked for the link.
                 self._begin(target, None, before=True)
 
-    def unlinked(self, name: str, epoch: int, linker: Address) -> None:
+    def on_unlink(self, name: str, epoch: int, linker: Address) -> None:
         """See `WatchingService.unlink_actor`."""
-        one = self._watches.link((name, epoch), Target.of(linker))
+        one = self._watches.link(ActorId(name, epoch), Target.of(linker))
         if one is not None:
             self.cancel(one.number)
 
     # Targets
 
     async def _resolve(self, handle: object) -> tuple[Target, ExitReason | None]:
-        """The present epoch of an actor, and why there is none, if that is so."""
+        """Find the present epoch of an actor. The second item is why there is none, or None."""
         if not isinstance(handle, Handle):
             raise TypeError(f"watching and linking take a handle, not {handle!r}")
         address = handle.address
@@ -221,37 +547,47 @@ class Watching:
             return Target.of(address), None
         cell = self._host.cells.get(address.name)
         here = cell is not None and cell.leased and not cell.paused and cell.ended is None
-        if cell is not None and here and self._station.fits(address, cell.address):
+        if cell is not None and here and self._endpoint.fits(address, cell.address):
             await trio.lowlevel.checkpoint()
             return Target.of(cell.address), None
-        with self._station.lifetime.asking(f"{address.name} could not be looked up, and is not watched"):
+        with self._endpoint.lifetime.asking(
+            f"{address.name} could not be looked up, and is not watched"
+        ):
             found = await self._names.find(address.name)
-        if found is None or not self._station.fits(address, found):
+        if found is None or not self._endpoint.fits(address, found):
             self._serial += 1
             absent = attrs.evolve(Target.of(address), absent=self._serial)
-            what = f"{address.name!r} is of class {found.class_path} now" if found is not None else f"no actor is called {address.name!r}"
+            what = (
+                f"{address.name!r} is of class {found.class_path} now"
+                if found is not None
+                else f"no actor is called {address.name!r}"
+            )
             return absent, ExitReason("no such actor", what)
         return Target.of(found), None
 
     def _begin(self, target: Target, missing: ExitReason | None, *, before: bool = False) -> None:
-        """See to it that the end of a target is learned."""
+        """Ask for the end of a target, unless that has been done."""
         if missing is not None:
             self._finish(target, missing)
         elif target in self._asking or target in self._ending:
             return
         elif target.node == self._here:
             self._serial += 1
-            self._asking[target] = asking = _Asking(self._serial)
+            self._asking[target] = asking = _PendingWatch(self._serial)
             asking.stands.set()
-            reason = self.asked(target.name, target.epoch, self._here, asking.serial, before=before)
+            reason = self.on_ask(
+                target.name, target.epoch, self._here, asking.serial, before=before
+            )
             if reason is not None:
                 self._finish(target, reason)
         elif self._others.is_gone(target.node):
             self._finish(target, _node_died(target))
         else:
             self._serial += 1
-            self._asking[target] = asking = _Asking(self._serial)
-            self._nursery.start_soon(self._ask, target, asking, before, name=f"watch of {target.name}")
+            self._asking[target] = asking = _PendingWatch(self._serial)
+            self._nursery.start_soon(
+                self._ask, target, asking, before, name=f"watch of {target.name}"
+            )
 
     async def _until_it_stands(self, target: Target) -> None:
         asking = self._asking.get(target)
@@ -260,28 +596,31 @@ class Watching:
                 await asking.stands.wait()
         await trio.lowlevel.checkpoint()
 
-    async def _ask(self, target: Target, asking: _Asking, before: bool) -> None:
-        """Let the target's node know that its end is waited for."""
+    async def _ask(self, target: Target, asking: _PendingWatch, before: bool) -> None:
+        """Ask the target's node, again and again until it answers or has ended."""
         reason: ExitReason | None = None
         with asking.scope:
             while True:
                 try:
-                    reason = await self._others.service(target.node).ask(target.name, target.epoch, *self._here, asking.serial, before)
+                    reason = await self._others.service(target.node).ask(
+                        target.name, target.epoch, *self._here, asking.serial, before
+                    )
                     break
                 except (CallError, StoreError) as error:
-                    # It may have been asked: then it was there.
+                    # If the call may have run, the actor was there before the next attempt.
                     before = before or not isinstance(error, NotExecutedError | StoreError)
                 if await self._others.has_ended(target.node):
                     reason = _node_died(target)
                     break
                 await self._others.pause()
         asking.stands.set()
+        # Cancelled: nothing watches it any more, or its end has come by another way meanwhile.
         if reason is not None and not asking.scope.cancelled_caught:
             self._finish(target, reason)
 
     def _let_go(self, targets: Iterable[Target]) -> None:
-        """Nobody here wants to know of their ends any more."""
-        elsewhere: dict[Node, list[tuple[str, int, int]]] = {}
+        """Stop waiting for the ends of these targets, and tell their nodes."""
+        elsewhere: dict[NodeId, list[tuple[str, int, int]]] = {}
         for target in targets:
             asking = self._asking.pop(target, None)
             if asking is None:
@@ -291,48 +630,65 @@ class Watching:
             if target.node == self._here:
                 self._watched.take_back(target.actor, self._here, asking.serial)
             else:
-                elsewhere.setdefault(target.node, []).append((*target.actor, asking.serial))
+                elsewhere.setdefault(target.node, []).append(
+                    (target.name, target.epoch, asking.serial)
+                )
         for node, actors in elsewhere.items():
             self._nursery.start_soon(self._take_back, node, actors, name="unwatch")
 
-    async def _take_back(self, node: Node, actors: list[tuple[str, int, int]]) -> None:
+    async def _take_back(self, node: NodeId, actors: list[tuple[str, int, int]]) -> None:
         try:
             while actors and not await self._others.has_ended(node):
                 some, actors = actors[:MOST_TOGETHER], actors[MOST_TOGETHER:]
                 await self._others.service(node).take_back(some, *self._here)
         except (CallError, StoreError) as error:
-            logger.debug("node %s will tell of ends that nobody waits for: %s", node[0], error)
+            logger.debug(
+                "node %s will report ends of actors that are no longer watched here: %s",
+                node[0],
+                error,
+            )
 
     # Ends
 
     def _finish(self, target: Target, reason: ExitReason) -> None:
-        """A target has ended. Being told twice is being told once."""
+        """Note that a target has ended, and deliver its notices. Idempotent."""
         asking = self._asking.pop(target, None)
         if asking is not None:
             asking.stands.set()
         if target in self._ending or not self._watches.is_wanted(target):
             return
         if self._watches.is_registered(target):
+            # In `_ending` from here until the notices are given: a watch that is added meanwhile
+            # gets its notice with them, and the end that is told a second time changes nothing.
             self._ending.add(target)
-            self._nursery.start_soon(self._tell_with_promise, target, reason, name=f"notice of {target.name}")
+            self._nursery.start_soon(
+                self._tell_with_promise, target, reason, name=f"notice of {target.name}"
+            )
         else:
             self._tell(target, reason, restarts=False)
 
     async def _tell_with_promise(self, target: Target, reason: ExitReason) -> None:
         restarts = False
+        # Bounded: a store that is away must not hold the notices back.
         with trio.move_on_after(PROMISE_SECONDS):
             try:
                 restarts = await self._names.is_promised(target.name)
             except (StoreError, CallError) as error:
-                logger.info("whether %s will be restarted cannot be told: %s", target.name, error)
+                logger.info(
+                    "cannot find out whether %s will be restarted; its notices say no: %s",
+                    target.name,
+                    error,
+                )
         self._ending.discard(target)
         self._tell(target, reason, restarts=restarts)
 
     def _tell(self, target: Target, reason: ExitReason, *, restarts: bool) -> None:
-        for one in self._watches.ended(target):
-            self._tell_one(one, Ended(one.number, target.name, target.epoch, target.node[0], reason, restarts))
+        for one in self._watches.on_ended(target):
+            self._tell_one(
+                one, Ended(one.number, target.name, target.epoch, target.node[0], reason, restarts)
+            )
 
-    def _tell_one(self, one: Standing, notice: Ended) -> None:
+    def _tell_one(self, one: WatchEntry, notice: Ended) -> None:
         tell = self._outside.get(one.number)
         if tell is not None:
             tell(notice)
@@ -341,20 +697,32 @@ class Watching:
 
     # The far sides of links
 
-    async def _tell_far_side(self, target: Target, linker: Address, wanted: Callable[[], bool]) -> None:
+    async def _tell_far_side(
+        self, target: Target, linker: Address, wanted: Callable[[], bool]
+    ) -> None:
         if target.node == self._here:
             if wanted():
-                self.linked(*target.actor, linker)
+                self.on_link(*target.actor, linker)
             return
-        await self._insist(target, wanted, lambda: self._others.service(target.node).link_actor(*target.actor, linker))
+        await self._insist(
+            target,
+            wanted,
+            lambda: self._others.service(target.node).link_actor(*target.actor, linker),
+        )
 
     async def _untie_far_side(self, target: Target, linker: Address) -> None:
         if target.node == self._here:
-            self.unlinked(*target.actor, linker)
+            self.on_unlink(*target.actor, linker)
             return
-        await self._insist(target, lambda: True, lambda: self._others.service(target.node).unlink_actor(*target.actor, linker))
+        await self._insist(
+            target,
+            lambda: True,
+            lambda: self._others.service(target.node).unlink_actor(*target.actor, linker),
+        )
 
-    async def _insist(self, target: Target, wanted: Callable[[], bool], call: Callable[[], Awaitable[object]]) -> None:
+    async def _insist(
+        self, target: Target, wanted: Callable[[], bool], call: Callable[[], Awaitable[object]]
+    ) -> None:
         while wanted() and not await self._others.has_ended(target.node):
             try:
                 await call()
@@ -364,22 +732,22 @@ class Watching:
 
 
 @attrs.frozen
-class ActorSide:
-    """What one actor sees; see `actors.watching.ActorWatching`."""
+class ActorWatchingAdapter:
+    """What one actor sees; see `actors.actor.ActorWatching`."""
 
-    _watching: Watching
-    _cell: Cell
+    _watching: Watcher
+    _cell: ActorCell
 
     async def watch(self, handle: object) -> Watch:
-        """See `Observing.watch`."""
+        """See `Observer.watch`."""
         return await self._watching.watch(self._cell, handle)
 
     async def link(self, handle: object) -> None:
-        """See `Observing.link`."""
+        """See `Observer.link`."""
         await self._watching.link(self._cell, handle)
 
     async def unlink(self, handle: object) -> None:
-        """See `Observing.unlink`."""
+        """See `Observer.unlink`."""
         await self._watching.unlink(self._cell, handle)
 
     def cancel(self, number: int) -> None:
@@ -387,13 +755,15 @@ class ActorSide:
         self._watching.cancel(number)
 
 
-def _actor(cell: Cell) -> tuple[str, int]:
-    return cell.address.name, cell.address.epoch
+def _actor(cell: ActorCell) -> ActorId:
+    return ActorId(cell.address.name, cell.address.epoch)
 
 
-def _check_lives(cell: Cell) -> None:
+def _check_lives(cell: ActorCell) -> None:
     if cell.ended is not None:
-        raise RuntimeError(f"{cell.address.name} has ended; it can watch nothing and be linked to nothing any more")
+        raise RuntimeError(
+            f"{cell.address.name} has ended; it can watch nothing and be linked to nothing any more"
+        )
 
 
 def _node_died(target: Target) -> ExitReason:

@@ -1,9 +1,10 @@
 """Classes by their names: `module:qualified.name`.
 
-What comes from a peer may name any module there is, and importing one runs it: `unittest.__main__` ends its process. So a name that is
-decoded is looked up among the modules that this process has imported, by its application's own doing, and nothing of a class, not even a
-`__getattr__`, is run to find it. Imported is only what a spawn names, whose purpose it is to run code of the application by its name: see
-`import_class`.
+What comes from a peer may name any module there is, and importing one runs it: `unittest.__main__`
+ends its process. So a name that is decoded is looked up among the modules that this process has
+imported, by its application's own doing, and nothing of a class, not even a `__getattr__`, is run
+to find it. Imported is only what a spawn names, whose purpose it is to run code of the application
+by its name: see `import_class`.
 """
 
 from __future__ import annotations
@@ -16,41 +17,64 @@ from typing import Any, cast
 from actors.errors import DecodeError
 from runtime.user_errors import guarded, summary_of
 
+MOVED = {
+    **{
+        f"actors.children:{name}": f"actors.supervisor:{name}"
+        for name in ("ChildCounts", "ChildSpec", "ChildStatus", "DeathReport", "SupervisorStatus")
+    },
+    "actors.node:Member": "actors.actor:Member",
+    "actors.watching:Ended": "actors.actor:Ended",
+}
+"""Classes of ours that were in other modules once, by the names that stored values still have."""
+
 _NAMESPACE_OF_MODULE = cast("Any", vars(ModuleType)["__dict__"])
 _NAMESPACE_OF_CLASS = cast("Any", vars(type)["__dict__"])
 
 
 def find_class(path: str) -> type:
-    """The class of this name in a module that is imported already. Whether it may be used is for the caller to check.
+    """The class of this name in a module that is imported already. Whether it may be used is for
+    the caller to check.
 
     Raises DecodeError.
     """
-    module_name, qualified = _split(path)
+    module_name, qualified = _split(MOVED.get(path, path))
     found: object = sys.modules.get(module_name)
     if not issubclass(type(found), ModuleType):
         raise DecodeError(
-            f"{_unknown(path)}: it has not imported {module_name}, and what peers send imports nothing. {_advice(module_name)}"
+            f"{_unknown(path)}: it has not imported {module_name}, and what peers send imports "
+            f"nothing. {_advice(module_name)}"
         )
     namespace = _NAMESPACE_OF_MODULE.__get__(found)
     for name in qualified.split("."):
         found = namespace.get(name)
         if not issubclass(type(found), type):
-            raise DecodeError(f"{_unknown(path)}: its {module_name} has no class of that name; run the same code on all nodes")
+            raise DecodeError(
+                f"{_unknown(path)}: its {module_name} has no class of that name; run the same "
+                "code on all nodes"
+            )
         namespace = _NAMESPACE_OF_CLASS.__get__(found)
     return cast("type", found)
 
 
 def is_imported(path: str) -> bool:
-    """Whether the module of this class is imported already, to its end: another thread may be about it."""
+    """Whether the module of this class is imported already, to its end: another thread may be about
+    it.
+    """
     module = sys.modules.get(path.partition(":")[0])
-    return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)
+    return module is not None and not getattr(
+        getattr(module, "__spec__", None), "_initializing", False
+    )
 
 
 def import_class(path: str) -> type:
-    """The class of this name, its module imported if need be. Raises DecodeError, also for whatever the module raises."""
+    """The class of this name, its module imported if need be. Raises DecodeError, also for whatever
+    the module raises.
+    """
     module_name, _ = _split(path)
     if not is_imported(path):
-        failure = guarded(lambda: _imported(module_name), lambda error: summary_of(error) or "an error")
+        failure = guarded(
+            lambda: _imported(module_name), lambda error: summary_of(error) or "an error"
+        )
         if failure:
             raise DecodeError(f"{path} cannot be imported here ({failure}); {_advice(module_name)}")
     return find_class(path)
@@ -64,8 +88,14 @@ def _imported(module_name: str) -> str:
 
 def _split(path: str) -> tuple[str, str]:
     module_name, colon, qualified = path.partition(":")
-    if not (module_name and colon and qualified) or "<locals>" in path or module_name.startswith("."):
-        raise DecodeError(f"{path!r} is not the import path of a class (module:Name, not inside a function)")
+    if (
+        not (module_name and colon and qualified)
+        or "<locals>" in path
+        or module_name.startswith(".")
+    ):
+        raise DecodeError(
+            f"{path!r} is not the import path of a class (module:Name, not inside a function)"
+        )
     return module_name, qualified
 
 
@@ -76,8 +106,12 @@ def _unknown(path: str) -> str:
 
 def _advice(module_name: str) -> str:
     if module_name == "__main__":
-        return "Classes of the main script have no place that others can import; move them into a module"
+        return (
+            "Classes of the main script have no place that others can import; move them into a "
+            "module"
+        )
     return (
-        f"Import {module_name} in the program that opens its node (`understudy node --import {module_name}`), or in the module of the "
+        f"Import {module_name} in the program that opens its node (`understudy node --import "
+        f"{module_name}`), or in the module of the "
         "actor's class; run the same code on all nodes"
     )

@@ -1,54 +1,740 @@
 """The codec: values to the control part and segments of a frame, and back.
 
-CBOR (RFC 8949) by cbor2, within bounds: only complete items, only definite lengths, only tags of our own and large integers, keys whose
-hashes nobody can make collide, a limit on depth, and nothing after the item. Types beyond CBOR's travel under tags (`values`); classes
-are found again by import path, in modules that are imported already, and accepted only if they carry the mark of `@message`, or are
-enums: bytes never name code to run.
+CBOR (RFC 8949) by cbor2, within bounds: only complete items, only definite lengths, only tags of
+our own and large integers, keys whose hashes a peer cannot make collide, a limit on depth, and
+nothing after the item. Types beyond CBOR's travel under tags; classes are found again by import
+path, in modules that are imported already, and accepted only if they carry the mark of `@message`,
+or are enums: bytes never name code to run.
 
-Promises: what decodes equals what was encoded, in value and in type, with nothing shared with it; what cannot keep that promise is
-refused when it is encoded. Any bytes at all decode to a value, a DecodeError or a ProtocolError.
+Promises: what decodes equals what was encoded, in value and in type, with nothing shared with it;
+what cannot keep that promise is refused when it is encoded. Any bytes at all decode to a value, a
+DecodeError or a ProtocolError.
 
-cbor2 ignores bytes after the item, so the control part is decoded as the first of two items, of which the second is a sentinel that
-peers cannot guess: one comparison then says that the first ended where it should.
+cbor2 ignores bytes after the item, so the control part is decoded as the first of two items, of
+which the second is a sentinel that peers cannot guess: one comparison then says that the first
+ended where it should.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, cast
+import math
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, Flag
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import attrs
 from cbor2 import CBORTag, dumps, loads
 
 from actors.errors import DecodeError, EncodeError, ProtocolError
+from actors.messages import MessageType, import_path, message_type
 from runtime.user_errors import is_interrupt, summary_of, text_of
 from runtime.wire import classes
-from runtime.wire.frames import Buffer, Outgoing
-from runtime.wire.readers import ContentReader, content_readers, segment_readers
-from runtime.wire.segments import Segment
-from runtime.wire.values import (
-    ARGUMENTS,
-    ARRAY,
-    MESSAGE,
-    OWN_TAGS,
-    SCALARS,
-    SEGMENT,
-    SPILLED,
-    TUPLE,
-    Extension,
-    PlainWriter,
-    UnsendableError,
-    steps_for,
-)
+from runtime.wire.exceptions import args_of, build, fields_of, notes_of
+from runtime.wire.frames import Buffer, Outgoing, ReceivedSegment, Segment, writable
+
+if TYPE_CHECKING:
+    import numpy
+
+
+# From values to what CBOR can say: the half of the codec that walks what users send.
+#
+# Plain types keep their exact type through tags of our own; large bytes-like values leave the walk
+# as segments, uncopied. What is not plain data, not registered with `@message` and not an extension
+# is refused, with the path that leads to it: a value that arrived as something slightly different
+# (a namedtuple as a tuple, an OrderedDict as a dict) would be a bug that shows only between nodes.
+# Left to `Codec`: turning the result into bytes, and all of decoding.
+
+ARGUMENTS, SPILLED, SEGMENT, ARRAY, SCALAR, MESSAGE, ENUM = range(64_000, 64_007)
+
+
+TUPLE, PAIRS, SET, FROZENSET = range(64_010, 64_014)
+
+
+DATETIME, DATE, TIME, TIMEDELTA, DECIMAL, IDENTIFIER = range(64_020, 64_026)
+
+
+OWN_TAGS = frozenset(range(64_000, 64_032))
+"""Tags of the codec itself, from the range that IANA hands out first come, first served. Extensions
+use others.
+"""
+
+
+SCALARS = frozenset({NoneType, bool, int, float, str})
+"""Exact types that CBOR says by itself, without a tag and without a copy."""
+
+
+_KEYS = frozenset({str, bytes})
+"""Exact types of keys that a decoder takes safely: their hashes are keyed, so a peer cannot make
+many collide.
+"""
+
+
+MAX_SEGMENTS = 128
+"""Segments that one value may use. Those beyond are written in place, so that many arrays are
+slower but never refused.
+"""
+
+
+ARRAY_KINDS = "biufcSUMmV"
+"""numpy's kinds of dtypes that are nothing but their bytes."""
+
+
+_ADVICE = "send plain data, or register an attrs class, dataclass or exception with @message"
+
+
+Step = Callable[["PlainWriter", Any, int], object]
+
+
+@attrs.frozen
+class Extension:
+    """A type that a room above teaches the codec: instances of `type` travel as `tag` around what
+    `to_plain` makes of them.
+
+    `to_plain` is given the segments of the message as well, to which it may add; these are an
+    `Outgoing` if it goes to a peer, and not if the value is only copied. `from_plain` gets what it
+    made again, and raises anything but DecodeError only for what it never makes.
+    """
+
+    tag: int
+    type: type
+    to_plain: Callable[[Any, list[Buffer]], object]
+    from_plain: Callable[[Any], object]
+
+
+class UnsendableError(Exception):
+    """Raised within a walk; `steps` lead from the refused value out to the one given. Becomes an
+    EncodeError.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.steps: list[str] = []
+
+    def at(self, step: str) -> UnsendableError:
+        """The same, one step further out."""
+        self.steps.append(step)
+        return self
+
+
+class PlainWriter:
+    """One walk over one value. Appends to `segments`; `careful` looks at each text, to find the one
+    that UTF-8 cannot say.
+    """
+
+    __slots__ = ("careful", "max_depth", "segments", "steps", "threshold")
+
+    def __init__(
+        self,
+        steps: dict[type, Step],
+        segments: list[Buffer],
+        threshold: int,
+        max_depth: int,
+        careful: bool,
+    ) -> None:
+        self.steps = steps
+        self.segments = segments
+        self.threshold = threshold
+        self.max_depth = max_depth
+        self.careful = careful
+
+    def write(self, value: object, depth: int) -> object:
+        """What cbor2 encodes for `value`, which lies `depth` containers deep. Raises
+        UnsendableError.
+        """
+        kind = type(value)
+        if kind in SCALARS:
+            if self.careful and kind is str:
+                _check_text(cast("str", value))
+            return value
+        if depth >= self.max_depth:
+            raise UnsendableError(
+                f"nests deeper than {self.max_depth} levels, or contains itself; send it flat, "
+                "for example as a list of links"
+            )
+        return self.steps[kind](self, value, depth + 1)
+
+    def write_all(self, items: Iterable[object], depth: int) -> list[object]:
+        """`write` for each item, with its index in the path of what is refused."""
+        if not self.careful:
+            found = items if isinstance(items, list) else list(items)
+            if SCALARS.issuperset(map(type, found)):
+                return cast("list[object]", found)
+        written: list[object] = []
+        try:
+            for item in items:
+                written.append(self.write(item, depth))
+        except UnsendableError as error:
+            raise error.at(f"[{len(written)}]") from None
+        return written
+
+    def write_fields(self, fields: Mapping[str, object], depth: int) -> dict[str, object]:
+        """`write` for each value of a map whose keys are texts, with `.name` in the path of what is
+        refused.
+        """
+        written: dict[str, object] = {}
+        for name, value in fields.items():
+            try:
+                if self.careful:
+                    _check_text(name)
+                written[name] = self.write(value, depth)
+            except UnsendableError as error:
+                raise error.at(f".{name}") from None
+        return written
+
+    def raw(self, data: Buffer) -> object:
+        """Bytes: in place while they are small, as a segment from the threshold on."""
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        if size < self.threshold or len(self.segments) >= MAX_SEGMENTS:
+            return bytes(data)
+        if isinstance(data, memoryview):
+            data = data.cast("B") if data.c_contiguous else bytes(data)
+        self.segments.append(data)
+        return CBORTag(SEGMENT, len(self.segments) - 1)
+
+
+def steps_for(extensions: Iterable[Extension]) -> dict[type, Step]:
+    """How each type is written, found by exact type; types seen for the first time are looked at
+    once and remembered.
+    """
+    return _Steps(tuple(extensions))
+
+
+class _Steps(dict[type, Step]):
+    def __init__(self, extensions: tuple[Extension, ...]) -> None:
+        super().__init__(_STEPS)
+        self._extensions = extensions
+
+    def __missing__(self, kind: type) -> Step:
+        step = self._find(kind)
+        if step is None:
+            raise UnsendableError(_refusal(kind))
+        self[kind] = step
+        return step
+
+    def _find(self, kind: type) -> Step | None:
+        for extension in self._extensions:
+            if issubclass(kind, extension.type):
+                return _extension_step(extension)
+        described = message_type(kind)
+        if described is not None:
+            return (
+                _exception_step(described.path)
+                if described.is_exception
+                else _message_step(described.path, described.fields)
+            )
+        if issubclass(kind, Enum):
+            return (
+                None
+                if "<locals>" in kind.__qualname__
+                else _enum_step(import_path(kind), issubclass(kind, Flag))
+            )
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            if kind is numpy.ndarray:
+                return _array
+            if issubclass(kind, numpy.generic):
+                return _numpy_scalar
+        return None
+
+
+def _extension_step(extension: Extension) -> Step:
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        return CBORTag(
+            extension.tag, writer.write(extension.to_plain(value, writer.segments), depth)
+        )
+
+    return step
+
+
+def _message_step(path: str, fields: tuple[tuple[str, str], ...]) -> Step:
+    def step(writer: PlainWriter, value: object, depth: int) -> object:
+        written: dict[str, object] = {}
+        for name, argument in fields:
+            try:
+                written[argument] = writer.write(getattr(value, name), depth)
+            except UnsendableError as error:
+                raise error.at(f".{name}") from None
+        return CBORTag(MESSAGE, [path, written])
+
+    return step
+
+
+def _exception_step(path: str) -> Step:
+    def step(writer: PlainWriter, value: BaseException, depth: int) -> object:
+        try:
+            args = writer.write_all(list(args_of(value)), depth)
+        except UnsendableError as error:
+            raise error.at(".args") from None
+        fields, notes = writer.write_fields(fields_of(value), depth), notes_of(value)
+        return CBORTag(MESSAGE, [path, args, fields, notes] if fields or notes else [path, args])
+
+    return step
+
+
+def _enum_step(path: str, is_flag: bool) -> Step:
+    # Members of a Flag may be combinations, which have no name of their own in the class.
+    def step(writer: PlainWriter, value: Enum, depth: int) -> object:
+        return CBORTag(ENUM, [path, value.value if is_flag else value.name])
+
+    return step
+
+
+def _bytes(writer: PlainWriter, value: Buffer, depth: int) -> object:
+    return writer.raw(value)
+
+
+def _list(writer: PlainWriter, value: list[object], depth: int) -> object:
+    return writer.write_all(value, depth)
+
+
+def _tuple(writer: PlainWriter, value: tuple[object, ...], depth: int) -> object:
+    return CBORTag(TUPLE, writer.write_all(value, depth))
+
+
+def _dict(writer: PlainWriter, value: dict[object, object], depth: int) -> object:
+    in_place = _KEYS.issuperset(map(type, value))
+    if in_place and not writer.careful and SCALARS.issuperset(map(type, value.values())):
+        return value
+    written: dict[object, object] = {}
+    pairs: list[object] = []
+    for key, item in value.items():
+        plain_key = key
+        if not in_place or writer.careful:
+            try:
+                plain_key = writer.write(key, depth)
+            except UnsendableError as error:
+                raise error.at(".keys()") from None
+        try:
+            plain = writer.write(item, depth)
+        except UnsendableError as error:
+            raise error.at(f"[{_shown(key)}]") from None
+        if in_place:
+            written[key] = plain
+        else:
+            pairs += (plain_key, plain)
+    return written if in_place else CBORTag(PAIRS, pairs)
+
+
+def _set(writer: PlainWriter, value: set[object] | frozenset[object], depth: int) -> object:
+    try:
+        items = [writer.write(item, depth) for item in value]
+    except UnsendableError as error:
+        raise error.at("{...}") from None
+    return CBORTag(SET if type(value) is set else FROZENSET, items)
+
+
+def _datetime(writer: PlainWriter, value: datetime, depth: int) -> object:
+    zone = value.tzinfo
+    # A named zone keeps its name, so that arithmetic goes on by its rules; any other is sent as the
+    # offset that it has at that moment.
+    key = zone.key if type(zone) is ZoneInfo else None
+    return CBORTag(
+        DATETIME, [(value.replace(tzinfo=None) if key else value).isoformat(), value.fold, key]
+    )
+
+
+def _time(writer: PlainWriter, value: time, depth: int) -> object:
+    zone = value.tzinfo
+    key = zone.key if type(zone) is ZoneInfo else None
+    if zone is not None and key is None and value.utcoffset() is None:
+        raise UnsendableError(
+            "is a time in a zone that has neither a name nor a fixed offset; send a datetime, or "
+            "use zoneinfo.ZoneInfo"
+        )
+    return CBORTag(
+        TIME, [(value.replace(tzinfo=None) if key else value).isoformat(), value.fold, key]
+    )
+
+
+def _array(writer: PlainWriter, value: numpy.ndarray[Any, Any], depth: int) -> object:
+    import numpy
+
+    if (
+        value.dtype.kind not in ARRAY_KINDS
+        or value.dtype.fields is not None
+        or value.dtype.hasobject
+    ):
+        raise UnsendableError(
+            f"is a numpy array of dtype {value.dtype}, whose elements are not plain bytes; send "
+            "one array for each field, or a list"
+        )
+    shape = list(value.shape)
+    # Datetimes do not offer their memory as a buffer, bytes do.
+    data = (
+        numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8).data
+        if value.nbytes >= writer.threshold
+        else value.tobytes()
+    )
+    raw = writer.raw(data)
+    # By its index rather than as a reference, which would be decoded to bytes before the array is
+    # laid over it.
+    return CBORTag(ARRAY, [value.dtype.str, shape, raw.value if isinstance(raw, CBORTag) else raw])
+
+
+def _numpy_scalar(writer: PlainWriter, value: numpy.generic, depth: int) -> object:
+    if (
+        value.dtype.kind not in ARRAY_KINDS
+        or value.dtype.fields is not None
+        or value.dtype.hasobject
+    ):
+        raise UnsendableError(
+            f"is a numpy scalar of dtype {value.dtype}, which is not plain bytes; send its .item()"
+        )
+    return CBORTag(SCALAR, [value.dtype.str, value.tobytes()])
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsendableError(
+            f"is a text with a lone surrogate ({text[error.start]!a} at {error.start}), which "
+            "UTF-8 cannot say; send it as bytes"
+        ) from None
+
+
+def _shown(key: object) -> str:
+    """A key as it reads in a path; only of types whose repr is certain to be harmless."""
+    if type(key) in SCALARS or type(key) is bytes:
+        text = repr(key)
+        return text if len(text) <= 60 else f"{text[:56]}..."
+    return f"<{type(key).__name__}>"
+
+
+def _refusal(kind: type) -> str:
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    text = f"is a {name}, which cannot be sent"
+    if issubclass(kind, Enum):
+        return (
+            f"{text}: the class is defined inside a function, where no other process can "
+            "import it; move it to the top of its module"
+        )
+    for base in kind.__mro__[1:]:
+        if base in _STEPS or base in SCALARS:
+            return (
+                f"{text}: it is a subclass of {base.__name__} and would arrive as a plain one; "
+                f"convert it with {base.__name__}(...)"
+            )
+        if base.__module__ == "numpy" and base.__name__ == "ndarray":
+            return f"{text}: it is a subclass of numpy.ndarray; convert it with numpy.asarray(...)"
+        if message_type(base) is not None:
+            return (
+                f"{text}: the mark of {base.__qualname__} does not hold for its subclasses; "
+                "mark it with @message as well"
+            )
+    return f"{text}; {_ADVICE}"
+
+
+_STEPS: Mapping[type, Step] = {
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    list: _list,
+    tuple: _tuple,
+    dict: _dict,
+    set: _set,
+    frozenset: _set,
+    datetime: _datetime,
+    date: lambda writer, value, depth: CBORTag(DATE, value.isoformat()),
+    time: _time,
+    timedelta: lambda writer, value, depth: CBORTag(
+        TIMEDELTA, [value.days, value.seconds, value.microseconds]
+    ),
+    Decimal: lambda writer, value, depth: CBORTag(DECIMAL, str(value)),
+    UUID: lambda writer, value, depth: CBORTag(IDENTIFIER, value.bytes),
+}
+
+
+# From what CBOR said back to values: the content of each tag of ours, checked and built.
+#
+# Each reader gets content that is decoded already and has no other owner. Readers raise DecodeError
+# for what this process cannot build, ProtocolError (or TypeError, ValueError, for shapes that do
+# not fit) for what no peer of ours sends.
+
+ContentReader = Callable[[Any], object]
+
+
+MAX_COLLISIONS = 64
+"""Keys of one dict or set that may share hashes with others. Honest data has next to none; a peer
+that could make thousands of integers collide would make building the dict take the square of their
+number.
+"""
+
+
+_DTYPE = re.compile(r"[<>|=][biufcSUMmV]\d{1,9}(\[\d{0,9}[A-Za-zμ]{1,2}\])?")
+
+
+def segment_readers(
+    take: Callable[[object], Segment], *, shared: bool = False
+) -> dict[int, ContentReader]:
+    """A reader for each tag that may refer to a segment; `take` hands out a segment by its index.
+    What was received large is not copied.
+
+    `shared`: arrays are read-only, because others read their memory as well.
+    """
+    memory = _read_only if shared else writable
+    return {
+        SEGMENT: lambda content: bytes(take(content)),
+        ARRAY: lambda content: _read_array(content, take, memory),
+    }
+
+
+def content_readers(find_class: Callable[[str], type]) -> dict[int, ContentReader]:
+    """A reader for each tag that stands for itself; `find_class` finds a class by its
+    import path.
+    """
+    return {
+        SCALAR: _read_numpy_scalar,
+        MESSAGE: lambda content: _message(content, find_class),
+        ENUM: lambda content: _enum(content, find_class),
+        TUPLE: lambda content: tuple(_read_list(content)),
+        PAIRS: _pairs,
+        SET: lambda content: set(_distinct(_read_list(content))),
+        FROZENSET: lambda content: frozenset(_distinct(_read_list(content))),
+        DATETIME: _read_datetime,
+        DATE: date.fromisoformat,
+        TIME: _read_time,
+        TIMEDELTA: lambda content: timedelta(*_integers(content, 3)),
+        DECIMAL: _decimal,
+        IDENTIFIER: lambda content: UUID(bytes=content),
+    }
+
+
+def _read_list(content: Any) -> list[object]:
+    if type(content) is not list:
+        raise ProtocolError(f"expected a list, got a {type(content).__name__}")
+    return content
+
+
+def _integers(content: Any, count: int) -> list[int]:
+    items = _read_list(content)
+    integers = [item for item in items if type(item) is int]
+    if len(items) != count or len(integers) != count:
+        raise ProtocolError(f"anything but {count} integers where {count} integers belong")
+    return integers
+
+
+def _text(content: Any) -> str:
+    if type(content) is not str:
+        raise ProtocolError(f"expected a text, got a {type(content).__name__}")
+    return content
+
+
+def _distinct(keys: Collection[object]) -> Collection[object]:
+    """`keys`, if a dict or set of them is built in linear time and keeps each of them."""
+    try:
+        hashes = len(set(map(hash, keys)))
+        different = len(set(keys)) if len(keys) - hashes <= MAX_COLLISIONS else 0
+    except BaseException as error:  # noqa: ASYNC103  no checkpoint: keys may be messages, whose `__hash__` and `__eq__` are user code
+        if is_interrupt(error):
+            raise
+        if all(message_type(type(key)) is None for key in keys):
+            raise  # noqa: ASYNC104  a list, or what else no peer of ours sends as a key
+        raise DecodeError(  # noqa: ASYNC104
+            "a key cannot be used as one here: its hash, or a comparison, raised "
+            f"{summary_of(error)}"
+        ) from None
+    if len(keys) - hashes > MAX_COLLISIONS:
+        raise ProtocolError(f"{len(keys)} keys with only {hashes} hashes")
+    if different != len(keys):
+        raise ProtocolError("a key that occurs twice")
+    return keys
+
+
+def _pairs(content: Any) -> dict[object, object]:
+    items = _read_list(content)
+    if len(items) % 2:
+        raise ProtocolError("a key without a value")
+    return dict(zip(_distinct(items[::2]), items[1::2], strict=True))
+
+
+def _zoned(content: Any) -> tuple[str, bool, ZoneInfo | None]:
+    text, fold, key = _read_list(content)
+    if type(fold) is not int or fold not in (0, 1):
+        raise ProtocolError("a fold that is neither 0 nor 1")
+    if key is None:
+        return _text(text), bool(fold), None
+    try:
+        return _text(text), bool(fold), ZoneInfo(_text(key))
+    except (KeyError, OSError, ValueError) as error:
+        raise DecodeError(
+            f"the time zone {key!r} is not known here; install the tzdata package on this node"
+        ) from error
+
+
+def _read_datetime(content: Any) -> datetime:
+    text, fold, zone = _zoned(content)
+    found = datetime.fromisoformat(text).replace(fold=fold)
+    return found if zone is None else found.replace(tzinfo=zone)
+
+
+def _read_time(content: Any) -> time:
+    text, fold, zone = _zoned(content)
+    found = time.fromisoformat(text).replace(fold=fold)
+    return found if zone is None else found.replace(tzinfo=zone)
+
+
+def _decimal(content: Any) -> Decimal:
+    try:
+        return Decimal(_text(content))
+    except ArithmeticError as error:
+        raise ProtocolError("a text that is not a decimal number") from error
+
+
+def _enum(content: Any, find_class: Callable[[str], type]) -> Enum:
+    path, name = _read_list(content)
+    cls = find_class(_text(path))
+    if not issubclass(cls, Enum):
+        raise DecodeError(f"{path} is not an Enum here; run the same code on both nodes")
+    if issubclass(cls, Flag):
+        if type(name) is int:
+            try:
+                return cls(name)
+            except ValueError as error:
+                raise DecodeError(
+                    f"{path} has no flags {name} here; run the same code on both nodes"
+                ) from error
+    elif type(name) is str:
+        member = cls.__members__.get(name)
+        if member is not None:
+            return member
+    raise DecodeError(f"{path} has no member {name!r} here; run the same code on both nodes")
+
+
+def _message(content: Any, find_class: Callable[[str], type]) -> object:
+    path, fields, *more = _read_list(content)
+    cls = find_class(_text(path))
+    mark = message_type(cls)
+    if mark is None:
+        raise DecodeError(
+            f"{path} is not marked with @message here, so nothing of it is built from bytes"
+        )
+    args: list[object] = _read_list(fields) if mark.is_exception else []
+    if not mark.is_exception and type(fields) is not dict:
+        raise ProtocolError("a message whose fields are not a map")
+    set_besides, notes = _besides(more)
+    try:
+        if mark.is_exception:
+            return build(cast("type[BaseException]", cls), tuple(args), set_besides, notes)
+        # The class's own constructor and validators run here.
+        return _instance(cls, mark, cast("dict[object, object]", fields))
+    except BaseException as error:  # noqa: ASYNC103  no checkpoint
+        if is_interrupt(error):
+            raise
+        raise DecodeError(  # noqa: ASYNC104
+            f"{path} could not be built from what was sent ({summary_of(error)})"
+        ) from None
+
+
+def _instance(cls: type, mark: MessageType, fields: dict[object, object]) -> object:
+    """Fields that this side does not know are ignored, those that the peer does not know take their
+    defaults.
+    """
+    return cls(**{argument: fields[argument] for _, argument in mark.fields if argument in fields})
+
+
+def _besides(more: list[Any]) -> tuple[dict[str, object], list[str]]:
+    """What an exception has besides its args: its fields and notes."""
+    fields, notes = more[:2] if len(more) > 1 else ({}, [])
+    if (
+        type(fields) is not dict
+        or not all(type(name) is str for name in fields)
+        or any(type(note) is not str for note in _read_list(notes))
+    ):
+        raise ProtocolError("an exception whose fields are not a map, or whose notes are not texts")
+    return fields, notes
+
+
+def _read_numpy_scalar(content: Any) -> object:
+    dtype, data = _read_list(content)
+    if type(data) is not bytes:
+        raise ProtocolError("a numpy scalar without its bytes")
+    return _ndarray(dtype, [], bytearray(data))[()]
+
+
+def _read_array(
+    content: Any, take: Callable[[object], Segment], memory: Callable[[Segment], Buffer]
+) -> object:
+    dtype, shape, data = _read_list(content)
+    # Users write into arrays: whether they can must not depend on how the bytes happened to arrive.
+    return _ndarray(dtype, _read_list(shape), memory(data if type(data) is bytes else take(data)))
+
+
+def _read_only(segment: Segment) -> Buffer:
+    return (
+        bytes(segment) if isinstance(segment, ReceivedSegment) else memoryview(segment).toreadonly()
+    )
+
+
+def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
+    try:
+        import numpy
+    except ImportError as error:
+        raise DecodeError(
+            "a numpy value cannot be read here, because numpy is not installed; install it on "
+            "this node"
+        ) from error
+    if not _DTYPE.fullmatch(_text(dtype)):
+        raise ProtocolError("a dtype that is not plain")
+    found = numpy.dtype(_text(dtype))
+    if any(type(length) is not int or length < 0 for length in shape) or math.prod(
+        shape
+    ) * found.itemsize != len(buffer):
+        raise ProtocolError("an array whose shape does not fit its bytes")
+    if not len(buffer) or not memoryview(buffer).readonly:
+        return numpy.ndarray(shape, found, buffer)
+    # numpy.ndarray would look behind the view for what it is a view of, which may be writable.
+    return numpy.frombuffer(buffer, found).reshape(shape)
+
 
 __all__ = ["Codec", "Extension"]
+
 
 MAX_IN_PLACE = 64 * 1024
 """Bytes from which an encoded value leaves the control part and becomes a segment of its own."""
 
-REFUSED_TAGS = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43_000, 55_799)
-"""Tags that cbor2 decodes by itself, among them regular expressions, e-mails and references that make cycles. None is sent by us."""
+
+REFUSED_TAGS = (
+    0,
+    1,
+    4,
+    5,
+    25,
+    28,
+    29,
+    30,
+    35,
+    36,
+    37,
+    52,
+    54,
+    100,
+    256,
+    258,
+    260,
+    261,
+    1004,
+    43_000,
+    55_799,
+)
+"""Tags that cbor2 decodes by itself, among them regular expressions, e-mails and references that
+make cycles. None is sent by us.
+"""
 
 
 _Callback = Callable[[Any, bool], object]
@@ -65,8 +751,9 @@ class _Arguments:
 class Codec:
     """Encodes and decodes what users send.
 
-    Parameters: `extensions` besides the types of `values`; `sentinel`, 8 bytes that peers cannot guess; `segment_threshold` in bytes,
-    from which bytes-like values travel as segments; `max_depth` of containers in a value; `max_payload`, the bytes that an encoded value
+    Parameters: `extensions` besides the types that the codec has itself; `sentinel`, 8 bytes that
+    peers cannot guess; `segment_threshold` in bytes, from which bytes-like values travel as
+    segments; `max_depth` of containers in a value; `max_payload`, the bytes that an encoded value
     may have apart from its segments.
     """
 
@@ -85,23 +772,33 @@ class Codec:
         self._tail = b"\x48" + sentinel
         self._threshold = segment_threshold
         self._max_depth = max_depth
-        # A container of ours takes at most three levels of CBOR (tag, array, map); the rest is for the call around the arguments.
+        # A container of ours takes at most three levels of CBOR (tag, array, map); the rest is for
+        # the call around the arguments.
         self._wire_depth = 3 * max_depth + 12
         self._max_payload = max_payload
         self._steps = steps_for(extensions)
         self._classes: dict[str, type] = {}
-        readers = {tag: _refuser(tag) for tag in REFUSED_TAGS} | content_readers(self.find_class) | {ARGUMENTS: _read_arguments}
+        readers = (
+            {tag: _refuser(tag) for tag in REFUSED_TAGS}
+            | content_readers(self.find_class)
+            | {ARGUMENTS: _read_arguments}
+        )
         for extension in extensions:
             if extension.tag in OWN_TAGS or extension.tag in readers or extension.tag in (2, 3):
-                raise ValueError(f"the tag {extension.tag} of the extension for {extension.type.__name__} is taken; choose another")
+                raise ValueError(
+                    f"the tag {extension.tag} of the extension for {extension.type.__name__} is "
+                    "taken; choose another"
+                )
             readers[extension.tag] = extension.from_plain
         self._readers = {tag: _callback(reader) for tag, reader in readers.items()}
         self._without_segments = self._decoders(())
 
     def encode(self, value: object, segments: list[Buffer], path: str = "value") -> bytes:
-        """The CBOR item for `value`; what travels beside it is appended to `segments`, uncopied: leave it unchanged until it is sent.
+        """The CBOR item for `value`; what travels beside it is appended to `segments`, uncopied:
+        leave it unchanged until it is sent.
 
-        Raises EncodeError, with the way to what is refused, which begins with `path`. `segments` may have grown then; drop them.
+        Raises EncodeError, with the way to what is refused, which begins with `path`. `segments`
+        may have grown then; drop them.
         """
         if type(value) in SCALARS:
             try:
@@ -110,16 +807,24 @@ class Codec:
                 pass
         return self._encode(lambda writer: writer.write(value, 0), segments, path)
 
-    def encode_arguments(self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]) -> bytes:
-        """The CBOR item for the arguments of a call. Raises EncodeError like `encode`; paths begin with `args[0]` or the keyword."""
+    def encode_arguments(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]
+    ) -> bytes:
+        """The CBOR item for the arguments of a call. Raises EncodeError like `encode`; paths begin
+        with `args[0]` or the keyword.
+        """
         if not kwargs:
             encoded = self.encode_scalars(args)
             if encoded is not None:
                 return encoded
             return self._encode(lambda writer: writer.write_all(args, 0), segments, "args")
         try:
-            positional = self._encode_plain(lambda writer: writer.write_all(args, 0), segments, "args")
-            keywords = self._encode_plain(lambda writer: writer.write_fields(kwargs, 0), segments, "")
+            positional = self._encode_plain(
+                lambda writer: writer.write_all(args, 0), segments, "args"
+            )
+            keywords = self._encode_plain(
+                lambda writer: writer.write_fields(kwargs, 0), segments, ""
+            )
         except EncodeError as error:
             if error.path.startswith("."):
                 raise EncodeError(str(error)[1:], path=error.path[1:]) from None
@@ -128,11 +833,14 @@ class Codec:
         return self._completed(head + positional + keywords, segments, "args")
 
     def encode_scalars(self, args: tuple[object, ...]) -> bytes | None:
-        """Like `encode_arguments`, for the hot path: arguments that are all plain and small; None for others."""
+        """Like `encode_arguments`, for the hot path: arguments that are all plain and small; None
+        for others.
+        """
         if not SCALARS.issuperset(map(type, args)):
             return None
         try:
-            # One call of one number is two bytes, and building a list for cbor2 would cost as much as encoding it.
+            # One call of one number is two bytes, and building a list for cbor2 would cost as much
+            # as encoding it.
             encoded = b"\x81" + dumps(args[0]) if len(args) == 1 else dumps(args)
         except UnicodeEncodeError:
             return None
@@ -141,23 +849,28 @@ class Codec:
     def decode(self, control: bytes, segments: Sequence[Segment] = ()) -> object:
         """The value of a control part.
 
-        Arrays lie over the segments given, uncopied and writable where those are; bytes are those of a `ReceivedSegment`, uncopied, too.
-        Raises ProtocolError for bytes that no peer of ours sends, DecodeError for values that this process cannot build (a class that
-        cannot be imported, or is not marked).
+        Arrays lie over the segments given, uncopied and writable where those are; bytes are those
+        of a `ReceivedSegment`, uncopied, too. Raises ProtocolError for bytes that no peer of ours
+        sends, DecodeError for values that this process cannot build (a class that cannot be
+        imported, or is not marked).
         """
         decoders = self._decoders(segments) if segments else self._without_segments
         return self._load(control, decoders)
 
     def decode_shared(self, control: bytes, segments: Sequence[Buffer]) -> object:
-        """Like `decode`, for bytes that others read as well, now or later: all arrays are read-only, and those in segments lie over
-        them.
+        """Like `decode`, for bytes that others read as well, now or later: all arrays are
+        read-only, and those in segments lie over them.
         """
         take = _taker(segments)
-        readers = self._readers | {tag: _callback(reader) for tag, reader in segment_readers(take, shared=True).items()}
+        readers = self._readers | {
+            tag: _callback(reader) for tag, reader in segment_readers(take, shared=True).items()
+        }
         return self._load(control, readers | {SPILLED: _callback(self._spilled(take, readers))})
 
     def decode_arguments(self, item: object) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Positional and keyword arguments, from what an item made by `encode_arguments` decoded to. Raises ProtocolError."""
+        """Positional and keyword arguments, from what an item made by `encode_arguments` decoded
+        to. Raises ProtocolError.
+        """
         if type(item) is list:
             return tuple(cast("list[object]", item)), {}
         if type(item) is _Arguments:
@@ -165,16 +878,23 @@ class Codec:
         raise ProtocolError(f"the arguments of a call came as {type(item).__name__}")
 
     def copy(self, value: object, path: str = "value") -> object:
-        """`value` as the other side of the wire would get it, with nothing shared that can change. Raises EncodeError like `encode`."""
+        """`value` as the other side of the wire would get it, with nothing shared that can change.
+        Raises EncodeError like `encode`.
+        """
         kind = type(value)
         if kind is bytes or (kind in SCALARS and (kind is not str or cast("str", value).isascii())):
             return value
         segments: list[Buffer] = []
         control = self.encode(value, segments, path)
-        return self.decode(control, [segment if type(segment) is bytes else bytearray(segment) for segment in segments])
+        return self.decode(
+            control,
+            [segment if type(segment) is bytes else bytearray(segment) for segment in segments],
+        )
 
     def refusing(self, kind: type, why: str) -> Codec:
-        """One like this that does not encode what is a `kind`: its EncodeError says where it is, and `why`."""
+        """One like this that does not encode what is a `kind`: its EncodeError says where it is,
+        and `why`.
+        """
 
         def refuse(writer: PlainWriter, value: object, depth: int) -> NoReturn:
             raise UnsendableError(why)
@@ -193,7 +913,9 @@ class Codec:
             return None
 
     def peek_number(self, control: bytes) -> int:
-        """The number with which the array of a call, reply or error begins, when the rest cannot be decoded. Raises ProtocolError."""
+        """The number with which the array of a call, reply or error begins, when the rest cannot be
+        decoded. Raises ProtocolError.
+        """
         if len(control) >= 6 and 0x80 < control[0] <= 0x97:
             if control[1] == 0x1A:
                 return int.from_bytes(control[2:6], "big")
@@ -201,8 +923,11 @@ class Codec:
                 return int.from_bytes(control[2:10], "big")
         raise ProtocolError("a control part that does not begin with a number")
 
-    def skim(self, control: bytes, segments: Sequence[Segment], see: Callable[[str, object], None]) -> object:
-        """Lists, maps, texts and numbers of a control part; what is tagged is the content of its tag, and nothing is built of it.
+    def skim(
+        self, control: bytes, segments: Sequence[Segment], see: Callable[[str, object], None]
+    ) -> object:
+        """Lists, maps, texts and numbers of a control part; what is tagged is the content of its
+        tag, and nothing is built of it.
 
         `see` is called with the path and the fields of each message in it. Raises ProtocolError.
         """
@@ -213,13 +938,17 @@ class Codec:
             return None
 
         def spilled(index: object) -> object:
-            if type(index) is not int or not 0 <= index < len(segments) or len(segments[index]) > self._max_payload:
-                raise ProtocolError("an encoded value that is not there, or too large")
+            if (
+                type(index) is not int
+                or not 0 <= index < len(segments)
+                or len(segments[index]) > self._max_payload
+            ):
+                raise ProtocolError("a reference to an encoded value that is missing or too large")
             return self._load(bytes(segments[index]), inner)
 
-        inner: dict[int, _Callback] = {tag: _callback(lambda content: None) for tag in self._readers} | {
-            tag: self._readers[tag] for tag in REFUSED_TAGS
-        }
+        inner: dict[int, _Callback] = {
+            tag: _callback(lambda content: None) for tag in self._readers
+        } | {tag: self._readers[tag] for tag in REFUSED_TAGS}
         inner |= {
             SEGMENT: inner[MESSAGE],
             ARRAY: inner[MESSAGE],
@@ -231,13 +960,17 @@ class Codec:
         return self._load(control, inner | {SPILLED: _callback(spilled)})
 
     def find_class(self, path: str) -> type:
-        """The class at `module:qualified.name`, of a module that is imported already, or DecodeError. See `classes.find_class`."""
+        """The class at `module:qualified.name`, of a module that is imported already, or
+        DecodeError. See `classes.find_class`.
+        """
         found = self._classes.get(path)
         if found is None:
             found = self._classes[path] = classes.find_class(path)
         return found
 
-    def _encode(self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str) -> bytes:
+    def _encode(
+        self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str
+    ) -> bytes:
         return self._completed(self._encode_plain(write, segments, path), segments, path)
 
     def _completed(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
@@ -246,22 +979,34 @@ class Codec:
             segments.complete()
         return bounded
 
-    def _encode_plain(self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str) -> bytes:
+    def _encode_plain(
+        self, write: Callable[[PlainWriter], object], segments: list[Buffer], path: str
+    ) -> bytes:
         count = len(segments)
         try:
             try:
-                return dumps(write(PlainWriter(self._steps, segments, self._threshold, self._max_depth, False)))
+                return dumps(
+                    write(
+                        PlainWriter(self._steps, segments, self._threshold, self._max_depth, False)
+                    )
+                )
             except UnicodeEncodeError:
                 # Rare enough to walk twice: the first walk trusts texts, this one finds the path.
                 del segments[count:]
-                return dumps(write(PlainWriter(self._steps, segments, self._threshold, self._max_depth, True)))
+                return dumps(
+                    write(
+                        PlainWriter(self._steps, segments, self._threshold, self._max_depth, True)
+                    )
+                )
         except UnsendableError as error:
             place = path + "".join(reversed(error.steps))
             raise EncodeError(f"{place} {error.text}", path=place) from None
         except BaseException as error:  # noqa: ASYNC103  no checkpoint: user code that runs in a walk (a property, a time zone) has raised
             if is_interrupt(error):
                 raise
-            raise EncodeError(f"{path} cannot be sent: looking at it raised {summary_of(error)}", path=path) from error  # noqa: ASYNC104
+            raise EncodeError(  # noqa: ASYNC104
+                f"{path} cannot be sent: looking at it raised {summary_of(error)}", path=path
+            ) from error
 
     def _bounded(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
         """`encoded` itself while it is small; else a reference to it, now the last segment."""
@@ -270,7 +1015,8 @@ class Codec:
         if len(encoded) > self._max_payload:
             raise EncodeError(
                 f"{path} takes {len(encoded)} bytes and may take {self._max_payload}; "
-                "send its bulk as bytes or numpy arrays, which travel beside it, or in several calls",
+                "send its bulk as bytes or numpy arrays, which travel beside it, or in several "
+                "calls",
                 path=path,
             )
         segments.append(encoded)
@@ -278,6 +1024,7 @@ class Codec:
 
     def _load(self, control: bytes, decoders: Mapping[int, _Callback]) -> object:
         try:
+            # Two items are expected: cbor2 would ignore bytes after a single one.
             pair: object = loads(
                 b"\x82" + control + self._tail,
                 max_depth=self._wire_depth,
@@ -287,7 +1034,8 @@ class Codec:
                 semantic_decoders=decoders,
                 tag_hook=_refuse_tag,
             )
-        # Whatever bytes can provoke in a decoder is the peer's fault, and must not end more than its connection.
+        # Any error that bytes can provoke in a decoder is the peer's fault, and must not end more
+        # than its connection.
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
             if is_interrupt(error):
                 raise
@@ -301,17 +1049,26 @@ class Codec:
     def _decoders(self, segments: Sequence[Segment]) -> dict[int, _Callback]:
         """Callbacks for one decoding."""
         take = _taker(segments)
-        readers = self._readers | {tag: _callback(reader) for tag, reader in segment_readers(take).items()}
+        readers = self._readers | {
+            tag: _callback(reader) for tag, reader in segment_readers(take).items()
+        }
         return readers | {SPILLED: _callback(self._spilled(take, readers))}
 
-    def _spilled(self, take: Callable[[object], Segment], readers: Mapping[int, _Callback]) -> ContentReader:
-        """The reader of an encoded value that is a segment itself, in which there is no other such."""
+    def _spilled(
+        self, take: Callable[[object], Segment], readers: Mapping[int, _Callback]
+    ) -> ContentReader:
+        """The reader of an encoded value that is a segment itself, in which there is no
+        other such.
+        """
         inner = {**readers, SPILLED: _callback(_refuser(SPILLED))}
 
         def spilled(index: object) -> object:
             segment = take(index)
             if len(segment) > self._max_payload:
-                raise ProtocolError(f"an encoded value of {len(segment)} bytes, where {self._max_payload} are allowed")
+                raise ProtocolError(
+                    f"an encoded value of {len(segment)} bytes, where {self._max_payload} are "
+                    "allowed"
+                )
             return self._load(bytes(segment), inner)
 
         return spilled
@@ -350,7 +1107,11 @@ def _refuse_tag(tag: CBORTag, immutable: bool) -> NoReturn:
 
 def _read_arguments(content: Any) -> _Arguments:
     args, kwargs = content
-    if type(args) is not list or type(kwargs) is not dict or not all(type(name) is str for name in kwargs):
+    if (
+        type(args) is not list
+        or type(kwargs) is not dict
+        or not all(type(name) is str for name in kwargs)
+    ):
         raise ProtocolError("the arguments of a call are a list and a map")
     return _Arguments(tuple(args), kwargs)
 

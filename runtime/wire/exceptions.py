@@ -1,8 +1,10 @@
-"""Exceptions as data: what of them travels, and how they are built again without running their code.
+"""Exceptions as data: what of them travels, and how they are built again without running their
+code.
 
-As pickle does it by default, an exception is its class, its `args` and its attributes; here its slots and its notes as well. It is built
-by the builtin exception that it derives from and then filled, past the class's own `__new__`, `__init__` and `__setattr__`: these belong to
-whoever raises one, need not take the `args` back, and must not be able to do harm where it arrives.
+As pickle does it by default, an exception is its class, its `args` and its attributes; here its
+slots and its notes as well. It is built by the builtin exception that it derives from and then
+filled, past the class's own `__new__`, `__init__` and `__setattr__`: these serve the code that
+raises one, need not take the `args` back, and must not be able to do harm where it arrives.
 """
 
 from __future__ import annotations
@@ -26,9 +28,15 @@ _OF_GROUPS = frozenset({"message", "exceptions"})
 """Of every group, and given to it as it is built."""
 
 _NOT_SENT = frozenset({"obj", "__dict__", "__weakref__", "__suppress_context__"})
-"""`obj`: what an AttributeError was about, which is any object at all, and nobody's to see elsewhere."""
+"""`obj`: what an AttributeError was about, which is any object at all, and must not be shown to
+another process.
+"""
 
-BUILTIN: Final = frozenset(cls for cls in vars(builtins).values() if isinstance(cls, type) and issubclass(cls, BaseException))
+BUILTIN: Final = frozenset(
+    cls
+    for cls in vars(builtins).values()
+    if isinstance(cls, type) and issubclass(cls, BaseException)
+)
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
@@ -41,14 +49,18 @@ def args_of(error: BaseException) -> tuple[object, ...]:
     """Its `args`. An OSError takes the file names out of them; its constructor wants them there."""
     args: tuple[object, ...] = _ARGS.__get__(error)
     if issubclass(type(error), OSError) and len(args) == 2:
-        name, other = (slot.__get__(error) for slot in (vars(OSError)["filename"], vars(OSError)["filename2"]))
+        name, other = (
+            slot.__get__(error) for slot in (vars(OSError)["filename"], vars(OSError)["filename2"])
+        )
         if name is not None:
             return (*args, name) if other is None else (*args, name, None, other)
     return args
 
 
 def fields_of(error: BaseException) -> dict[str, object]:
-    """What is set in its slots and attributes, those of builtin exceptions included, without its notes."""
+    """What is set in its slots and attributes, those of builtin exceptions included, without its
+    notes.
+    """
     fields: dict[str, object] = {}
     for name, slot in _slots(type(error)).items():
         try:
@@ -68,21 +80,30 @@ def notes_of(error: BaseException) -> list[str]:
     notes = attributes_of(error).get(_NOTES)
     if type(notes) is not list:
         return []
-    return [note[:MOST_NOTE] for note in cast("list[object]", notes) if type(note) is str][:MOST_NOTES]
+    return [note[:MOST_NOTE] for note in cast("list[object]", notes) if type(note) is str][
+        :MOST_NOTES
+    ]
 
 
 def annotate(error: BaseException, note: str) -> None:
-    """`BaseException.add_note`, whatever the class makes of that and of `__notes__`."""
+    """Add a note with `BaseException.add_note`, past what the class makes of that name and of
+    `__notes__`.
+    """
     attributes_of(error)[_NOTES] = [*notes_of(error), note]
 
 
-def build(cls: type[BaseException], args: tuple[object, ...], fields: dict[str, object], notes: list[str]) -> BaseException:
-    """An instance of `cls` with these `args`, fields and notes. Raises whatever a class does that cannot be built in this way."""
+def build(
+    cls: type[BaseException], args: tuple[object, ...], fields: dict[str, object], notes: list[str]
+) -> BaseException:
+    """An instance of `cls` with these `args`, fields and notes. Raises whatever a class does that
+    cannot be built in this way.
+    """
     error = _bare(cls, args)
     own = builtin_base(cls)
     if own is cls or cls.__init__ is own.__init__:
-        # A builtin keeps more than its args (an OSError its errno), which only its own constructor sets; some do not take every args. An
-        # OSError takes its file names out of them: see `args_of`.
+        # A builtin keeps more than its args (an OSError its errno), which only its own constructor
+        # sets; some do not take every args. An OSError takes its file names out of them: see
+        # `args_of`.
         guarded(lambda: own.__init__(error, *args), lambda failure: None)
     _ARGS.__set__(error, args[:2] if issubclass(cls, OSError) and len(args) in (3, 5) else args)
     attributes = attributes_of(error)
@@ -92,7 +113,8 @@ def build(cls: type[BaseException], args: tuple[object, ...], fields: dict[str, 
             try:
                 slots[name].__set__(error, value)
             except (AttributeError, TypeError, ValueError):
-                # Not every slot of a builtin can be set, or takes any value: those were set with the args.
+                # Not every slot of a builtin can be set, or takes any value: those were set with
+                # the args.
                 continue
         else:
             attributes[name] = value
@@ -115,13 +137,16 @@ def _bare(cls: type[BaseException], args: tuple[object, ...]) -> BaseException:
             try:
                 return cast("BaseException", cast("Any", base).__new__(cls, *args))
             except TypeError:
-                # It makes its instances in a way of its own, which a class of two bases cannot take (MemoryError): the next one does.
+                # It makes its instances in a way of its own, which a class of two bases cannot take
+                # (MemoryError): the next one does.
                 continue
     raise TypeError(f"instances of {cls!r} cannot be built")
 
 
 def _slots(cls: type) -> dict[str, Any]:
-    """The places of attributes that are not in the `__dict__`, by name; the class's own before those of its bases."""
+    """The places of attributes that are not in the `__dict__`, by name; the class's own before
+    those of its bases.
+    """
     found: dict[str, Any] = {}
     for base in bases(cls):
         if base in (object, BaseException):
@@ -138,7 +163,9 @@ def _owner(slot: Any) -> type:
 
 
 def _defaults(cls: type, fields: dict[str, object]) -> dict[str, object]:
-    """What an attrs class says of fields that were not sent: the peer may have an older version of it."""
+    """What an attrs class says of fields that were not sent: the peer may have an older version of
+    it.
+    """
     if not attrs.has(cls):
         return {}
     found: dict[str, object] = {}

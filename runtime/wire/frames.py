@@ -1,20 +1,25 @@
 """Frames: how bytes on a connection become bounded messages, and messages bytes.
 
-A frame is a fixed header (kind, flags, number of segments, length of the control part), the size of each segment, the control part
-(one CBOR item, which the codec understands) and then the segments: raw bytes, arrays, buffers. Segments stand apart so that large data
-is sent from where it lies and received straight into the buffer in which it will be used.
+A frame is a fixed header (kind, flags, number of segments, length of the control part), the size of
+each segment, the control part (one CBOR item, which the codec understands) and then the segments:
+raw bytes, arrays, buffers. Segments stand apart so that large data is sent from where it lies and
+received straight into the buffer in which it will be used.
 
-Promises: nothing is allocated for a frame whose header breaks the limits; a frame is handed out complete or not at all; the cost of
-reading is linear in the bytes received, however they are cut. No I/O: sending the segments after the encoded head, and receiving into
+Promises: nothing is allocated for a frame whose header breaks the limits; a frame is handed out
+complete or not at all; the cost of reading is linear in the bytes received, however they are cut.
+No I/O: sending the segments after the encoded head, and receiving into
 `FrameReader.receive_buffer`, is the link's work. What kinds mean is left to the rooms above.
 
-Large frames travel in parts, between which others find their way (`runtime.links.transfers`). A part is an ordinary frame of one segment;
-the reader knows no more of it than that its bytes belong where `FrameReader.place` says.
+Large frames travel in parts, between which others find their way (`runtime.links.transfers`). A
+part is an ordinary frame of one segment; the reader knows no more of it than that its bytes belong
+where `FrameReader.place` says.
 """
 
 from __future__ import annotations
 
+import io
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, NoReturn
@@ -22,14 +27,101 @@ from typing import NamedTuple, NoReturn
 import attrs
 
 from actors.errors import EncodeError, ProtocolError
-from runtime.wire.segments import ReceivedSegment, Segment
+from runtime.identifiers import NodeId
+
+# Received segments: memory into which a socket writes and which then becomes bytes or an array,
+# without a copy.
+#
+# The first touch of fresh memory costs several times as much as a copy into warm memory (the kernel
+# clears each page), so large data must touch fresh memory once only: `bytes(n)` takes pages from
+# `calloc` that are still untouched, `io.BytesIO` lends them out for writing, and gives the very
+# same bytes object out at the end. Both are optimisations of CPython: where they are missing,
+# copies are made.
+
+HUGE_SIZE = 4 * 1024 * 1024
+"""Bytes from which the kernel is asked for huge pages: receiving 64 MiB into fresh memory is then
+about three times as fast.
+"""
+
+
+class ReceivedSegment:
+    """`size` bytes of zeros at first, none of them touched, to be filled through `view` and taken
+    out once, when they are complete.
+    """
+
+    __slots__ = ("_size", "_stream")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._stream = io.BytesIO(bytes(size))
+        if size >= HUGE_SIZE:
+            with self._stream.getbuffer() as view:
+                _ask_for_huge_pages(view)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Where the bytes from `start` to `stop` belong. Release it when they are there: `bytes()`
+        must copy while a view lives.
+        """
+        with self._stream.getbuffer() as whole:
+            return whole[start:stop]
+
+    def __bytes__(self) -> bytes:
+        """The content; the same object each time and not a copy, unless a view lives."""
+        return self._stream.getvalue()
+
+    def writable(self) -> memoryview:
+        """The content as memory that may be changed. Not a copy, unless it was taken out as bytes
+        before.
+        """
+        return self._stream.getbuffer()
+
+
+Segment = bytes | bytearray | memoryview | ReceivedSegment
+"""A segment as the codec may get it."""
+
+
+def writable(segment: Segment) -> bytearray | memoryview:
+    """Memory with the content of `segment` that may be changed: the segment's own where that is
+    possible.
+    """
+    if isinstance(segment, ReceivedSegment):
+        return segment.writable()
+    if isinstance(segment, bytes) or memoryview(segment).readonly:
+        return bytearray(segment)
+    return segment
+
+
+def _ask_for_huge_pages(view: memoryview) -> None:
+    """`madvise(MADV_HUGEPAGE)`, as numpy does for its own large arrays. Advice: where it is not
+    possible nothing is lost but speed.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import mmap
+
+    page = mmap.PAGESIZE
+    start = ctypes.addressof(ctypes.c_char.from_buffer(view))
+    first = -(-start // page) * page
+    try:
+        madvise = ctypes.CDLL(None).madvise
+    except (AttributeError, OSError):
+        return
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    madvise(first, (start + len(view) - first) // page * page, mmap.MADV_HUGEPAGE)
+
 
 Buffer = bytes | bytearray | memoryview
 """What may travel as a segment."""
 
 
 class Attachment(bytes):
-    """A segment of one byte that nobody reads. It lives for as long as its message may be sent, or sent again, and keeps what is `held`."""
+    """A segment of one byte that its receiver ignores. It lives for as long as its message may be
+    sent, or sent again, and keeps what is `held`.
+    """
 
     held: list[object]
 
@@ -40,11 +132,13 @@ class Attachment(bytes):
 
 
 class Outgoing(list[Buffer]):
-    """The segments of a message to one peer, for what is encoded differently for each. `peer`: its name and incarnation."""
+    """The segments of a message to one peer, for what is encoded differently for each. `peer`: its
+    name and incarnation.
+    """
 
     __slots__ = ("attachment", "peer")
 
-    def __init__(self, peer: tuple[str, int]) -> None:
+    def __init__(self, peer: NodeId) -> None:
         super().__init__()
         self.peer = peer
         self.attachment: Attachment | None = None
@@ -56,25 +150,35 @@ class Outgoing(list[Buffer]):
         self.attachment.held.append(thing)
 
     def complete(self) -> None:
-        """All is written: the attachment is the last segment, so that it lives until the peer has the whole message."""
+        """All is written: the attachment is the last segment, so that it lives until the peer has
+        the whole message.
+        """
         if self.attachment is not None:
             self.append(self.attachment)
             self.attachment = None
 
 
 HEADER = struct.Struct("!BBHI")
-"""Kind, flags, number of segments, bytes in the control part; the sizes of the segments follow, four bytes each."""
+"""Kind, flags, number of segments, bytes in the control part; the sizes of the segments follow,
+four bytes each.
+"""
+
 
 DIRECT_SIZE = 64 * 1024
-"""Bytes from which a segment is received into a buffer of its own. Below, it usually arrives whole with one receive anyway."""
+"""Bytes from which a segment is received into a buffer of its own. Below, it usually arrives whole
+with one receive anyway.
+"""
 
 
 class Kind(IntEnum):
-    """What a frame is for. Those below 32 are numbered, acknowledged and sent again by the link's session.
+    """What a frame is for. Those below 32 are numbered, acknowledged and sent again by the link's
+    session.
 
-    Calls: CALL and SEND (one way) ask for one, REPLY and ERROR answer, CANCEL takes a CALL back; FORGET tells which repeatable calls have
-    ended, so that what was recorded of them may go; ITEM carries one item of a stream, CREDIT asks for more of them. BEGIN, PART and
-    ABANDON carry one large frame of another kind in pieces; EMPTY stands where a frame was taken back. The rest is the link's own.
+    Calls: CALL and SEND (one way) ask for one, REPLY and ERROR answer, CANCEL takes a CALL back;
+    FORGET tells which repeatable calls have ended, so that what was recorded of them may go; ITEM
+    carries one item of a stream, CREDIT asks for more of them. BEGIN, PART and ABANDON carry one
+    large frame of another kind in pieces; EMPTY stands where a frame was taken back. The rest is
+    the link's own.
     """
 
     CALL = 1
@@ -111,14 +215,19 @@ class Limits:
 
 
 LIMITS = Limits()
-"""Between nodes that have proven themselves to each other; also what `encode_frame` holds itself to."""
+"""Between nodes that have proven themselves to each other; also what `encode_frame` holds itself
+to.
+"""
+
 
 UNPROVEN = Limits(control=4096, frame=8192, segments=0)
 """Before that: enough for a handshake, and little to gain from sending garbage."""
 
 
 class Frame(NamedTuple):
-    """One complete frame. The segments of a frame that was read are bytes, or `ReceivedSegment`s if they are large."""
+    """One complete frame. The segments of a frame that was read are bytes, or `ReceivedSegment`s if
+    they are large.
+    """
 
     kind: int
     flags: int
@@ -126,10 +235,14 @@ class Frame(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-def encode_frame(kind: int, control: bytes, segments: Sequence[Buffer] = (), flags: int = 0) -> bytes:
-    """The head of a frame: header, sizes and control part. The caller sends the segments themselves right after it.
+def encode_frame(
+    kind: int, control: bytes, segments: Sequence[Buffer] = (), flags: int = 0
+) -> bytes:
+    """The head of a frame: header, sizes and control part. The caller sends the segments themselves
+    right after it.
 
-    Raises EncodeError if the frame is larger than any peer would accept; nothing of it must be sent then.
+    Raises EncodeError if the frame is larger than any peer would accept; nothing of it must be sent
+    then.
     """
     length = len(control)
     if length > LIMITS.control:
@@ -140,12 +253,16 @@ def encode_frame(kind: int, control: bytes, segments: Sequence[Buffer] = (), fla
     if not segments:
         return HEADER.pack(kind, flags, 0, length) + control
     count = len(segments)
-    sizes = [segment.nbytes if isinstance(segment, memoryview) else len(segment) for segment in segments]
+    sizes = [
+        segment.nbytes if isinstance(segment, memoryview) else len(segment) for segment in segments
+    ]
     total = HEADER.size + 4 * count + length + sum(sizes)
     if count > LIMITS.segments or total > LIMITS.frame:
         raise EncodeError(
-            f"a frame would have {total} bytes in {count} segments (the largest: {max(sizes)} bytes) and may have {LIMITS.frame} bytes in "
-            f"{LIMITS.segments} segments; send the data as bytes or numpy arrays in several smaller calls"
+            f"a frame would have {total} bytes in {count} segments (the largest: {max(sizes)} "
+            f"bytes) and may have {LIMITS.frame} bytes in "
+            f"{LIMITS.segments} segments; send the data as bytes or numpy arrays in several "
+            "smaller calls"
         )
     return HEADER.pack(kind, flags, count, length) + struct.pack(f"!{count}I", *sizes) + control
 
@@ -153,12 +270,13 @@ def encode_frame(kind: int, control: bytes, segments: Sequence[Buffer] = (), fla
 class FrameReader:
     """Takes what a connection receives, however it is cut, and hands out complete frames.
 
-    `limits` may be replaced between two frames, once the peer has proven itself. After a ProtocolError the reader refuses all input:
-    nothing that follows a broken header can be trusted to be a header.
+    `limits` may be replaced between two frames, once the peer has proven itself. After a
+    ProtocolError the reader refuses all input: nothing that follows a broken header can be trusted
+    to be a header.
 
-    `place(control, size)`, if set, says where the segment of a PART goes: views of `size` bytes together. It is asked after the frames
-    handed out before were acted upon, so that it knows them; the frame then has these very views, released, as its segments. It may raise
-    ProtocolError.
+    `place(control, size)`, if set, says where the segment of a PART goes: views of `size` bytes
+    together. It is asked after the frames handed out before were acted upon, so that it knows them;
+    the frame then has these very views, released, as its segments. It may raise ProtocolError.
     """
 
     __slots__ = (
@@ -192,15 +310,20 @@ class FrameReader:
         self._rooms: tuple[memoryview, ...] = ()
         self._filled_rooms = 0
         self._room: memoryview | None = None
-        """What is still to be filled of the first of `_rooms` that is not full; there while a large segment is received."""
+        """What is still to be filled of the first of `_rooms` that is not full; there while a large
+        segment is received.
+        """
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that `data` completes. Raises ProtocolError as soon as a header breaks the limits."""
+        """All frames that `data` completes. Raises ProtocolError as soon as a header breaks the
+        limits.
+        """
         if self._broken:
             self._refuse("input after a broken frame")
         if self._rest:
             self._rest += data
-            # Joined only once the next part is complete, so that many small pieces do not cost the square of their number.
+            # Joined only once the next part is complete, so that many small pieces do not cost the
+            # square of their number.
             if len(self._rest) < self._needed:
                 return []
             data = bytes(self._rest)
@@ -216,22 +339,30 @@ class FrameReader:
         return frames
 
     def receive_buffer(self) -> memoryview | None:
-        """Where the next bytes belong, if they are part of a large segment: receive into it, then call `filled`. None: use `feed`."""
+        """Where the next bytes belong, if they are part of a large segment: receive into it, then
+        call `filled`. None: use `feed`.
+        """
         if self._begun is not None:
             self._find_place()
         return self._room
 
     def filled(self, count: int) -> list[Frame]:
-        """`count` bytes were received into `receive_buffer()`, which is released by this; the frame that they complete, if they do."""
+        """`count` bytes were received into `receive_buffer()`, which is released by this; the frame
+        that they complete, if they do.
+        """
         if self._room is None or not 0 <= count <= len(self._room):
-            raise ValueError(f"{count} bytes were not asked for; receive into receive_buffer(), or use feed()")
+            raise ValueError(
+                f"{count} bytes were not asked for; receive into receive_buffer(), or use feed()"
+            )
         frames: list[Frame] = []
         if self._advance(count):
             self._take(b"", 0, frames)
         return frames
 
     def _parse(self, data: bytes, position: int, frames: list[Frame]) -> int:
-        """Read frames from `position` on; where the first incomplete part begins. `_needed` is then the length of that part."""
+        """Read frames from `position` on; where the first incomplete part begins. `_needed` is then
+        the length of that part.
+        """
         end = len(data)
         limits = self.limits
         unpack = HEADER.unpack_from
@@ -239,13 +370,16 @@ class FrameReader:
         while end - position >= 8:
             kind, flags, count, length = unpack(data, position)
             if length > limits.control:
-                self._refuse(f"a control part of {length} bytes, where {limits.control} are allowed")
+                self._refuse(
+                    f"a control part of {length} bytes, where {limits.control} are allowed"
+                )
             if not count:
                 stop = position + 8 + length
                 if stop > end:
                     self._needed = 8 + length
                     return position
-                # Past the class's own constructor, which is written in Python and costs as much as all the rest here.
+                # Past the class's own constructor, which is written in Python and costs as much as
+                # all the rest here.
                 frames.append(new_tuple(Frame, (kind, flags, data[position + 8 : stop], ())))
                 position = stop
                 continue
@@ -272,7 +406,9 @@ class FrameReader:
         return position
 
     def _take(self, data: bytes, position: int, frames: list[Frame]) -> int:
-        """Read segments of the frame begun, and finish it if all are there; the position after what was read."""
+        """Read segments of the frame begun, and finish it if all are there; the position after what
+        was read.
+        """
         end = len(data)
         if self._begun is not None:
             self._find_place()
@@ -318,7 +454,9 @@ class FrameReader:
         self._fill(begun)
 
     def _fill(self, data: memoryview) -> tuple[int, bool]:
-        """Copy what of `data` belongs to the large segment; how much that is, and whether the segment is full."""
+        """Copy what of `data` belongs to the large segment; how much that is, and whether the
+        segment is full.
+        """
         position = 0
         while position < len(data):
             room = self._room

@@ -1,4 +1,5 @@
-"""The handshake: two sides of a fresh connection learn who the other is, and each proves that it knows the cluster's secret.
+"""The handshake: two sides of a fresh connection learn who the other is, and each proves that it
+knows the cluster's secret.
 
     dialer                            acceptor
       HELLO  (facts, nonce)      ->
@@ -6,15 +7,18 @@
       PROOF                      ->
                                  <-   WELCOME (proof), or REFUSED
 
-A proof is an HMAC-SHA256 under the secret over the sender's part and the exact bytes of HELLO and CHALLENGE. So whoever changes a byte of
-either (to lower the version, to pose as another node) breaks both proofs; the parts' names stop reflected proofs, the two nonces replayed
-ones. The dialer proves first: an acceptor gives nothing computed from the secret to a stranger. A fake acceptor does get a dialer's proof
-and may try guesses against it at leisure, so the secret must be random and long. The shape is that of the challenge and response in
-Erlang's distribution protocol and of CRAM (RFC 2195), over a transcript as in TLS 1.3.
+A proof is an HMAC-SHA256 under the secret over the sender's part and the exact bytes of HELLO and
+CHALLENGE. So an attacker who changes a byte of either (to lower the version, to pose as another
+node) breaks both proofs; the parts' names stop reflected proofs, the two nonces replayed ones. The
+dialer proves first: an acceptor gives nothing computed from the secret to a stranger. A fake
+acceptor does get a dialer's proof and may try guesses against it at leisure, so the secret must be
+random and long. The shape is that of the challenge and response in Erlang's distribution protocol
+and of CRAM (RFC 2195), over a transcript as in TLS 1.3.
 
-No I/O, no clock, no randomness: frames' kinds and control parts in and out, nonces passed in. Left to the caller: the limit on how long
-all this may take, closing the connection after any error, and encryption. Without TLS (and its channel binding) a relay between two honest
-nodes is neither seen nor kept from reading and changing what follows the handshake.
+No I/O, no clock, no randomness: frames' kinds and control parts in and out, nonces passed in. Left
+to the caller: the limit on how long all this may take, closing the connection after any error, and
+encryption. Without TLS (and its channel binding) a relay between two honest nodes is neither seen
+nor kept from reading and changing what follows the handshake.
 """
 
 from __future__ import annotations
@@ -24,40 +28,197 @@ import hmac
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NoReturn, cast
+from typing import Final, Literal, NoReturn, cast, get_args
 
+import attrs
 import cbor2
 
-from actors.errors import HandshakeError, ProtocolError, ProtocolVersionError, WrongClusterError, WrongPeerError, WrongSecretError
-from runtime.wire.frames import Kind
-from runtime.wire.introduction import (
-    MAX_ADDRESSES,
-    MAX_FEATURES,
-    MAX_INCARNATION,
-    MAX_VERSION,
-    Introduction,
-    Peer,
-    Role,
-    check_bytes,
-    check_integer,
-    check_list,
-    check_text,
-    check_versions,
+from actors.errors import (
+    HandshakeError,
+    ProtocolError,
+    ProtocolVersionError,
+    WrongClusterError,
+    WrongPeerError,
+    WrongSecretError,
 )
+from runtime.identifiers import NodeId
+from runtime.wire.frames import Kind
+
+# Identities: what each side of a connection says of itself, and what it may say.
+#
+# No I/O, no clock, no randomness.
+
+Role = Literal["node", "client"]
+
+
+VERSIONS: Final = (2, 2)
+"""The lowest and the highest version of the protocol that this code speaks. 2: offers name links
+rather than sessions, see `runtime.links.settlement`; two ends of which one draws names of sessions
+could not settle crossed dials.
+"""
+
+
+MAX_NAME: Final = 255
+
+
+MAX_ADDRESSES: Final = 16
+
+
+MAX_FEATURES: Final = 64
+
+
+MAX_LIFE: Final = 64
+
+
+MAX_INCARNATION: Final = 2**64 - 1
+
+
+MAX_VERSION: Final = 2**16 - 1
+
+
+def check_text(value: object, what: str, *, least: int = 1, most: int = MAX_NAME) -> str:
+    """Raises ValueError for what is no string of such a length."""
+    if not isinstance(value, str) or not least <= len(value) <= most:
+        raise ValueError(f"{what} must be a string of {least} to {most} characters")
+    return value
+
+
+def check_integer(value: object, what: str, *, least: int, most: int) -> int:
+    """Raises ValueError for what is no integer in that range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{what} must be an integer from {least} to {most}")
+    return value
+
+
+def check_bytes(value: object, what: str, *, length: int) -> bytes:
+    """Raises ValueError for what is not so many bytes."""
+    if not isinstance(value, bytes) or len(value) != length:
+        raise ValueError(f"{what} must be {length} bytes")
+    return value
+
+
+def check_list(value: object, what: str, *, least: int = 0, most: int) -> list[object]:
+    """Raises ValueError for what is no list of such a length."""
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        raise ValueError(f"{what} must be a list of {least} to {most}")
+    return cast("list[object]", value)
+
+
+def check_versions(low: object, high: object) -> tuple[int, int]:
+    """Raises ValueError for what is no range of protocol versions."""
+    lowest = check_integer(low, "the lowest version", least=1, most=MAX_VERSION)
+    return lowest, check_integer(high, "the highest version", least=lowest, most=MAX_VERSION)
+
+
+@attrs.frozen
+class Peer:
+    """What one side of a connection says of itself.
+
+    Raises ValueError where a field is of the wrong type or too long; the limits are this module's
+    constants.
+    """
+
+    name: str
+    incarnation: int
+    """Tells this life of the node from earlier ones under the same name."""
+    role: Role
+    addresses: tuple[str, ...] = ()
+    """Where it listens; empty for a side that only dials."""
+    host: str = ""
+    """Identifies the machine, so that two nodes of one host can find the shorter way; empty where
+    unknown.
+    """
+    features: frozenset[str] = frozenset()
+    store: str = ""
+    """The identity of the store that knows it; "" for clients."""
+    life: str = ""
+    """Drawn when the process starts, "" where unknown. A store that is lost and begun anew counts
+    incarnations from the beginning again, so that a later process may be given the name and the
+    incarnation of an earlier one.
+    """
+    identity: NodeId = attrs.field(init=False, eq=False, repr=False)
+    """Name and incarnation, made once: calls with large arguments and services ask for it."""
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "identity", NodeId(self.name, self.incarnation))
+        check_text(self.name, "a node's name")
+        check_integer(self.incarnation, "an incarnation", least=0, most=MAX_INCARNATION)
+        if self.role not in get_args(Role):
+            raise ValueError(f"a role must be one of {', '.join(get_args(Role))}")
+        check_text(self.host, "a host", least=0)
+        check_text(self.store, "a store's identity", least=0, most=MAX_LIFE)
+        check_text(self.life, "a life", least=0, most=MAX_LIFE)
+        check_list(list(self.addresses), "addresses", most=MAX_ADDRESSES)
+        check_list(list(self.features), "features", most=MAX_FEATURES)
+        for address in self.addresses:
+            check_text(address, "an address")
+        for feature in self.features:
+            check_text(feature, "a feature")
+
+
+@attrs.frozen
+class Introduction:
+    """What this side brings to every handshake: its cluster, itself, and the lowest and highest
+    protocol version it speaks.
+
+    Raises ValueError where a field is of the wrong type, too long, or the versions are in the wrong
+    order.
+    """
+
+    cluster: str
+    peer: Peer
+    versions: tuple[int, int] = VERSIONS
+
+    def __attrs_post_init__(self) -> None:
+        check_text(self.cluster, "a cluster's name")
+        check_versions(*self.versions)
+
 
 MAGIC: Final = "understudy"
+
+
 CONTROL_LIMIT: Final = 4096
-"""Bytes of a control part that is accepted from a peer which has proven nothing yet; our own are held to it as well."""
+"""Bytes of a control part that is accepted from a peer which has proven nothing yet; our own are
+held to it as well.
+"""
+
 
 NONCE_BYTES: Final = 32
+
+
 PROOF_BYTES: Final = hashlib.sha256().digest_size
+
+
 MAX_REFUSAL_TEXT: Final = 1000
 """Characters. Even of four bytes each they stay within `CONTROL_LIMIT`."""
 
 
 _REFUSALS: Final = (WrongSecretError, WrongClusterError, ProtocolVersionError, WrongPeerError)
-_BUILTIN_TAGS: Final = (*range(6), 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
-"""Tags that cbor2 would decode by itself. None is of use here, and some build large or surprising objects from few bytes."""
+
+
+_BUILTIN_TAGS: Final = (
+    *range(6),
+    25,
+    28,
+    29,
+    30,
+    35,
+    36,
+    37,
+    52,
+    54,
+    100,
+    256,
+    258,
+    260,
+    261,
+    1004,
+    43000,
+    55799,
+)
+"""Tags that cbor2 would decode by itself. None is of use here, and some build large or surprising
+objects from few bytes.
+"""
 
 
 def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
@@ -69,13 +230,18 @@ def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None
 class _Side:
     """What both sides share: the facts, the secret, and the checks on what comes in.
 
-    `_due` holds the kinds that may come next. It is emptied before anything is looked at and filled again only by a step that succeeded,
-    so a handshake that failed once, in whatever way, can never be carried on.
+    `_due` holds the kinds that may come next. It is emptied before anything is looked at and filled
+    again only by a step that succeeded, so a handshake that failed once, in whatever way, can never
+    be carried on.
     """
 
-    def __init__(self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes) -> None:
+    def __init__(
+        self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes
+    ) -> None:
         if not secret:
-            raise ValueError("the cluster's secret is empty: set UNDERSTUDY_SECRET or give --secret-file")
+            raise ValueError(
+                "the cluster's secret is empty: set UNDERSTUDY_SECRET or give --secret-file"
+            )
         self._nonce = check_bytes(nonce, "a nonce", length=NONCE_BYTES)
         self._introduction = introduction
         self._secret = secret
@@ -90,6 +256,7 @@ class _Side:
 
     def _admit(self, kind: int, control: bytes) -> Mapping[str, object]:
         """The fields of an incoming control part, once its kind is seen to be due."""
+        # Emptied first: a handshake that fails from here on cannot be carried on.
         due, self._due = self._due, ()
         if kind not in due:
             expected = " or ".join(each.name for each in due) or "nothing more"
@@ -97,19 +264,25 @@ class _Side:
         return _decode(control)
 
     def _proof(self, part: str, *more: bytes) -> bytes:
-        """What `part` has to show. Every item is preceded by its length, so that no two transcripts read the same."""
+        """What `part` has to show. Every item is preceded by its length, so that no two transcripts
+        read the same.
+        """
         mac = hmac.new(self._secret, part.encode(), hashlib.sha256)
         for item in (self._hello, self._challenge, self._channel_binding, *more):
             mac.update(len(item).to_bytes(8, "big") + item)
         return mac.digest()
 
     def _verify(self, fields: Mapping[str, object], part: str, *more: bytes) -> bytes:
-        """Hold the peer's proof against ours; returns it, with `peer` and `version` set, or raises WrongSecretError."""
+        """Hold the peer's proof against ours; returns it, with `peer` and `version` set, or raises
+        WrongSecretError.
+        """
         with _reading("the proof"):
             proof = check_bytes(fields.get("proof"), "proof", length=PROOF_BYTES)
         assert self._claimed is not None, "a proof is due only after the facts that it proves"
         if not hmac.compare_digest(proof, self._proof(part, *more)):
-            raise _wrong_secret(self._claimed.name, self._introduction.peer.name, self._introduction.cluster)
+            raise _wrong_secret(
+                self._claimed.name, self._introduction.peer.name, self._introduction.cluster
+            )
         self.peer, self.version = self._claimed, self._claimed_version
         return proof
 
@@ -117,20 +290,33 @@ class _Side:
 class Dialer(_Side):
     """The side that opened the connection.
 
-    Send what `start` returns, then feed each frame that comes to `receive` and send what that returns, until `peer` is set: then the peer
-    has proven itself, and `peer` and `version` hold what was agreed.
+    Send what `start` returns, then feed each frame that comes to `receive` and send what that
+    returns, until `peer` is set: then the peer has proven itself, and `peer` and `version` hold
+    what was agreed.
 
-    `secret` is the cluster's; `nonce` is 32 fresh random bytes; `expected` is the (name, incarnation) that should answer, None if any may;
-    `channel_binding` is what both ends of the transport below know of this connection alone (RFC 9266 for TLS), empty if there is none.
-    Raises ValueError for an empty secret, a nonce of another length, or facts that do not fit the limit of a HELLO.
+    `secret` is the cluster's; `nonce` is 32 fresh random bytes; `expected` is the (name,
+    incarnation) that should answer, None if any may; `channel_binding` is what both ends of the
+    transport below know of this connection alone (RFC 9266 for TLS), empty if there is none. Raises
+    ValueError for an empty secret, a nonce of another length, or facts that do not fit the limit of
+    a HELLO.
     """
 
     def __init__(
-        self, introduction: Introduction, secret: bytes, nonce: bytes, expected: tuple[str, int] | None = None, channel_binding: bytes = b""
+        self,
+        introduction: Introduction,
+        secret: bytes,
+        nonce: bytes,
+        expected: NodeId | None = None,
+        channel_binding: bytes = b"",
     ) -> None:
         super().__init__(introduction, secret, nonce, channel_binding)
         self._expected = expected
-        fields: dict[str, object] = {"magic": MAGIC, "versions": list(introduction.versions), **_facts(introduction), "nonce": nonce}
+        fields: dict[str, object] = {
+            "magic": MAGIC,
+            "versions": list(introduction.versions),
+            **_facts(introduction),
+            "nonce": nonce,
+        }
         if expected is not None:
             fields["expected"] = list(expected)
         self._hello = _encode(fields)
@@ -138,9 +324,13 @@ class Dialer(_Side):
         self._started = False
 
     def start(self) -> tuple[Kind, bytes]:
-        """The HELLO: the kind and control part of the first frame. RuntimeError at a second call: another attempt takes another nonce."""
+        """The HELLO: the kind and control part of the first frame. RuntimeError at a second call:
+        another attempt takes another nonce.
+        """
         if self._started:
-            raise RuntimeError("this handshake has begun already: make another Dialer, with another nonce")
+            raise RuntimeError(
+                "this handshake has begun already: make another Dialer, with another nonce"
+            )
         self._started = True
         self._due = (Kind.CHALLENGE, Kind.REFUSED)
         return Kind.HELLO, self._hello
@@ -148,8 +338,9 @@ class Dialer(_Side):
     def receive(self, kind: int, control: bytes) -> tuple[Kind, bytes] | None:
         """Take one frame; returns the frame to send next, or None once the handshake is complete.
 
-        Raises HandshakeError, of the subclass that fits, where the acceptor refused or is not the one it should be; WrongSecretError where
-        it could not prove itself; ProtocolError for anything that is no handshake. The connection is to be closed after each of them.
+        Raises HandshakeError, of the subclass that fits, where the acceptor refused or is not the
+        one it should be; WrongSecretError where it could not prove itself; ProtocolError for
+        anything that is no handshake. The connection is to be closed after each of them.
         """
         fields = self._admit(kind, control)
         if kind == Kind.REFUSED:
@@ -160,14 +351,20 @@ class Dialer(_Side):
         return None
 
     def _refusal(self, fields: Mapping[str, object]) -> HandshakeError:
-        """The error that a REFUSED stands for. Its text is a stranger's: bounded, and without what could pose as another line of a log."""
+        """The error that a REFUSED stands for. Its text is a stranger's: bounded, and without what
+        could pose as another line of a log.
+        """
         with _reading("REFUSED"):
             code = check_text(fields.get("code"), "code")
             text = check_text(fields.get("text"), "text", least=0, most=MAX_REFUSAL_TEXT)
         kind = next((each for each in _REFUSALS if each.code == code), HandshakeError)
         refuser = "the node dialled" if self._expected is None else _shown(self._expected)
         readable = "".join(character if character.isprintable() else " " for character in text)
-        reason = readable if kind is not HandshakeError else f"{readable} ({code!r}); look at that node's log for more"
+        reason = (
+            readable
+            if kind is not HandshakeError
+            else f"{readable} ({code!r}); look at that node's log for more"
+        )
         return kind(f"{refuser} refused the connection: {reason}")
 
     def _answer(self, fields: Mapping[str, object], control: bytes) -> tuple[Kind, bytes]:
@@ -193,22 +390,31 @@ class Dialer(_Side):
 class Acceptor(_Side):
     """The side that was dialled.
 
-    Feed each frame that comes to `receive` and send what it returns. Then look at `error`: where it is set, the frame was the refusal;
-    close the connection once it is sent. Where `peer` is set, the dialer has proven itself, and `peer` and `version` hold what was agreed.
+    Feed each frame that comes to `receive` and send what it returns. Then look at `error`: where it
+    is set, the frame was the refusal; close the connection once it is sent. Where `peer` is set,
+    the dialer has proven itself, and `peer` and `version` hold what was agreed.
 
     The parameters are those of `Dialer`, and so are the ValueErrors.
     """
 
-    def __init__(self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes = b"") -> None:
+    def __init__(
+        self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes = b""
+    ) -> None:
         super().__init__(introduction, secret, nonce, channel_binding)
         self._due = (Kind.HELLO,)
-        self._write_challenge(MAX_VERSION)  # facts that are too large are this side's mistake: found here, not in front of the first peer
+        self._write_challenge(
+            MAX_VERSION
+            # facts that are too large are this side's mistake: found here, not in front of the
+            # first peer
+        )
         self.error: HandshakeError | None = None
 
     def receive(self, kind: int, control: bytes) -> tuple[Kind, bytes] | None:
-        """Take one frame; returns the frame to send. A refusal sets `error` and returns the REFUSED that says the same to the dialer.
+        """Take one frame; returns the frame to send. A refusal sets `error` and returns the REFUSED
+        that says the same to the dialer.
 
-        Raises ProtocolError for anything that is no handshake: such a peer gets no answer, only a closed connection.
+        Raises ProtocolError for anything that is no handshake: such a peer gets no answer, only a
+        closed connection.
         """
         fields = self._admit(kind, control)
         try:
@@ -218,17 +424,22 @@ class Acceptor(_Side):
             return Kind.WELCOME, _encode({"proof": self._proof("acceptor", proof)})
         except HandshakeError as error:
             self.error = error
-            return Kind.REFUSED, _encode({"code": error.code, "text": str(error)[:MAX_REFUSAL_TEXT]})
+            return Kind.REFUSED, _encode(
+                {"code": error.code, "text": str(error)[:MAX_REFUSAL_TEXT]}
+            )
 
     def _greet(self, fields: Mapping[str, object], control: bytes) -> tuple[Kind, bytes]:
         ours = self._introduction
         with _reading("HELLO"):
             if fields.get("magic") != MAGIC:
                 raise ValueError("it does not name this protocol")
-            versions = check_versions(*check_list(fields.get("versions"), "versions", least=2, most=2))
+            versions = check_versions(
+                *check_list(fields.get("versions"), "versions", least=2, most=2)
+            )
             name = check_text(fields.get("name"), "name")
             cluster = check_text(fields.get("cluster"), "cluster")
-        # Only the fields above keep their meaning in all versions, so these refusals come before the rest is read.
+        # Only the fields above keep their meaning in all versions, so these refusals come before
+        # the rest is read.
         version = common_version(ours.versions, versions)
         if version is None:
             raise _wrong_version(name, versions, ours.peer.name, ours.versions)
@@ -267,7 +478,10 @@ def _facts(introduction: Introduction) -> dict[str, object]:
 def _peer(fields: Mapping[str, object]) -> Peer:
     """The sender's facts; ValueError where they are malformed (the types are checked by `Peer`)."""
     addresses = check_list(fields.get("addresses"), "addresses", most=MAX_ADDRESSES)
-    features = [check_text(each, "a feature") for each in check_list(fields.get("features"), "features", most=MAX_FEATURES)]
+    features = [
+        check_text(each, "a feature")
+        for each in check_list(fields.get("features"), "features", most=MAX_FEATURES)
+    ]
     return Peer(
         name=cast(str, fields.get("name")),
         incarnation=cast(int, fields.get("incarnation")),
@@ -280,12 +494,15 @@ def _peer(fields: Mapping[str, object]) -> Peer:
     )
 
 
-def _expected(fields: Mapping[str, object]) -> tuple[str, int] | None:
+def _expected(fields: Mapping[str, object]) -> NodeId | None:
     value = fields.get("expected")
     if value is None:
         return None
     name, incarnation = check_list(value, "expected", least=2, most=2)
-    return check_text(name, "the expected name"), check_integer(incarnation, "the expected incarnation", least=0, most=MAX_INCARNATION)
+    return NodeId(
+        check_text(name, "the expected name"),
+        check_integer(incarnation, "the expected incarnation", least=0, most=MAX_INCARNATION),
+    )
 
 
 @contextmanager
@@ -301,14 +518,22 @@ def _encode(fields: Mapping[str, object]) -> bytes:
     """The control part of `fields`; ValueError where it would be longer than a peer accepts."""
     control = cbor2.dumps(dict(fields))
     if len(control) > CONTROL_LIMIT:
-        raise ValueError(f"a handshake message of {len(control)} bytes exceeds {CONTROL_LIMIT}: give the node fewer or shorter addresses")
+        raise ValueError(
+            f"a handshake message of {len(control)} bytes exceeds {CONTROL_LIMIT}: give the node "
+            "fewer or shorter addresses"
+        )
     return control
 
 
 def _decode(control: bytes) -> Mapping[str, object]:
-    """The fields of a control part. Only plain CBOR: no tags, no indefinite lengths, no repeated keys, nothing after the end."""
+    """The fields of a control part. Only plain CBOR: no tags, no indefinite lengths, no repeated
+    keys, nothing after the end.
+    """
     if len(control) > CONTROL_LIMIT:
-        _broken(f"a message of {len(control)} bytes exceeds the {CONTROL_LIMIT} allowed before the peer has proven itself")
+        _broken(
+            f"a message of {len(control)} bytes exceeds the {CONTROL_LIMIT} allowed before the "
+            "peer has proven itself"
+        )
     stream = io.BytesIO(control)
     try:
         fields: object = cbor2.load(
@@ -334,44 +559,55 @@ def _refuse_tag(*_: object) -> NoReturn:
 
 
 def _broken(what: str, cause: Exception | None = None) -> NoReturn:
-    raise ProtocolError(f"handshake broken by the peer: {what}; check that the other end is an Understudy node") from cause
+    raise ProtocolError(
+        f"handshake broken by the peer: {what}; check that the other end is an Understudy node"
+    ) from cause
 
 
-def _shown(identity: tuple[str, int]) -> str:
+def _shown(identity: NodeId) -> str:
     return f"node {identity[0]!r} (incarnation {identity[1]})"
 
 
-# The texts below name both sides in the third person: the same words are raised by the acceptor and sent to the dialer.
+# The texts below name both sides in the third person: the same words are raised by the acceptor and
+# sent to the dialer.
 
 
 def _wrong_secret(prover: str, verifier: str, cluster: str) -> WrongSecretError:
     return WrongSecretError(
-        f"node {prover!r} could not prove to node {verifier!r} that it knows the secret of cluster {cluster!r}: "
+        f"node {prover!r} could not prove to node {verifier!r} that it knows the secret of "
+        f"cluster {cluster!r}: "
         "give both the same UNDERSTUDY_SECRET or --secret-file"
     )
 
 
 def _wrong_cluster(dialer: str, dialers: str, acceptor: str, acceptors: str) -> WrongClusterError:
     return WrongClusterError(
-        f"node {dialer!r} of cluster {dialers!r} dialled node {acceptor!r}, which belongs to cluster {acceptors!r}: "
+        f"node {dialer!r} of cluster {dialers!r} dialled node {acceptor!r}, which belongs to "
+        f"cluster {acceptors!r}: "
         "dial a node of the same cluster, or give both the same cluster name"
     )
 
 
-def _wrong_version(dialer: str, dialers: tuple[int, int], acceptor: str, acceptors: tuple[int, int]) -> ProtocolVersionError:
+def _wrong_version(
+    dialer: str, dialers: tuple[int, int], acceptor: str, acceptors: tuple[int, int]
+) -> ProtocolVersionError:
     return ProtocolVersionError(
-        f"node {dialer!r} speaks protocol versions {dialers[0]} to {dialers[1]}, node {acceptor!r} {acceptors[0]} to {acceptors[1]}: "
+        f"node {dialer!r} speaks protocol versions {dialers[0]} to {dialers[1]}, node "
+        f"{acceptor!r} {acceptors[0]} to {acceptors[1]}: "
         "upgrade the older of the two"
     )
 
 
-def _wrong_peer(dialer: Peer, expected: tuple[str, int] | None, acceptor: Peer) -> WrongPeerError | None:
+def _wrong_peer(dialer: Peer, expected: NodeId | None, acceptor: Peer) -> WrongPeerError | None:
     """The error if `dialer` must not speak with `acceptor`: they are one, or another was meant."""
     if dialer.identity == acceptor.identity:
-        return WrongPeerError(f"{_shown(dialer.identity)} dialled itself: join the address of another node")
+        return WrongPeerError(
+            f"{_shown(dialer.identity)} dialled itself: join the address of another node"
+        )
     if expected is not None and expected != acceptor.identity:
         return WrongPeerError(
-            f"node {dialer.name!r} dialled {_shown(expected)}, but {_shown(acceptor.identity)} answered: "
+            f"node {dialer.name!r} dialled {_shown(expected)}, but {_shown(acceptor.identity)} "
+            "answered: "
             "look the address up again, the node has moved or was started anew"
         )
     return None

@@ -1,4 +1,6 @@
-"""Trees of the real machines, each with a small shell around it that carries its effects out in a world of paths and watches it."""
+"""Trees of the real machines, each with a small shell around it that carries its effects out in a
+world of paths and watches it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,19 @@ from typing import Any
 
 import attrs
 
-from actors.adoption import adopted
 from actors.dynamic_restarts import DynamicRestartMachine
-from actors.restarts import RestartMachine
-from actors.supervision import Answer, ChildView, Effect, Exit, ExitReason, Forgotten, Start, Stop, TryAgain
+from actors.restarts import RestartMachine, adopted
+from actors.supervision import (
+    ChildView,
+    Effect,
+    Exit,
+    ExitReason,
+    Forgotten,
+    StartChild,
+    StopChild,
+    SupervisorAnswer,
+    TryAgain,
+)
 from tests.actors.trees import ROOT, Happening, Plan, Request, id_of, is_adrift, parent_of
 
 RAISED = ExitReason("raised")
@@ -19,9 +30,11 @@ RAISED = ExitReason("raised")
 
 @attrs.define(eq=False)
 class Acting:
-    """What lives: a leaf, or with a `machine` a supervisor. `offered`: all that it was ever asked to have as a child.
+    """What lives: a leaf, or with a `machine` a supervisor. `offered`: all that it was ever asked
+    to have as a child.
 
-    `disturbed`: requests reached it in this moment, so that starts need not be restarts. `restarts`: when it restarted a child alone.
+    `disturbed`: requests reached it in this moment, so that starts need not be restarts.
+    `restarts`: when it restarted a child alone.
     """
 
     path: str
@@ -52,7 +65,9 @@ class Acting:
 
 
 class DrivenTree:
-    """See `ReferenceTree`. `unanswered`: requests that nobody has answered yet, with the path of who should."""
+    """See `ReferenceTree`. `unanswered`: requests that nobody has answered yet, with the path of
+    who should.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -88,7 +103,11 @@ class DrivenTree:
         if self.orphans:
             self.seen.add("orphans wait")
         # Who will not be started again has been forgotten, and what it was given with it.
-        self.book = {path: plans for path, plans in self.book.items() if path not in self.living and self.will_live(path)}
+        self.book = {
+            path: plans
+            for path, plans in self.book.items()
+            if path not in self.living and self.will_live(path)
+        }
 
     def will_live(self, path: str) -> bool:
         """It lives, or whoever supervises it will start it again, or would if it was there."""
@@ -119,8 +138,12 @@ class DrivenTree:
                 continue
             first = {plan.rule.id for plan in each.plan.first}
             views = each.machine.children()
-            self.book[each.path] = [each.plan_of(view.rule) for view in views if view.rule.id not in first]
-            self.orphans.update(path for view in views if (path := f"{each.path}/{view.rule.id}") in self.living)
+            self.book[each.path] = [
+                each.plan_of(view.rule) for view in views if view.rule.id not in first
+            ]
+            self.orphans.update(
+                path for view in views if (path := f"{each.path}/{view.rule.id}") in self.living
+            )
         deaths: dict[str, list[str]] = {}
         for each, reason in lost:
             if reason.kind != "node died":
@@ -137,7 +160,9 @@ class DrivenTree:
                 # The order in which they are named must not matter, nor that others are.
                 self.chance.shuffle(ids)
                 died = ExitReason("node died")
-                self.take(supervisor, supervisor.deciding.lost(["stranger", *ids], died, happening.now))
+                self.take(
+                    supervisor, supervisor.deciding.on_lost(["stranger", *ids], died, happening.now)
+                )
                 self.told.add(path)
 
     def tell(self, path: str, reason: ExitReason) -> None:
@@ -146,7 +171,9 @@ class DrivenTree:
         if path in self.orphans:
             self.orphans.discard(path)
         elif supervisor is not None:
-            self.take(supervisor, supervisor.deciding.exited(id_of(path), reason, self.happening.now))
+            self.take(
+                supervisor, supervisor.deciding.on_exited(id_of(path), reason, self.happening.now)
+            )
             self.told.add(supervisor.path)
 
     def ask(self, request: Request) -> None:
@@ -160,7 +187,11 @@ class DrivenTree:
         supervisor.disturbed = True
         supervisor.offered.append(request.plan)
         rule, machine = request.plan.rule, supervisor.deciding
-        answer = machine.add(rule, request.number) if request.kind == "add" else getattr(machine, request.kind)(rule.id, request.number)
+        answer = (
+            machine.add(rule, request.number)
+            if request.kind == "add"
+            else getattr(machine, request.kind)(rule.id, request.number)
+        )
         self.take(supervisor, answer)
         self.told.add(request.path)
         if at_once:
@@ -189,9 +220,11 @@ class DrivenTree:
         """What comes late, twice, or from strangers must not matter."""
         machine, now = supervisor.deciding, self.happening.now
         noises = (
-            lambda: machine.exited("stranger", RAISED, now),
-            lambda: machine.stopped("stranger"),
-            lambda: machine.try_again(self.chance.choice([view.rule.id for view in machine.children()] or ["a"]), now),
+            lambda: machine.on_exited("stranger", RAISED, now),
+            lambda: machine.on_stopped("stranger"),
+            lambda: machine.try_again(
+                self.chance.choice([view.rule.id for view in machine.children()] or ["a"]), now
+            ),
             list,
         )
         assert self.chance.choice(noises)() == []
@@ -200,10 +233,12 @@ class DrivenTree:
 
     def take(self, supervisor: Acting, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Answer):
+            if isinstance(effect, SupervisorAnswer):
                 if effect.request is not None:
                     assert isinstance(effect.request, int)
-                    assert self.unanswered.pop(effect.request) == supervisor.path, "answered twice, or by another"
+                    assert self.unanswered.pop(effect.request) == supervisor.path, (
+                        "answered twice, or by another"
+                    )
                     self.replies[effect.request] = effect.reply
                     self.seen.add(f"answer: {effect.reply}")
             elif isinstance(effect, TryAgain):
@@ -212,25 +247,37 @@ class DrivenTree:
                 self.seen.add("restart waits")
             elif not isinstance(effect, Forgotten):
                 supervisor.queue.append(effect)
-                if isinstance(effect, Stop) and supervisor.machine is not None and supervisor.machine.phase == "running":
+                if (
+                    isinstance(effect, StopChild)
+                    and supervisor.machine is not None
+                    and supervisor.machine.phase == "running"
+                ):
                     supervisor.alone.add(effect.id)
 
     def run(self, supervisor: Acting) -> None:
-        """Carry out what the machine wants, until it wants nothing more. Dynamic ones do not mind in which order it is done."""
+        """Carry out what the machine wants, until it wants nothing more. Dynamic ones do not mind
+        in which order it is done.
+        """
         queue = supervisor.queue
         while queue and supervisor.exit is None:
             index = 0
             if supervisor.plan.strategy == "dynamic":
                 index = self.chance.randrange(len(queue))
                 id = getattr(queue[index], "id", None)
-                index = next(number for number, effect in enumerate(queue) if getattr(effect, "id", None) == id)
+                index = next(
+                    number
+                    for number, effect in enumerate(queue)
+                    if getattr(effect, "id", None) == id
+                )
             effect = queue.pop(index)
-            if isinstance(effect, Start):
+            if isinstance(effect, StartChild):
                 self.carry_out_start(supervisor, effect.id)
-            elif isinstance(effect, Stop):
+            elif isinstance(effect, StopChild):
                 self.carry_out_stop(supervisor, effect.id)
             elif isinstance(effect, Exit):
-                if supervisor.plan.strategy == "dynamic" and any(not isinstance(each, Exit) for each in queue):
+                if supervisor.plan.strategy == "dynamic" and any(
+                    not isinstance(each, Exit) for each in queue
+                ):
                     queue.append(effect)
                     continue
                 supervisor.exit = effect.reason
@@ -243,7 +290,7 @@ class DrivenTree:
         if machine.phase in ("stopping", "ended"):
             # A stop is on its way: whether it had started until then must not matter.
             if self.chance.random() < 0.5:
-                self.take(supervisor, machine.started(id, now))
+                self.take(supervisor, machine.on_started(id, now))
             self.seen.add("start given up")
             return
         view = supervisor.view(id)
@@ -252,32 +299,51 @@ class DrivenTree:
         outcome = self.begin(f"{supervisor.path}/{id}", supervisor.plan_of(view.rule))
         self.seen.add(f"start: {outcome}")
         if outcome == "ok":
-            self.take(supervisor, machine.started(id, now))
+            self.take(supervisor, machine.on_started(id, now))
         elif outcome == "ignored":
-            self.take(supervisor, machine.ignored(id))
+            self.take(supervisor, machine.on_ignored(id))
         else:
-            report = self.chance.choice((machine.start_failed, machine.exited))
-            self.take(supervisor, report(id, ExitReason("not placed" if outcome == "unplaced" else "start failed"), now))
+            report = self.chance.choice((machine.on_start_failed, machine.on_exited))
+            self.take(
+                supervisor,
+                report(
+                    id, ExitReason("not placed" if outcome == "unplaced" else "start failed"), now
+                ),
+            )
 
     def carry_out_stop(self, supervisor: Acting, id: str) -> None:
         machine, path = supervisor.deciding, f"{supervisor.path}/{id}"
         crashed = False
         if path in self.living:
             crashed = self.chance.random() < 0.2
-            if supervisor.plan.strategy != "dynamic" and machine.phase == "stopping" and id not in supervisor.alone:
+            if (
+                supervisor.plan.strategy != "dynamic"
+                and machine.phase == "stopping"
+                and id not in supervisor.alone
+            ):
                 later = self.later(supervisor, id)
                 assert not later, f"{path} is stopped before {later}"
             self.end(path)
         supervisor.alone.discard(id)
-        self.take(supervisor, machine.exited(id, RAISED, self.happening.now) if crashed else machine.stopped(id))
-        assert machine.stopped("stranger") == []
+        self.take(
+            supervisor,
+            machine.on_exited(id, RAISED, self.happening.now)
+            if crashed
+            else machine.on_stopped(id),
+        )
+        assert machine.on_stopped("stranger") == []
 
     def check_start(self, supervisor: Acting, view: ChildView) -> None:
-        """In order: nobody who comes later runs. And never more restarts in a period than the intensity."""
+        """In order: nobody who comes later runs. And never more restarts in a period than the
+        intensity.
+        """
         plan, now = supervisor.plan, self.happening.now
         if supervisor.disturbed:
             return
-        if supervisor.deciding.phase == "starting" or plan.strategy in ("one-for-all", "rest-for-one"):
+        if supervisor.deciding.phase == "starting" or plan.strategy in (
+            "one-for-all",
+            "rest-for-one",
+        ):
             later = self.later(supervisor, view.rule.id)
             assert not later, f"{view.rule.id} is started after {later}"
             return
@@ -286,7 +352,9 @@ class DrivenTree:
             assert sum(now - time <= plan.period for time in supervisor.restarts) <= plan.intensity
 
     def later(self, supervisor: Acting, id: str) -> list[str]:
-        """Children that come after this one in the order and live, as far as they are not still to be adopted."""
+        """Children that come after this one in the order and live, as far as they are not still to
+        be adopted.
+        """
         ids = [view.rule.id for view in supervisor.deciding.children()]
         paths = [f"{supervisor.path}/{each}" for each in ids[ids.index(id) + 1 :]]
         return [path for path in paths if path in self.living and path not in self.orphans]
@@ -309,8 +377,15 @@ class DrivenTree:
         if not plan.strategy:
             return "ok"
         first = list(plan.first)
-        added = [one for one in self.book.pop(path, ()) if one.rule.restart != "temporary" or f"{path}/{one.rule.id}" in self.orphans]
-        each.offered = [*first, *(one for one in added if one.rule.id not in {plan.rule.id for plan in first})]
+        added = [
+            one
+            for one in self.book.pop(path, ())
+            if one.rule.restart != "temporary" or f"{path}/{one.rule.id}" in self.orphans
+        ]
+        each.offered = [
+            *first,
+            *(one for one in added if one.rule.id not in {plan.rule.id for plan in first}),
+        ]
         self.adopt(each)
         if plan.strategy == "dynamic":
             machine: Any = DynamicRestartMachine(plan.intensity, plan.period, plan.most)
@@ -320,7 +395,9 @@ class DrivenTree:
         else:
             word: Any = plan.strategy
             automatic: Any = plan.automatic
-            machine = RestartMachine([one.rule for one in each.offered], word, plan.intensity, plan.period, automatic)
+            machine = RestartMachine(
+                [one.rule for one in each.offered], word, plan.intensity, plan.period, automatic
+            )
             self.take(each, machine.start(self.happening.now))
         each.machine = machine
         self.run(each)
@@ -329,8 +406,12 @@ class DrivenTree:
         return "unplaced" if each.exit.kind == "not placed" else "failed"
 
     def adopt(self, supervisor: Acting) -> None:
-        """Stop those that outlived the predecessor and cannot be kept; the others wait for their start."""
-        strategy: Any = "one-for-one" if supervisor.plan.strategy == "dynamic" else supervisor.plan.strategy
+        """Stop those that outlived the predecessor and cannot be kept; the others wait for their
+        start.
+        """
+        strategy: Any = (
+            "one-for-one" if supervisor.plan.strategy == "dynamic" else supervisor.plan.strategy
+        )
         order = [plan.rule.id for plan in supervisor.offered]
         living = {id for id in order if f"{supervisor.path}/{id}" in self.orphans}
         _, given_up = adopted(strategy, order, living)
@@ -360,11 +441,20 @@ class DrivenTree:
 
     def check(self) -> None:
         """What must be so whenever everything has settled."""
-        assert all(parent_of(path) not in self.living and self.will_live(parent_of(path)) for path in self.orphans)
+        assert all(
+            parent_of(path) not in self.living and self.will_live(parent_of(path))
+            for path in self.orphans
+        )
         for path, each in self.living.items():
-            assert path == ROOT or parent_of(path) in self.living or path in self.orphans, f"{path} outlived its supervisor"
+            assert path == ROOT or parent_of(path) in self.living or path in self.orphans, (
+                f"{path} outlived its supervisor"
+            )
             if each.machine is not None:
-                running = {f"{path}/{view.rule.id}" for view in each.machine.children() if view.state == "running"}
+                running = {
+                    f"{path}/{view.rule.id}"
+                    for view in each.machine.children()
+                    if view.state == "running"
+                }
                 assert running == {other for other in self.living if parent_of(other) == path}
         assert [number for number, path in self.unanswered.items() if path in self.living] == []
 

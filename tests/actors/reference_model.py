@@ -1,8 +1,9 @@
-"""OTP's supervisor once more, written for comparison: one blocking procedure after another over a mailbox, as in `supervisor.erl`.
+"""OTP's supervisor once more, written for comparison: one blocking procedure after another over a
+mailbox, as in `supervisor.erl`.
 
-Shares nothing with `actors.restarts` but the rules: children have pids, exits name pids, and a stop is an exception that unwinds whatever
-is going on. The world it acts upon is asked through `world.operation("start" | "stop", id)`, which blocks, and may fill the mailbox
-meanwhile.
+Shares nothing with `actors.restarts` but the rules: children have pids, exits name pids, and a stop
+is an exception that unwinds whatever is going on. The world it acts upon is asked through
+`world.operation("start" | "stop", id)`, which blocks, and may fill the mailbox meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class World(Protocol):
     now: float
 
     def operation(self, what: str, id: str) -> str:
-        """Start or stop a child; answers "ok", "ignore", "fail", or "unplaced" if there is no node for it."""
+        """Start or stop a child; answers "ok", "ignore", "fail", or "unplaced" if there is no node
+        for it.
+        """
         ...
 
     def wake(self, at: float, id: str) -> None:
@@ -36,15 +39,31 @@ class EndingError(Exception):
 
 
 class Reference:
-    """A supervisor without back-off for failures; `ended` is the kind of its end, `replies` holds what requests were answered.
+    """A supervisor without back-off for failures; `ended` is the kind of its end, `replies` holds
+    what requests were answered.
 
-    OTP knows no nodes. Here a child that was lost with its node, left with it, or has none, is restarted without being counted: at once
-    after a first death, then after 0.1, 0.2, 0.4 ... seconds, 5 at most. A minute of life makes that begin anew.
+    OTP knows no nodes. Here a child that was lost with its node, left with it, or has none, is
+    restarted without being counted: at once after a first death, then after 0.1, 0.2, 0.4 ...
+    seconds, 5 at most. A minute of life makes that begin anew.
     """
 
-    def __init__(self, rules: Sequence[ChildRule], strategy: str, intensity: int, period: float, automatic: str, world: World) -> None:
+    def __init__(
+        self,
+        rules: Sequence[ChildRule],
+        strategy: str,
+        intensity: int,
+        period: float,
+        automatic: str,
+        world: World,
+    ) -> None:
         self.rules = {rule.id: rule for rule in rules}
-        self.strategy, self.intensity, self.period, self.automatic, self.world = strategy, intensity, period, automatic, world
+        self.strategy, self.intensity, self.period, self.automatic, self.world = (
+            strategy,
+            intensity,
+            period,
+            automatic,
+            world,
+        )
         self.pids: dict[str, int | str | None] = dict.fromkeys(self.rules)
         self.fresh = itertools.count()
         self.dead: set[int] = set()
@@ -130,7 +149,11 @@ class Reference:
             return self.restart(rule.id, now, kind)
         self.lay_to_rest(rule.id)
         if rule.significant and self.automatic != "never":
-            left = [other for other in self.rules.values() if other.significant and self.pids[other.id] is not None]
+            left = [
+                other
+                for other in self.rules.values()
+                if other.significant and self.pids[other.id] is not None
+            ]
             if self.automatic == "any-significant" or not left:
                 raise EndingError("shutdown")
 
@@ -142,7 +165,10 @@ class Reference:
             delay = 0 if self.losses[id] == 1 and kind == "node died" else delay
         elif kind != "node left":
             self.restart_times.append(now)
-            if len([time for time in self.restart_times if now - time <= self.period]) > self.intensity:
+            if (
+                len([time for time in self.restart_times if now - time <= self.period])
+                > self.intensity
+            ):
                 self.pids[id] = None
                 raise EndingError("shutdown")
         if delay:
@@ -156,7 +182,11 @@ class Reference:
 
     def group(self, id: str) -> list[str]:
         order = list(self.rules)
-        return {"one-for-one": [id], "one-for-all": order, "rest-for-one": order[order.index(id) :]}[self.strategy]
+        return {
+            "one-for-one": [id],
+            "one-for-all": order,
+            "rest-for-one": order[order.index(id) :],
+        }[self.strategy]
 
     def start_again(self, id: str) -> None:
         group = self.group(id)
@@ -165,8 +195,11 @@ class Reference:
         failed = self.start_in_order([each for each in group if each in self.rules])
         if failed is not None:
             self.pids[failed[0]] = "restarting"
-            # OTP lets the message of an earlier failure trigger this retry as well; here each failure has its own place in line and time.
-            self.mailbox = [message for message in self.mailbox if message[:2] != ("try again", failed[0])]
+            # OTP lets the message of an earlier failure trigger this retry as well; here each
+            # failure has its own place in line and time.
+            self.mailbox = [
+                message for message in self.mailbox if message[:2] != ("try again", failed[0])
+            ]
             self.mailbox.append(("try again", *failed, self.world.now))
 
     def terminate(self, ids: list[str]) -> None:

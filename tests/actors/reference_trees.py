@@ -1,7 +1,9 @@
-"""Whole trees of supervisors once more, written for comparison from the semantics alone: one plain recursive procedure after another.
+"""Whole trees of supervisors once more, written for comparison from the semantics alone: one plain
+recursive procedure after another.
 
-Shares nothing with `actors.restarts`, `actors.dynamic_restarts`, `actors.adoption` and `actors.intensity` but the rules of children.
-Starting a supervisor is starting its children; stopping it is stopping them; what reaches it stands in its mailbox until it acts.
+Shares nothing with `actors.restarts`, `actors.dynamic_restarts`, `actors.restarts` and
+`actors.restarts` but the rules of children. Starting a supervisor is starting its children;
+stopping it is stopping them; what reaches it stands in its mailbox until it acts.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ class Body:
 
 @attrs.define(eq=False)
 class Child:
-    """`body`: what its supervisor believes to live, until told otherwise. `retry`: the message that will try again to restart it.
+    """`body`: what its supervisor believes to live, until told otherwise. `retry`: the message that
+    will try again to restart it.
 
-    `due`: when it will be restarted, if that waits. `losses`: how often in a row its node died, or there was none for it.
+    `due`: when it will be restarted, if that waits. `losses`: how often in a row its node died, or
+    there was none for it.
     """
 
     plan: Plan
@@ -59,7 +63,9 @@ class GivingUpError(Exception):
 
 
 class ReferenceTree:
-    """`living`: everything that lives, by path. `replies`: what requests were answered. `gave_up`: supervisors, in the order of it."""
+    """`living`: everything that lives, by path. `replies`: what requests were answered. `gave_up`:
+    supervisors, in the order of it.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -77,15 +83,25 @@ class ReferenceTree:
         for body, _ in lost:
             if body.plan.strategy:
                 first = [plan.rule.id for plan in body.plan.first]
-                self.book[body.path] = [child.plan for id, child in body.children.items() if id not in first]
-                self.orphans.update(child.body.path for child in body.children.values() if child.body and self.lives(child.body))
+                self.book[body.path] = [
+                    child.plan for id, child in body.children.items() if id not in first
+                ]
+                self.orphans.update(
+                    child.body.path
+                    for child in body.children.values()
+                    if child.body and self.lives(child.body)
+                )
         for body, kind in lost:
             if kind != "node died":
                 self.tell(body, kind)
         self.tell_of_death([body for body, kind in lost if kind == "node died"])
         for path in sorted(self.living):
             body = self.living[path]
-            due = sorted(id for id, child in body.children.items() if child.due is not None and child.due <= happening.now)
+            due = sorted(
+                id
+                for id, child in body.children.items()
+                if child.due is not None and child.due <= happening.now
+            )
             body.mailbox += [("due", id) for id in due]
         for request in happening.requests:
             supervisor = self.living.get(request.path)
@@ -97,35 +113,51 @@ class ReferenceTree:
             supervisor.mailbox.append(("request", request))
             if supervisor.plan.strategy == "dynamic":
                 self.act(request.path)
-        while waiting := [""] * self.root_is_missing() + sorted(path for path, body in self.living.items() if body.mailbox):
+        while waiting := [""] * self.root_is_missing() + sorted(
+            path for path, body in self.living.items() if body.mailbox
+        ):
             self.act(random.choice(waiting))
         while adrift := [path for path in self.orphans if not self.will_live(parent_of(path))]:
             self.stop(adrift[0])
             self.orphans.discard(adrift[0])
-        self.book = {path: plans for path, plans in self.book.items() if path not in self.living and self.will_live(path)}
+        self.book = {
+            path: plans
+            for path, plans in self.book.items()
+            if path not in self.living and self.will_live(path)
+        }
 
     def root_is_missing(self) -> bool:
         return ROOT not in self.living and ROOT not in self.gave_up and not self.root_tried
 
     def will_live(self, path: str) -> bool:
-        """It lives, or somebody is to start it again: those who restart it, or those who are to restart these."""
+        """It lives, or somebody is to start it again: those who restart it, or those who are to
+        restart these.
+        """
         if path in self.living or path == ROOT:
             return path not in self.gave_up
         above = parent_of(path)
         supervisor = self.living.get(above)
-        return self.will_live(above) if supervisor is None else id_of(path) in self.coming(supervisor)
+        return (
+            self.will_live(above) if supervisor is None else id_of(path) in self.coming(supervisor)
+        )
 
     def coming(self, supervisor: Body) -> set[str]:
-        """The children that have no body now, and will be given one, with others of their group if there are any."""
+        """The children that have no body now, and will be given one, with others of their group if
+        there are any.
+        """
         found: set[str] = set()
         for child in supervisor.children.values():
             if child.comes:
-                found.update(each.rule.id for each in self.group(supervisor, child) if not each.body)
+                found.update(
+                    each.rule.id for each in self.group(supervisor, child) if not each.body
+                )
         return found
 
     def group(self, supervisor: Body, child: Child) -> list[Child]:
         everyone = list(supervisor.children.values())
-        return {"one-for-all": everyone, "rest-for-one": everyone[everyone.index(child) :]}.get(supervisor.plan.strategy, [child])
+        return {"one-for-all": everyone, "rest-for-one": everyone[everyone.index(child) :]}.get(
+            supervisor.plan.strategy, [child]
+        )
 
     def lives(self, body: Body) -> bool:
         return self.living.get(body.path) is body
@@ -181,7 +213,11 @@ class ReferenceTree:
         body = self.living[path] = Body(path, plan)
         if not plan.strategy:
             return body
-        added = [one for one in self.book.pop(path, ()) if one.rule.restart != "temporary" or f"{path}/{one.rule.id}" in self.orphans]
+        added = [
+            one
+            for one in self.book.pop(path, ())
+            if one.rule.restart != "temporary" or f"{path}/{one.rule.id}" in self.orphans
+        ]
         body.children = {one.rule.id: Child(one) for one in plan.first}
         for one in added:
             body.children.setdefault(one.rule.id, Child(one))
@@ -198,7 +234,9 @@ class ReferenceTree:
         return body
 
     def stop_what_cannot_be_kept(self, body: Body) -> None:
-        """Of one-for-all, all live or none is kept; of rest-for-one, those with nobody missing before them."""
+        """Of one-for-all, all live or none is kept; of rest-for-one, those with nobody missing
+        before them.
+        """
         ids = list(body.children)
         lives = [id for id in ids if f"{body.path}/{id}" in self.orphans]
         kept = lives
@@ -243,14 +281,22 @@ class ReferenceTree:
         child = supervisor.children.get(id_of(body.path))
         if child is None or child.body is not body:
             return
-        if child.rule.restart == "permanent" or (child.rule.restart == "transient" and kind not in NORMAL):
+        if child.rule.restart == "permanent" or (
+            child.rule.restart == "transient" and kind not in NORMAL
+        ):
             if self.happening.now - child.since >= 60:
                 child.losses = 0
             return self.restart(supervisor, child, kind)
         self.lay_to_rest(supervisor, child)
-        left = [each for each in supervisor.children.values() if each.rule.significant and (each.body or each.comes)]
+        left = [
+            each
+            for each in supervisor.children.values()
+            if each.rule.significant and (each.body or each.comes)
+        ]
         word = supervisor.plan.automatic
-        if child.rule.significant and (word == "any-significant" or (word == "all-significant" and not left)):
+        if child.rule.significant and (
+            word == "any-significant" or (word == "all-significant" and not left)
+        ):
             raise GivingUpError
 
     def on_death(self, supervisor: Body, bodies: Sequence[Body]) -> None:
@@ -269,7 +315,9 @@ class ReferenceTree:
             self.start_again(supervisor, child)
 
     def restart(self, supervisor: Body, child: Child, kind: str) -> None:
-        """Only what a child did itself is counted. Losing its node, or having none, is not: that waits, but for a first death."""
+        """Only what a child did itself is counted. Losing its node, or having none, is not: that
+        waits, but for a first death.
+        """
         now = self.happening.now
         if kind in ("node died", "not placed"):
             child.losses += 1
@@ -301,7 +349,15 @@ class ReferenceTree:
             outcome = self.start_child(supervisor, each)
             each.restarts += outcome == "ok"
             if outcome in ("failed", "unplaced"):
-                each.body, each.retry = None, ("retry", each.rule.id, "not placed" if outcome == "unplaced" else "start failed", object())
+                each.body, each.retry = (
+                    None,
+                    (
+                        "retry",
+                        each.rule.id,
+                        "not placed" if outcome == "unplaced" else "start failed",
+                        object(),
+                    ),
+                )
                 supervisor.mailbox.append(each.retry)
                 return
 
@@ -311,14 +367,20 @@ class ReferenceTree:
     # Requests
 
     def on_request(self, supervisor: Body, request: Request) -> None:
-        self.replies[request.number] = self.reply(supervisor, request, supervisor.children.get(request.plan.rule.id))
+        self.replies[request.number] = self.reply(
+            supervisor, request, supervisor.children.get(request.plan.rule.id)
+        )
 
     def reply(self, supervisor: Body, request: Request, child: Child | None) -> str:
         plan = supervisor.plan
         if request.kind == "add":
             if child is not None:
                 return "already started" if child.body else "already present"
-            if plan.strategy == "dynamic" and plan.most is not None and len(supervisor.children) >= plan.most:
+            if (
+                plan.strategy == "dynamic"
+                and plan.most is not None
+                and len(supervisor.children) >= plan.most
+            ):
                 return "too many children"
             child = supervisor.children[request.plan.rule.id] = Child(request.plan)
             outcome = self.start_child(supervisor, child)
@@ -342,7 +404,9 @@ class ReferenceTree:
     # What it looks like
 
     def state(self) -> dict[str, object]:
-        """Every child of every supervisor that lives: whether it runs, how often it was restarted; and the restarts that count."""
+        """Every child of every supervisor that lives: whether it runs, how often it was restarted;
+        and the restarts that count.
+        """
         seen: dict[str, object] = {}
         for path, body in self.living.items():
             if body.plan.strategy:

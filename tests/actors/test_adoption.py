@@ -1,17 +1,26 @@
-"""Adoption: who is kept of those that outlived their supervisor, who is stopped in which order, and that nobody is started twice."""
+"""Adoption: who is kept of those that outlived their supervisor, who is stopped in which order, and
+that nobody is started twice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.adoption import adopted
-from actors.restarts import RestartMachine
-from actors.supervision import ChildRule, ExitReason, Ready, Start, Strategy
+from actors.restarts import RestartMachine, adopted
+from actors.supervision import AllStarted, ChildRule, ExitReason, StartChild, Strategy
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(RestartMachine):
+        yield
+
 
 ORDER = ("a", "b", "c", "d")
 STRATEGIES: tuple[Strategy, ...] = ("one-for-one", "one-for-all", "rest-for-one")
@@ -32,7 +41,9 @@ STRATEGIES: tuple[Strategy, ...] = ("one-for-one", "one-for-all", "rest-for-one"
         ("rest-for-one", "", "", ""),
     ],
 )
-def test_each_strategy_keeps_what_does_not_stand_on_the_dead(strategy: Strategy, living: str, kept: str, stopped: str) -> None:
+def test_each_strategy_keeps_what_does_not_stand_on_the_dead(
+    strategy: Strategy, living: str, kept: str, stopped: str
+) -> None:
     assert adopted(strategy, ORDER, set(living)) == (list(kept), list(stopped))
 
 
@@ -47,7 +58,9 @@ livings = st.sets(st.sampled_from("abcdefghxy"))
 
 
 @given(st.sampled_from(STRATEGIES), orders, livings)
-def test_all_that_live_are_either_kept_in_order_or_stopped_in_reverse_order(strategy: Strategy, order: list[str], living: set[str]) -> None:
+def test_all_that_live_are_either_kept_in_order_or_stopped_in_reverse_order(
+    strategy: Strategy, order: list[str], living: set[str]
+) -> None:
     kept, stopped = adopted(strategy, order, living)
     assert set(kept) | set(stopped) == living & set(order)
     assert not set(kept) & set(stopped)
@@ -59,30 +72,36 @@ def test_all_that_live_are_either_kept_in_order_or_stopped_in_reverse_order(stra
 def test_kept_is_who_would_not_have_been_restarted_had_the_dead_died_under_a_supervisor(
     strategy: Strategy, order: list[str], living: set[str]
 ) -> None:
-    """The last that died is told first, so that the group of the first covers all that any of them had covered."""
+    """The last that died is told first, so that the group of the first covers all that any of them
+    had covered.
+    """
     machine = RestartMachine([ChildRule(id) for id in order], strategy, intensity=100)
     run_to_rest(machine, machine.start(0.0), [], 0.0)
     begun: list[str] = []
     for id in reversed([id for id in order if id not in living]):
-        run_to_rest(machine, machine.exited(id, ExitReason("node died"), 1.0), begun, 1.0)
+        run_to_rest(machine, machine.on_exited(id, ExitReason("node died"), 1.0), begun, 1.0)
     kept, _ = adopted(strategy, order, living)
     assert kept == [id for id in order if id not in begun]
 
 
-def run_to_rest(machine: RestartMachine, effects: Sequence[object], begun: list[str], now: float) -> None:
+def run_to_rest(
+    machine: RestartMachine, effects: Sequence[object], begun: list[str], now: float
+) -> None:
     """Carry all effects out at once; `begun` gathers what is started."""
     waiting: list[Any] = list(effects)
     while waiting:
         effect = waiting.pop(0)
-        if isinstance(effect, Start):
+        if isinstance(effect, StartChild):
             begun.append(effect.id)
-            waiting += machine.started(effect.id, now)
-        elif not isinstance(effect, Ready):
-            waiting += machine.stopped(effect.id)
+            waiting += machine.on_started(effect.id, now)
+        elif not isinstance(effect, AllStarted):
+            waiting += machine.on_stopped(effect.id)
 
 
 @given(st.sampled_from(STRATEGIES), orders, livings)
-def test_nobody_is_started_while_it_lives_and_in_the_end_all_live(strategy: Strategy, order: list[str], living: set[str]) -> None:
+def test_nobody_is_started_while_it_lives_and_in_the_end_all_live(
+    strategy: Strategy, order: list[str], living: set[str]
+) -> None:
     kept, stopped = adopted(strategy, order, living)
     alive = living & set(order)
     for id in stopped:
@@ -96,4 +115,6 @@ def test_nobody_is_started_while_it_lives_and_in_the_end_all_live(strategy: Stra
     assert not alive.intersection(started)
     assert alive.union(started) == set(order)
     if strategy != "one-for-one":
-        assert all(order.index(id) < order.index(first) for id in kept for first in started), "kept stands on what is started later"
+        assert all(order.index(id) < order.index(first) for id in kept for first in started), (
+            "kept stands on what is started later"
+        )

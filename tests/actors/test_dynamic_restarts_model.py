@@ -1,8 +1,10 @@
-"""The decisions about children that come and go against an independent model, in which each child is a procedure of its own."""
+"""The decisions about children that come and go against an independent model, in which each child
+is a procedure of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -12,7 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.dynamic_restarts import DynamicRestartMachine
-from actors.supervision import Answer, ChildRule, Exit, ExitReason, Forgotten, RestartBackoff, Start, Stop, TryAgain
+from actors.supervision import (
+    ChildRule,
+    Exit,
+    ExitReason,
+    Forgotten,
+    RestartBackoff,
+    StartChild,
+    StopChild,
+    SupervisorAnswer,
+    TryAgain,
+)
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(DynamicRestartMachine):
+        yield
+
 
 EXAMPLES = max(1_500, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
@@ -21,11 +41,15 @@ NORMAL = ("normal", "shutdown")
 IDS = ("a", "b", "c", "d")
 
 Life = Generator[str, tuple[str, Any], None]
-"""Yields what the child is doing, and is sent what happens to it: ("stop", who asked), ("exit", kind), ("due", time), how a start went."""
+"""Yields what the child is doing, and is sent what happens to it: ("stop", who asked), ("exit",
+kind), ("due", time), how a start went.
+"""
 
 
 class Model:
-    """Children by id, each the procedure of its life. What they want done is gathered in `wanted`, as the effects are that it means."""
+    """Children by id, each the procedure of its life. What they want done is gathered in `wanted`,
+    as the effects are that it means.
+    """
 
     def __init__(self, intensity: int, period: int, most: int | None, delay: int) -> None:
         self.intensity, self.period, self.most, self.delay = intensity, period, most, delay
@@ -59,15 +83,20 @@ class Model:
                 what, detail = yield "running"
                 if what == "stop":
                     return (yield from self.stop(rule, detail))
-                if rule.restart == "temporary" or (rule.restart == "transient" and detail in NORMAL):
+                if rule.restart == "temporary" or (
+                    rule.restart == "transient" and detail in NORMAL
+                ):
                     return
                 if self.now - since >= 60:
                     losses = 0
             begun, delay = True, 0.0
             if what == "unplaced" or detail == "node died":
-                # Nothing is said of the child: at once after a first death, then after 0.1, 0.2, 0.4 ... seconds.
+                # Nothing is said of the child: at once after a first death, then after 0.1, 0.2,
+                # 0.4 ... seconds.
                 losses += 1
-                delay = 0.0 if losses == 1 and what == "exit" else min(0.1 * 2 ** max(losses - 2, 0), 5)
+                delay = (
+                    0.0 if losses == 1 and what == "exit" else min(0.1 * 2 ** max(losses - 2, 0), 5)
+                )
             elif detail != "node left":
                 failures += 1
                 self.times.append(self.now)
@@ -85,7 +114,9 @@ class Model:
                         return
 
     def stop(self, rule: ChildRule, asked: object) -> Life:
-        """From here on the child only comes to an end, whatever is told of it; who asks for that too is answered as well."""
+        """From here on the child only comes to an end, whatever is told of it; who asks for that
+        too is answered as well.
+        """
         self.wanted.append(("stop", rule.id))
         waiting = [asked]
         while (said := (yield "stopping"))[0] in ("stop", "ok", "due"):
@@ -125,7 +156,13 @@ class Model:
         if self.reason:
             self.wanted.append(("answer", request, "supervisor stopped"))
         elif rule.id in self.lives:
-            self.wanted.append(("answer", request, "already present" if self.doing[rule.id] == "waiting" else "already started"))
+            self.wanted.append(
+                (
+                    "answer",
+                    request,
+                    "already present" if self.doing[rule.id] == "waiting" else "already started",
+                )
+            )
         elif self.most is not None and len(self.lives) >= self.most:
             self.wanted.append(("answer", request, "too many children"))
         else:
@@ -134,16 +171,22 @@ class Model:
 
     def ask(self, kind: str, id: str, request: int) -> None:
         if self.reason or id not in self.lives:
-            self.wanted.append(("answer", request, "supervisor stopped" if self.reason else "not found"))
+            self.wanted.append(
+                ("answer", request, "supervisor stopped" if self.reason else "not found")
+            )
         elif kind == "terminate":
             self.send(id, "stop", request)
         else:
-            self.wanted.append(("answer", request, "restarting" if self.doing[id] == "waiting" else "running"))
+            self.wanted.append(
+                ("answer", request, "restarting" if self.doing[id] == "waiting" else "running")
+            )
 
 
 @attrs.frozen
 class Step:
-    """`kind`: a request, "stop", how a child exits, the outcome of what is going on with it, or "time". `later`: seconds before it."""
+    """`kind`: a request, "stop", how a child exits, the outcome of what is going on with it, or
+    "time". `later`: seconds before it.
+    """
 
     kind: str
     rule: ChildRule
@@ -156,7 +199,11 @@ class Pair:
     """The machine and the model, told the same; what both want is compared after each step."""
 
     def __init__(self, intensity: int, period: int, most: int | None, delay: int) -> None:
-        backoff = RestartBackoff(initial_delay=delay, backoff=2, max_delay=10**9, jitter=0, calm=10**9) if delay else None
+        backoff = (
+            RestartBackoff(initial_delay=delay, backoff=2, max_delay=10**9, jitter=0, calm=10**9)
+            if delay
+            else None
+        )
         self.machine = DynamicRestartMachine(intensity, period, most, backoff)
         self.machine.start(0)
         self.model = Model(intensity, period, most, delay)
@@ -169,7 +216,10 @@ class Pair:
         self.model.now = self.now
         for id, due in [each for each in self.due if each[1] <= self.now]:
             self.due.remove((id, due))
-            self.same(self.machine.try_again(id, self.now), lambda id=id: self.tell(id, "due", self.now, "waiting"))
+            self.same(
+                self.machine.try_again(id, self.now),
+                lambda id=id: self.tell(id, "due", self.now, "waiting"),
+            )
         machine, model, id, kind, now = self.machine, self.model, step.rule.id, step.kind, self.now
         if kind in ("add", "terminate", "restart", "delete"):
             self.requests += 1
@@ -181,27 +231,45 @@ class Pair:
         elif kind == "stop":
             self.same(machine.stop(now), lambda: model.shut_down("stopped"))
         elif kind == "ok":
-            self.same(machine.started(id, now), lambda: self.tell(id, "ok", None, "starting", "restarting"))
+            self.same(
+                machine.on_started(id, now),
+                lambda: self.tell(id, "ok", None, "starting", "restarting"),
+            )
         elif kind == "ignored":
-            self.same(machine.ignored(id), lambda: self.tell(id, "ignored", None, "starting", "restarting", "stopping"))
+            self.same(
+                machine.on_ignored(id),
+                lambda: self.tell(id, "ignored", None, "starting", "restarting", "stopping"),
+            )
         elif kind == "failed":
             reason = ExitReason("start failed")
-            self.same(machine.start_failed(id, reason, now), lambda: self.tell(id, "failed", None, "starting", "restarting", "stopping"))
+            self.same(
+                machine.on_start_failed(id, reason, now),
+                lambda: self.tell(id, "failed", None, "starting", "restarting", "stopping"),
+            )
         elif kind == "unplaced":
             reason = ExitReason("not placed")
-            self.same(machine.start_failed(id, reason, now), lambda: self.tell(id, "unplaced", None, "starting", "restarting", "stopping"))
+            self.same(
+                machine.on_start_failed(id, reason, now),
+                lambda: self.tell(id, "unplaced", None, "starting", "restarting", "stopping"),
+            )
         elif kind == "take over":
             if id not in model.lives and not model.reason:
                 self.same(machine.add(step.rule, None), lambda: model.add(step.rule, None))
         elif step.lost:
-            self.same(machine.lost(step.lost, ExitReason("node died"), now), lambda: self.lose(step.lost))
+            self.same(
+                machine.on_lost(step.lost, ExitReason("node died"), now),
+                lambda: self.lose(step.lost),
+            )
         elif kind == "stopped":
-            self.same(machine.stopped(id), lambda: self.tell(id, "stopped", None, "stopping"))
+            self.same(machine.on_stopped(id), lambda: self.tell(id, "stopped", None, "stopping"))
         elif kind != "time":
             doing = ("starting", "restarting", "running", "stopping")
             failed = model.doing.get(id) in ("starting", "restarting")
             word: Any = "raised" if failed and kind == "node left" else kind
-            self.same(machine.exited(id, ExitReason(word), now), lambda: self.tell(id, "exit", word, *doing))
+            self.same(
+                machine.on_exited(id, ExitReason(word), now),
+                lambda: self.tell(id, "exit", word, *doing),
+            )
 
     def tell(self, id: str, what: str, detail: object, *doing: str) -> None:
         """Tell the model, if its child is doing what this can happen to."""
@@ -219,19 +287,22 @@ class Pair:
         assert sorted(map(repr, found)) == sorted(map(repr, self.model.wanted))
         assert ("exit", self.model.reason) not in found[:-1]
         self.model.wanted = []
-        views = {view.rule.id: {"restarting": "again"}.get(view.state, view.state) for view in self.machine.children()}
+        views = {
+            view.rule.id: {"restarting": "again"}.get(view.state, view.state)
+            for view in self.machine.children()
+        }
         words = {"waiting": "again", "restarting": "again"}
         assert views == {id: words.get(doing, doing) for id, doing in self.model.doing.items()}
 
     def in_words(self, effect: object) -> tuple:
         match effect:
-            case Start(id):
+            case StartChild(id):
                 return ("start", id)
-            case Stop(id, _):
+            case StopChild(id, _):
                 return ("stop", id)
             case Forgotten(id):
                 return ("forgotten", id)
-            case Answer(request, reply, _):
+            case SupervisorAnswer(request, reply, _):
                 assert request not in self.answered, "answered twice"
                 if request is not None:
                     self.answered.add(request)
@@ -254,9 +325,18 @@ KINDS = (
     "restart",
     "delete",
 )
-RULES = [ChildRule(id, restart=restart) for id in IDS for restart in ("permanent", "permanent", "transient", "temporary")]
+RULES = [
+    ChildRule(id, restart=restart)
+    for id in IDS
+    for restart in ("permanent", "permanent", "transient", "temporary")
+]
 STEPS = [Step(kind, rule, later) for kind in KINDS for rule in RULES for later in (0, 0, 1, 3)]
-STEPS += [Step("node died", RULES[0], later, ids) for count in (1, 2, 3, 4) for ids in combinations(IDS, count) for later in (0, 1, 3) * 3]
+STEPS += [
+    Step("node died", RULES[0], later, ids)
+    for count in (1, 2, 3, 4)
+    for ids in combinations(IDS, count)
+    for later in (0, 1, 3) * 3
+]
 STEPS += [Step("time", RULES[0], 70)] * 5
 STEPS += [Step("stop", RULES[0], 0)] * (len(STEPS) // 60)
 
@@ -268,7 +348,8 @@ STEPS += [Step("stop", RULES[0], 0)] * (len(STEPS) // 60)
     st.integers(1, 10),
     st.sampled_from([None, None, 0, 2, 3]),
     st.sampled_from([0, 0, 1, 2]),
-    st.lists(st.sampled_from(STEPS), max_size=60) | st.lists(st.sampled_from(STEPS), min_size=25, max_size=60),
+    st.lists(st.sampled_from(STEPS), max_size=60)
+    | st.lists(st.sampled_from(STEPS), min_size=25, max_size=60),
 )
 def test_children_that_come_and_go_live_as_in_the_model_whatever_happens_in_whatever_order(
     intensity: int, period: int, most: int | None, delay: int, steps: list[Step]
@@ -297,17 +378,17 @@ def test_no_window_of_a_period_ever_holds_more_restarts_than_the_intensity(
     machine.start(0)
     for id in IDS:
         machine.add(ChildRule(id), id)
-        machine.started(id, 0)
+        machine.on_started(id, 0)
     now, restarts = 0, []
     for id, later, comes_up in failures:
         now += later
-        effects = machine.exited(id, ExitReason("raised"), now)
-        if effects != [Start(id)]:
+        effects = machine.on_exited(id, ExitReason("raised"), now)
+        if effects != [StartChild(id)]:
             assert machine.phase == "stopping"
             assert sum(now - time <= period for time in restarts) == intensity
             break
         restarts.append(now)
         if comes_up:
-            assert machine.started(id, now) == []
+            assert machine.on_started(id, now) == []
     for start in restarts:
         assert sum(start <= time <= start + period for time in restarts) <= intensity

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from actors.messages import message_type
 from actors.restarts import ChildRule, ExitReason, RestartBackoff, RestartMachine
-from actors.supervision import Answer, Exit, Forgotten, Ready, Start, Stop, TryAgain
+from actors.supervision import (
+    AllStarted,
+    Exit,
+    Forgotten,
+    StartChild,
+    StopChild,
+    SupervisorAnswer,
+    TryAgain,
+)
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(RestartMachine):
+        yield
+
 
 NORMAL = ExitReason("normal")
 SHUTDOWN = ExitReason("shutdown")
@@ -30,9 +46,9 @@ def booted(children: Sequence[ChildRule], **keywords: Any) -> RestartMachine:
     machine = RestartMachine(children, **{"intensity": 100, "period": 10.0, **keywords})
     effects = machine.start(0.0)
     for rule in children:
-        assert effects == [Start(rule.id)]
-        effects = machine.started(rule.id, 0.0)
-    assert effects == [Ready()]
+        assert effects == [StartChild(rule.id)]
+        effects = machine.on_started(rule.id, 0.0)
+    assert effects == [AllStarted()]
     return machine
 
 
@@ -51,10 +67,10 @@ def last_exit_of(effects: Sequence[object]) -> ExitReason:
 def test_defaults_are_otps() -> None:
     machine = RestartMachine(permanent("a"))
     machine.start(0.0)
-    machine.started("a", 0.0)
-    assert machine.exited("a", RAISED, 1.0) == [Start("a")]
-    machine.started("a", 1.0)
-    assert isinstance(machine.exited("a", RAISED, 5.9)[-1], Exit)
+    machine.on_started("a", 0.0)
+    assert machine.on_exited("a", RAISED, 1.0) == [StartChild("a")]
+    machine.on_started("a", 1.0)
+    assert isinstance(machine.on_exited("a", RAISED, 5.9)[-1], Exit)
     assert ChildRule("a").restart == "permanent"
     assert ChildRule("a").shutdown == 5.0
     assert not ChildRule("a").significant
@@ -63,9 +79,21 @@ def test_defaults_are_otps() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: RestartMachine([*permanent("a", "b"), ChildRule("a")]), ValueError, "child 'a'.*unique"),
-        (lambda: RestartMachine(strategy="one-for-none"), ValueError, "strategy.*'one-for-one'.*not 'one-for-none'"),
-        (lambda: RestartMachine(automatic_shutdown="always"), ValueError, "automatic_shutdown.*'always'"),
+        (
+            lambda: RestartMachine([*permanent("a", "b"), ChildRule("a")]),
+            ValueError,
+            "child 'a'.*unique",
+        ),
+        (
+            lambda: RestartMachine(strategy="one-for-none"),
+            ValueError,
+            "strategy.*'one-for-one'.*not 'one-for-none'",
+        ),
+        (
+            lambda: RestartMachine(automatic_shutdown="always"),
+            ValueError,
+            "automatic_shutdown.*'always'",
+        ),
         (lambda: RestartMachine(intensity=-1), ValueError, "intensity.*-1"),
         (lambda: RestartMachine(intensity=True), TypeError, "intensity.*True"),
         (lambda: RestartMachine(intensity=1.5), TypeError, "intensity.*1.5"),
@@ -73,10 +101,18 @@ def test_defaults_are_otps() -> None:
         (lambda: RestartMachine(period=0), ValueError, "period.*0"),
         (lambda: RestartMachine(period=math.nan), ValueError, "period.*nan"),
         (lambda: RestartMachine(period="5"), TypeError, "period.*'5'"),
-        (lambda: ChildRule("a", restart="sometimes"), ValueError, "child 'a'.*'permanent'.*not 'sometimes'"),
+        (
+            lambda: ChildRule("a", restart="sometimes"),
+            ValueError,
+            "child 'a'.*'permanent'.*not 'sometimes'",
+        ),
         (lambda: ChildRule("a", restart=[]), ValueError, "child 'a'.*not \\[\\]"),
         (lambda: ChildRule("a", significant=True), ValueError, "child 'a'.*permanent.*significant"),
-        (lambda: ChildRule("a", restart="transient", significant=1), TypeError, "child 'a'.*significant.*1"),
+        (
+            lambda: ChildRule("a", restart="transient", significant=1),
+            TypeError,
+            "child 'a'.*significant.*1",
+        ),
         (lambda: ChildRule("a", shutdown=-1), ValueError, "child 'a'.*shutdown.*-1"),
         (lambda: ChildRule("a", shutdown=math.nan), ValueError, "child 'a'.*shutdown.*nan"),
         (lambda: ChildRule("a", shutdown=math.inf), ValueError, "child 'a'.*shutdown.*inf"),
@@ -84,7 +120,11 @@ def test_defaults_are_otps() -> None:
         (lambda: ChildRule("a", shutdown="soon"), TypeError, "child 'a'.*shutdown.*'soon'"),
         (lambda: ChildRule(""), ValueError, "id must not be empty"),
         (lambda: ChildRule(7), TypeError, "id must be a str, not 7"),
-        (lambda: RestartMachine(rules("s", restart="transient", significant=True)), ValueError, "child 's'.*automatic_shutdown"),
+        (
+            lambda: RestartMachine(rules("s", restart="transient", significant=True)),
+            ValueError,
+            "child 's'.*automatic_shutdown",
+        ),
         (lambda: RestartBackoff(initial_delay=-1), ValueError, "initial_delay.*-1"),
         (lambda: RestartBackoff(backoff=0.5), ValueError, "backoff.*0.5"),
         (lambda: RestartBackoff(jitter=2), ValueError, "jitter.*2"),
@@ -93,7 +133,9 @@ def test_defaults_are_otps() -> None:
         (lambda: ExitReason("bored"), ValueError, "'bored'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_starts(make: Callable[[], object], error: type[Exception], text: str) -> None:
+def test_what_makes_no_sense_is_refused_before_anything_starts(
+    make: Callable[[], object], error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         make()
 
@@ -117,35 +159,37 @@ def test_exit_reasons_can_be_sent_and_know_which_of_them_are_normal() -> None:
 
 def test_children_start_one_after_another_in_order() -> None:
     machine = RestartMachine(permanent("a", "b", "c"))
-    assert machine.start(0.0) == [Start("a")]
-    assert machine.started("a", 1.0) == [Start("b")]
-    assert machine.started("b", 2.0) == [Start("c")]
+    assert machine.start(0.0) == [StartChild("a")]
+    assert machine.on_started("a", 1.0) == [StartChild("b")]
+    assert machine.on_started("b", 2.0) == [StartChild("c")]
     assert machine.phase == "starting"
-    assert machine.started("c", 3.0) == [Ready()]
+    assert machine.on_started("c", 3.0) == [AllStarted()]
     assert machine.phase == "running"
 
 
 def test_a_supervisor_without_children_is_ready_at_once() -> None:
-    assert RestartMachine().start(0.0) == [Ready()]
+    assert RestartMachine().start(0.0) == [AllStarted()]
 
 
 def test_a_child_that_ignores_its_start_keeps_its_spec_unless_it_is_temporary() -> None:
     machine = RestartMachine([ChildRule("a"), ChildRule("t", restart="temporary"), ChildRule("b")])
     machine.start(0.0)
-    assert machine.ignored("a") == [Start("t")]
-    assert machine.ignored("t") == [Forgotten("t"), Start("b")]
-    machine.started("b", 0.0)
+    assert machine.on_ignored("a") == [StartChild("t")]
+    assert machine.on_ignored("t") == [Forgotten("t"), StartChild("b")]
+    machine.on_started("b", 0.0)
     assert states(machine) == {"a": "stopped", "b": "running"}
 
 
 def test_a_child_that_fails_to_start_stops_those_before_it_and_fails_the_supervisor() -> None:
     machine = RestartMachine(permanent("a", "b", "c", "d"))
     machine.start(0.0)
-    machine.started("a", 0.0)
-    machine.started("b", 0.0)
-    assert machine.start_failed("c", ExitReason("start failed", "OSError: no disk", "the traceback"), 1.0) == [Stop("b", 5.0)]
-    assert machine.stopped("b") == [Stop("a", 5.0)]
-    reason = last_exit_of(machine.stopped("a"))
+    machine.on_started("a", 0.0)
+    machine.on_started("b", 0.0)
+    assert machine.on_start_failed(
+        "c", ExitReason("start failed", "OSError: no disk", "the traceback"), 1.0
+    ) == [StopChild("b", 5.0)]
+    assert machine.on_stopped("b") == [StopChild("a", 5.0)]
+    reason = last_exit_of(machine.on_stopped("a"))
     assert reason.kind == "start failed"
     assert "'c'" in reason.text
     assert "OSError: no disk" in reason.text
@@ -156,21 +200,29 @@ def test_a_child_that_fails_to_start_stops_those_before_it_and_fails_the_supervi
 def test_an_exit_while_the_supervisor_starts_is_dealt_with_when_it_has_started() -> None:
     machine = RestartMachine(permanent("a", "b"))
     machine.start(0.0)
-    machine.started("a", 0.0)
-    assert machine.exited("a", RAISED, 0.5) == []
-    assert machine.started("b", 1.0) == [Ready(), Start("a")]
+    machine.on_started("a", 0.0)
+    assert machine.on_exited("a", RAISED, 0.5) == []
+    assert machine.on_started("b", 1.0) == [AllStarted(), StartChild("a")]
 
 
 def test_children_stop_one_after_another_in_reverse_order_each_by_its_rule() -> None:
-    machine = booted([ChildRule("a", shutdown=None), ChildRule("b", shutdown="kill"), ChildRule("c", shutdown=0.5)])
-    assert machine.stop(1.0) == [Stop("c", 0.5)]
-    assert machine.stopped("c") == [Stop("b", "kill")]
-    assert machine.stopped("b") == [Stop("a", None)]
-    assert machine.stopped("a") == [Exit(ExitReason("stopped"))]
+    machine = booted(
+        [
+            ChildRule("a", shutdown=None),
+            ChildRule("b", shutdown="kill"),
+            ChildRule("c", shutdown=0.5),
+        ]
+    )
+    assert machine.stop(1.0) == [StopChild("c", 0.5)]
+    assert machine.on_stopped("c") == [StopChild("b", "kill")]
+    assert machine.on_stopped("b") == [StopChild("a", None)]
+    assert machine.on_stopped("a") == [Exit(ExitReason("stopped"))]
 
 
 def test_a_supervisor_ends_with_the_reason_that_it_was_stopped_for() -> None:
-    assert booted([]).stop(1.0, ExitReason("parent stopped")) == [Exit(ExitReason("parent stopped"))]
+    assert booted([]).stop(1.0, ExitReason("parent stopped")) == [
+        Exit(ExitReason("parent stopped"))
+    ]
     assert RestartMachine(permanent("a")).stop(0.0) == [Exit(ExitReason("stopped"))]
 
 
@@ -178,60 +230,69 @@ def test_stopping_twice_is_stopping_once() -> None:
     machine = booted(permanent("a"))
     machine.stop(1.0)
     assert machine.stop(2.0, ExitReason("killed")) == []
-    assert machine.stopped("a") == [Exit(ExitReason("stopped"))]
+    assert machine.on_stopped("a") == [Exit(ExitReason("stopped"))]
     assert machine.stop(3.0) == []
 
 
 def test_a_child_that_exits_with_another_reason_while_being_stopped_is_not_restarted() -> None:
     machine = booted(permanent("a", "b"))
     machine.stop(1.0)
-    assert machine.exited("b", RAISED, 1.0) == [Stop("a", 5.0)]
-    assert machine.stopped("b") == []
-    assert machine.exited("a", RAISED, 1.0) == [Exit(ExitReason("stopped"))]
+    assert machine.on_exited("b", RAISED, 1.0) == [StopChild("a", 5.0)]
+    assert machine.on_stopped("b") == []
+    assert machine.on_exited("a", RAISED, 1.0) == [Exit(ExitReason("stopped"))]
     assert [view.last_exit for view in machine.children()] == [RAISED, RAISED]
 
 
 def test_a_child_that_ended_before_its_turn_to_be_stopped_is_passed_over() -> None:
     machine = booted(permanent("a", "b", "c"))
     machine.stop(1.0)
-    assert machine.exited("b", RAISED, 1.0) == []
-    assert machine.stopped("c") == [Stop("a", 5.0)]
+    assert machine.on_exited("b", RAISED, 1.0) == []
+    assert machine.on_stopped("c") == [StopChild("a", 5.0)]
 
 
 def test_a_supervisor_that_is_stopped_while_restarting_gives_the_restart_up() -> None:
     machine = booted(permanent("a", "b", "c"), strategy="one-for-all")
-    machine.exited("b", RAISED, 1.0)
-    machine.stopped("c")
-    assert machine.stopped("a") == [Start("a")]
-    machine.started("a", 1.0)
-    assert machine.stop(2.0) == [Stop("b", 5.0)]
-    assert machine.started("b", 2.0) == []
-    assert machine.stopped("b") == [Stop("a", 5.0)]
-    assert machine.stopped("a") == [Exit(ExitReason("stopped"))]
+    machine.on_exited("b", RAISED, 1.0)
+    machine.on_stopped("c")
+    assert machine.on_stopped("a") == [StartChild("a")]
+    machine.on_started("a", 1.0)
+    assert machine.stop(2.0) == [StopChild("b", 5.0)]
+    assert machine.on_started("b", 2.0) == []
+    assert machine.on_stopped("b") == [StopChild("a", 5.0)]
+    assert machine.on_stopped("a") == [Exit(ExitReason("stopped"))]
 
 
-def test_a_supervisor_that_is_stopped_while_its_first_child_never_starts_ends_all_the_same() -> None:
+def test_a_supervisor_that_is_stopped_while_its_first_child_never_starts_ends_all_the_same() -> (
+    None
+):
     machine = RestartMachine(permanent("a", "b"))
     machine.start(0.0)
-    assert machine.stop(9.0) == [Stop("a", 5.0)]
-    assert machine.start_failed("a", RAISED, 9.0) == [Exit(ExitReason("stopped"))]
-    assert machine.stopped("a") == []
+    assert machine.stop(9.0) == [StopChild("a", 5.0)]
+    assert machine.on_start_failed("a", RAISED, 9.0) == [Exit(ExitReason("stopped"))]
+    assert machine.on_stopped("a") == []
 
 
 def test_late_news_of_a_start_that_was_stopped_is_of_no_consequence() -> None:
     machine = RestartMachine([ChildRule("a"), ChildRule("t", restart="temporary")])
     machine.start(0.0)
-    machine.started("a", 0.0)
-    assert machine.stop(1.0) == [Stop("t", 5.0)]
-    assert machine.stopped("t") == [Forgotten("t"), Stop("a", 5.0)]
-    for late in (machine.started("t", 1.0), machine.start_failed("t", RAISED, 1.0), machine.ignored("t"), machine.stopped("t")):
+    machine.on_started("a", 0.0)
+    assert machine.stop(1.0) == [StopChild("t", 5.0)]
+    assert machine.on_stopped("t") == [Forgotten("t"), StopChild("a", 5.0)]
+    for late in (
+        machine.on_started("t", 1.0),
+        machine.on_start_failed("t", RAISED, 1.0),
+        machine.on_ignored("t"),
+        machine.on_stopped("t"),
+    ):
         assert late == []
-    assert machine.stopped("a") == [Exit(ExitReason("stopped"))]
+    assert machine.on_stopped("a") == [Exit(ExitReason("stopped"))]
 
 
-def test_a_supervisor_that_is_stopped_while_a_child_waits_for_its_restart_forgets_the_restart() -> None:
+def test_a_supervisor_that_is_stopped_while_a_child_waits_for_its_restart_forgets_the_restart() -> (
+    None
+):
     machine = booted(permanent("a"), backoff=RestartBackoff(jitter=0))
-    assert machine.exited("a", RAISED, 1.0) == [TryAgain("a", 1.1)]
+    assert machine.on_exited("a", RAISED, 1.0) == [TryAgain("a", 1.1)]
     assert machine.stop(1.05) == [Exit(ExitReason("stopped"))]
     assert machine.try_again("a", 1.1) == []
 
@@ -239,75 +300,83 @@ def test_a_supervisor_that_is_stopped_while_a_child_waits_for_its_restart_forget
 # Exits and restarts
 
 
-@pytest.mark.parametrize("reason", [NORMAL, SHUTDOWN, RAISED, ExitReason("node died"), ExitReason("idle")])
+@pytest.mark.parametrize(
+    "reason", [NORMAL, SHUTDOWN, RAISED, ExitReason("node died"), ExitReason("idle")]
+)
 def test_a_permanent_child_is_restarted_whatever_the_reason(reason: ExitReason) -> None:
     machine = booted(permanent("a", "b"))
-    assert machine.exited("a", reason, 1.0) == [Start("a")]
+    assert machine.on_exited("a", reason, 1.0) == [StartChild("a")]
     assert states(machine) == {"a": "restarting", "b": "running"}
-    assert machine.started("a", 1.0) == []
+    assert machine.on_started("a", 1.0) == []
     (a, b) = machine.children()
     assert (a.state, a.restarts, a.last_exit) == ("running", 1, reason)
     assert (b.state, b.restarts, b.last_exit) == ("running", 0, None)
 
 
 @pytest.mark.parametrize("kind", ["normal", "shutdown", "stopped", "parent stopped", "idle"])
-def test_a_transient_child_that_ends_normally_is_not_restarted_and_keeps_its_spec(kind: Any) -> None:
+def test_a_transient_child_that_ends_normally_is_not_restarted_and_keeps_its_spec(
+    kind: Any,
+) -> None:
     machine = booted(rules("a", restart="transient"))
-    assert machine.exited("a", ExitReason(kind), 1.0) == []
+    assert machine.on_exited("a", ExitReason(kind), 1.0) == []
     assert states(machine) == {"a": "stopped"}
 
 
-@pytest.mark.parametrize("kind", ["raised", "exit code", "signal", "node died", "start failed", "killed"])
+@pytest.mark.parametrize(
+    "kind", ["raised", "exit code", "signal", "node died", "start failed", "killed"]
+)
 def test_a_transient_child_that_ends_otherwise_is_restarted(kind: Any) -> None:
-    assert booted(rules("a", restart="transient")).exited("a", ExitReason(kind), 1.0) == [Start("a")]
+    assert booted(rules("a", restart="transient")).on_exited("a", ExitReason(kind), 1.0) == [
+        StartChild("a")
+    ]
 
 
 @pytest.mark.parametrize("reason", [NORMAL, RAISED])
 def test_a_temporary_child_is_never_restarted_and_its_spec_is_dropped(reason: ExitReason) -> None:
     machine = booted(rules("a", restart="temporary"))
-    assert machine.exited("a", reason, 1.0) == [Forgotten("a")]
+    assert machine.on_exited("a", reason, 1.0) == [Forgotten("a")]
     assert machine.children() == []
 
 
 def test_a_temporary_child_that_a_siblings_death_stops_is_dropped_as_well() -> None:
     machine = booted([ChildRule("a"), ChildRule("t", restart="temporary")], strategy="one-for-all")
-    assert machine.exited("a", RAISED, 1.0) == [Stop("t", 5.0)]
-    assert machine.stopped("t") == [Forgotten("t"), Start("a")]
-    assert machine.started("a", 1.0) == []
+    assert machine.on_exited("a", RAISED, 1.0) == [StopChild("t", 5.0)]
+    assert machine.on_stopped("t") == [Forgotten("t"), StartChild("a")]
+    assert machine.on_started("a", 1.0) == []
     assert states(machine) == {"a": "running"}
 
 
 def test_one_for_all_stops_the_others_in_reverse_order_and_then_starts_all_in_order() -> None:
     machine = booted(permanent("a", "b", "c"), strategy="one-for-all")
-    assert machine.exited("b", RAISED, 1.0) == [Stop("c", 5.0)]
-    assert machine.stopped("c") == [Stop("a", 5.0)]
-    assert machine.stopped("a") == [Start("a")]
-    assert machine.started("a", 1.0) == [Start("b")]
-    assert machine.started("b", 1.0) == [Start("c")]
-    assert machine.started("c", 1.0) == []
+    assert machine.on_exited("b", RAISED, 1.0) == [StopChild("c", 5.0)]
+    assert machine.on_stopped("c") == [StopChild("a", 5.0)]
+    assert machine.on_stopped("a") == [StartChild("a")]
+    assert machine.on_started("a", 1.0) == [StartChild("b")]
+    assert machine.on_started("b", 1.0) == [StartChild("c")]
+    assert machine.on_started("c", 1.0) == []
     assert [view.restarts for view in machine.children()] == [1, 1, 1]
 
 
-def test_rest_for_one_stops_those_started_later_in_reverse_order_and_then_starts_it_and_them_in_order() -> None:
+def test_rest_for_one_restarts_the_child_and_those_started_later() -> None:
     machine = booted(permanent("a", "b", "c", "d"), strategy="rest-for-one")
-    assert machine.exited("b", RAISED, 1.0) == [Stop("d", 5.0)]
-    assert machine.stopped("d") == [Stop("c", 5.0)]
-    assert machine.stopped("c") == [Start("b")]
-    assert machine.started("b", 1.0) == [Start("c")]
-    assert machine.started("c", 1.0) == [Start("d")]
-    assert machine.started("d", 1.0) == []
+    assert machine.on_exited("b", RAISED, 1.0) == [StopChild("d", 5.0)]
+    assert machine.on_stopped("d") == [StopChild("c", 5.0)]
+    assert machine.on_stopped("c") == [StartChild("b")]
+    assert machine.on_started("b", 1.0) == [StartChild("c")]
+    assert machine.on_started("c", 1.0) == [StartChild("d")]
+    assert machine.on_started("d", 1.0) == []
     assert [view.restarts for view in machine.children()] == [0, 1, 1, 1]
 
 
-def test_a_restart_that_fails_counts_as_a_further_one_and_is_tried_again_until_the_intensity_is_exceeded() -> None:
+def test_a_restart_that_fails_counts_until_the_intensity_is_exceeded() -> None:
     machine = booted(permanent("a", "b"), intensity=3)
-    assert machine.exited("b", RAISED, 1.0) == [Start("b")]
-    assert machine.start_failed("b", RAISED, 1.0) == [Start("b")]
+    assert machine.on_exited("b", RAISED, 1.0) == [StartChild("b")]
+    assert machine.on_start_failed("b", RAISED, 1.0) == [StartChild("b")]
     assert states(machine)["b"] == "restarting"
-    assert machine.start_failed("b", RAISED, 1.0) == [Start("b")]
+    assert machine.on_start_failed("b", RAISED, 1.0) == [StartChild("b")]
     failed = ExitReason("start failed", "OSError: no disk", "the traceback")
-    assert machine.start_failed("b", failed, 1.0) == [Stop("a", 5.0)]
-    reason = last_exit_of(machine.stopped("a"))
+    assert machine.on_start_failed("b", failed, 1.0) == [StopChild("a", 5.0)]
+    reason = last_exit_of(machine.on_stopped("a"))
     assert reason.kind == "shutdown"
     assert "3 restarts within 10 s" in reason.text
     assert "'b'" in reason.text
@@ -317,181 +386,199 @@ def test_a_restart_that_fails_counts_as_a_further_one_and_is_tried_again_until_t
 
 def test_others_in_line_come_before_the_next_try_of_a_failed_restart() -> None:
     machine = booted(permanent("a", "b"))
-    machine.exited("a", RAISED, 1.0)
-    assert machine.exited("b", RAISED, 1.0) == []
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.on_exited("b", RAISED, 1.0) == []
     assert machine.delete("a", "question") == []
-    assert machine.start_failed("a", RAISED, 1.0) == [Start("b")]
-    assert machine.started("b", 1.0) == [Answer("question", "restarting"), Start("a")]
+    assert machine.on_start_failed("a", RAISED, 1.0) == [StartChild("b")]
+    assert machine.on_started("b", 1.0) == [
+        SupervisorAnswer("question", "restarting"),
+        StartChild("a"),
+    ]
 
 
 def test_a_sibling_that_fails_to_start_again_is_the_one_that_is_tried_again() -> None:
     machine = booted(permanent("a", "b", "c"), strategy="rest-for-one")
-    machine.exited("a", RAISED, 1.0)
-    machine.stopped("c")
-    machine.stopped("b")
-    machine.started("a", 1.0)
-    assert machine.start_failed("b", RAISED, 1.0) == [Start("b")]
-    assert machine.started("b", 1.0) == [Start("c")]
+    machine.on_exited("a", RAISED, 1.0)
+    machine.on_stopped("c")
+    machine.on_stopped("b")
+    machine.on_started("a", 1.0)
+    assert machine.on_start_failed("b", RAISED, 1.0) == [StartChild("b")]
+    assert machine.on_started("b", 1.0) == [StartChild("c")]
 
 
 def test_a_child_whose_sibling_fails_to_start_again_is_no_longer_being_restarted_itself() -> None:
     machine = booted(permanent("a", "b"), strategy="one-for-all")
-    machine.exited("b", RAISED, 0.0)
-    assert machine.stopped("a") == [Start("a")]
+    machine.on_exited("b", RAISED, 0.0)
+    assert machine.on_stopped("a") == [StartChild("a")]
     assert states(machine) == {"a": "restarting", "b": "restarting"}
     machine.terminate("a", 1)
-    assert machine.start_failed("a", RAISED, 1.0) == [Answer(1, "stopped")]
+    assert machine.on_start_failed("a", RAISED, 1.0) == [SupervisorAnswer(1, "stopped")]
     assert states(machine) == {"a": "stopped", "b": "stopped"}
-    assert machine.restart("b", 2) == [Start("b")]
+    assert machine.restart("b", 2) == [StartChild("b")]
 
 
-def test_an_exit_in_an_earlier_life_that_still_stands_in_line_does_not_count_for_the_next_life() -> None:
+def test_a_queued_exit_of_an_earlier_life_does_not_count_for_the_next() -> None:
     machine = booted(permanent("a", "b"), strategy="one-for-all", intensity=1, period=5.0)
     machine.add(ChildRule("c"), 1)
-    machine.exited("b", RAISED, 1.0)
-    machine.exited("a", RAISED, 1.0)
-    assert machine.started("c", 1.0) == [Answer(1, "started"), Stop("c", 5.0)]
-    machine.stopped("c")
-    machine.started("a", 1.0)
-    assert machine.exited("a", RAISED, 9.0) == []
-    machine.started("b", 9.0)
-    assert machine.started("c", 9.0) == [Stop("c", 5.0)]
+    machine.on_exited("b", RAISED, 1.0)
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.on_started("c", 1.0) == [SupervisorAnswer(1, "started"), StopChild("c", 5.0)]
+    machine.on_stopped("c")
+    machine.on_started("a", 1.0)
+    assert machine.on_exited("a", RAISED, 9.0) == []
+    machine.on_started("b", 9.0)
+    assert machine.on_started("c", 9.0) == [StopChild("c", 5.0)]
     assert machine.phase == "running"
 
 
 def test_a_failed_restart_under_one_for_all_stops_what_was_started_already() -> None:
     machine = booted(permanent("a", "b"), strategy="one-for-all")
-    machine.exited("a", RAISED, 1.0)
-    assert machine.stopped("b") == [Start("a")]
-    assert machine.started("a", 1.0) == [Start("b")]
-    assert machine.start_failed("b", RAISED, 1.0) == [Stop("a", 5.0)]
-    assert machine.stopped("a") == [Start("a")]
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.on_stopped("b") == [StartChild("a")]
+    assert machine.on_started("a", 1.0) == [StartChild("b")]
+    assert machine.on_start_failed("b", RAISED, 1.0) == [StopChild("a", 5.0)]
+    assert machine.on_stopped("a") == [StartChild("a")]
 
 
 def test_intensity_zero_allows_no_restart() -> None:
     machine = booted(permanent("a", "b"), intensity=0)
-    assert machine.exited("b", RAISED, 1.0) == [Stop("a", 5.0)]
-    assert last_exit_of(machine.stopped("a")).kind == "shutdown"
+    assert machine.on_exited("b", RAISED, 1.0) == [StopChild("a", 5.0)]
+    assert last_exit_of(machine.on_stopped("a")).kind == "shutdown"
 
 
 def test_intensity_is_counted_over_the_last_period_and_not_reset() -> None:
     machine = booted(permanent("a"), intensity=2, period=5.0)
     for now in (0.0, 4.0, 5.1, 9.1, 10.2):
-        assert machine.exited("a", RAISED, now) == [Start("a")], now
-        machine.started("a", now)
-    assert isinstance(machine.exited("a", RAISED, 14.0)[-1], Exit)
+        assert machine.on_exited("a", RAISED, now) == [StartChild("a")], now
+        machine.on_started("a", now)
+    assert isinstance(machine.on_exited("a", RAISED, 14.0)[-1], Exit)
 
 
 def test_a_restart_exactly_one_period_ago_still_counts() -> None:
     machine = booted(permanent("a"), intensity=1, period=5.0)
-    machine.exited("a", RAISED, 1.0)
-    machine.started("a", 1.0)
-    assert isinstance(machine.exited("a", RAISED, 6.0)[-1], Exit)
+    machine.on_exited("a", RAISED, 1.0)
+    machine.on_started("a", 1.0)
+    assert isinstance(machine.on_exited("a", RAISED, 6.0)[-1], Exit)
 
 
-def test_a_look_at_the_recent_restarts_does_not_make_room_for_a_failure_that_stands_in_line() -> None:
+def test_a_look_at_the_recent_restarts_does_not_make_room_for_a_failure_that_stands_in_line() -> (
+    None
+):
     machine = booted(permanent("a", "b"), intensity=1, period=5.0)
-    machine.exited("a", RAISED, 0.0)
-    assert machine.exited("b", RAISED, 4.0) == []
+    machine.on_exited("a", RAISED, 0.0)
+    assert machine.on_exited("b", RAISED, 4.0) == []
     assert machine.intensity.recent(9.0) == 0
-    assert machine.started("a", 9.0) == [Stop("a", 5.0)]
+    assert machine.on_started("a", 9.0) == [StopChild("a", 5.0)]
 
 
 def test_restarts_of_all_children_count_together() -> None:
     machine = booted(permanent("a", "b"), intensity=1)
-    machine.exited("a", RAISED, 1.0)
-    machine.started("a", 1.0)
-    assert machine.exited("b", RAISED, 1.0) == [Stop("a", 5.0)]
+    machine.on_exited("a", RAISED, 1.0)
+    machine.on_started("a", 1.0)
+    assert machine.on_exited("b", RAISED, 1.0) == [StopChild("a", 5.0)]
 
 
 def test_an_infinite_period_never_forgets_a_restart() -> None:
     machine = booted(permanent("a"), intensity=1, period=math.inf)
-    machine.exited("a", RAISED, 1.0)
-    machine.started("a", 1.0)
-    assert isinstance(machine.exited("a", RAISED, 1e12)[-1], Exit)
+    machine.on_exited("a", RAISED, 1.0)
+    machine.on_started("a", 1.0)
+    assert isinstance(machine.on_exited("a", RAISED, 1e12)[-1], Exit)
 
 
 def test_a_transient_supervisor_that_gave_up_is_not_restarted_by_its_parent() -> None:
     inner = booted(permanent("worker"), intensity=0)
-    reason = last_exit_of(inner.exited("worker", RAISED, 1.0))
-    assert booted(rules("inner", restart="transient")).exited("inner", reason, 1.0) == []
-    assert booted(permanent("inner")).exited("inner", reason, 1.0) == [Start("inner")]
+    reason = last_exit_of(inner.on_exited("worker", RAISED, 1.0))
+    assert booted(rules("inner", restart="transient")).on_exited("inner", reason, 1.0) == []
+    assert booted(permanent("inner")).on_exited("inner", reason, 1.0) == [StartChild("inner")]
 
 
-@pytest.mark.parametrize(("restart", "reason"), [("transient", NORMAL), ("temporary", NORMAL), ("temporary", RAISED)])
-def test_any_significant_child_that_ends_by_itself_ends_the_supervisor(restart: Any, reason: ExitReason) -> None:
+@pytest.mark.parametrize(
+    ("restart", "reason"), [("transient", NORMAL), ("temporary", NORMAL), ("temporary", RAISED)]
+)
+def test_any_significant_child_that_ends_by_itself_ends_the_supervisor(
+    restart: Any, reason: ExitReason
+) -> None:
     children = [ChildRule("a"), *rules("s", "s2", restart=restart, significant=True)]
     machine = booted(children, automatic_shutdown="any-significant")
-    assert Stop("s2", 5.0) in machine.exited("s", reason, 1.0)
-    machine.stopped("s2")
-    assert last_exit_of(machine.stopped("a")).kind == "shutdown"
+    assert StopChild("s2", 5.0) in machine.on_exited("s", reason, 1.0)
+    machine.on_stopped("s2")
+    assert last_exit_of(machine.on_stopped("a")).kind == "shutdown"
 
 
 def test_a_significant_transient_child_that_crashes_is_restarted() -> None:
-    machine = booted(rules("s", restart="transient", significant=True), automatic_shutdown="any-significant")
-    assert machine.exited("s", RAISED, 1.0) == [Start("s")]
+    machine = booted(
+        rules("s", restart="transient", significant=True), automatic_shutdown="any-significant"
+    )
+    assert machine.on_exited("s", RAISED, 1.0) == [StartChild("s")]
 
 
 def test_the_last_of_all_significant_children_ends_the_supervisor() -> None:
     children = [ChildRule("a"), *rules("s", "s2", restart="transient", significant=True)]
     machine = booted(children, automatic_shutdown="all-significant")
-    assert machine.exited("s2", NORMAL, 1.0) == []
-    assert machine.exited("s", NORMAL, 2.0) == [Stop("a", 5.0)]
+    assert machine.on_exited("s2", NORMAL, 1.0) == []
+    assert machine.on_exited("s", NORMAL, 2.0) == [StopChild("a", 5.0)]
 
 
 def test_a_significant_child_that_is_about_to_be_restarted_has_not_ended() -> None:
     children = rules("s", "s2", restart="transient", significant=True)
-    machine = booted(children, automatic_shutdown="all-significant", backoff=RestartBackoff(jitter=0))
-    machine.exited("s", RAISED, 1.0)
-    assert machine.exited("s2", NORMAL, 1.0) == []
+    machine = booted(
+        children, automatic_shutdown="all-significant", backoff=RestartBackoff(jitter=0)
+    )
+    machine.on_exited("s", RAISED, 1.0)
+    assert machine.on_exited("s2", NORMAL, 1.0) == []
     machine.try_again("s", 1.1)
-    machine.started("s", 1.1)
-    assert last_exit_of(machine.exited("s", NORMAL, 2.0)).kind == "shutdown"
+    machine.on_started("s", 1.1)
+    assert last_exit_of(machine.on_exited("s", NORMAL, 2.0)).kind == "shutdown"
 
 
 def test_stopping_a_significant_child_by_request_does_not_end_the_supervisor() -> None:
-    machine = booted(rules("s", "s2", restart="transient", significant=True), automatic_shutdown="any-significant")
+    machine = booted(
+        rules("s", "s2", restart="transient", significant=True),
+        automatic_shutdown="any-significant",
+    )
     machine.terminate("s", 1)
-    assert machine.stopped("s") == [Answer(1, "stopped")]
+    assert machine.on_stopped("s") == [SupervisorAnswer(1, "stopped")]
     assert machine.phase == "running"
 
 
 def test_a_significant_child_that_a_siblings_death_stops_does_not_end_the_supervisor() -> None:
     children = [ChildRule("a"), ChildRule("s", restart="temporary", significant=True)]
     machine = booted(children, automatic_shutdown="all-significant", strategy="one-for-all")
-    machine.exited("a", RAISED, 1.0)
-    assert machine.stopped("s") == [Forgotten("s"), Start("a")]
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.on_stopped("s") == [Forgotten("s"), StartChild("a")]
 
 
 def test_the_exit_of_something_that_is_not_a_child_is_ignored() -> None:
     machine = booted([ChildRule("a", restart="transient")])
-    assert machine.exited("stranger", RAISED, 1.0) == []
-    machine.exited("a", NORMAL, 2.0)
-    assert machine.exited("a", RAISED, 3.0) == []
+    assert machine.on_exited("stranger", RAISED, 1.0) == []
+    machine.on_exited("a", NORMAL, 2.0)
+    assert machine.on_exited("a", RAISED, 3.0) == []
     assert states(machine) == {"a": "stopped"}
 
 
 def test_a_child_that_exits_while_it_starts_has_failed_to_start() -> None:
     machine = booted(permanent("a"))
-    machine.exited("a", RAISED, 1.0)
-    assert machine.exited("a", RAISED, 2.0) == [Start("a")]
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.on_exited("a", RAISED, 2.0) == [StartChild("a")]
 
 
 def test_a_child_that_ended_while_a_sibling_was_restarted_is_restarted_after_it() -> None:
     machine = booted(permanent("a", "b"))
-    assert machine.exited("a", RAISED, 1.0) == [Start("a")]
-    assert machine.exited("b", RAISED, 1.5) == []
-    assert machine.started("a", 2.0) == [Start("b")]
+    assert machine.on_exited("a", RAISED, 1.0) == [StartChild("a")]
+    assert machine.on_exited("b", RAISED, 1.5) == []
+    assert machine.on_started("a", 2.0) == [StartChild("b")]
 
 
-def test_a_child_that_ended_before_its_siblings_death_would_have_stopped_it_is_restarted_once() -> None:
+def test_a_child_that_ended_before_its_siblings_death_would_have_stopped_it_is_restarted_once() -> (
+    None
+):
     machine = booted(permanent("a", "b", "c"), strategy="one-for-all")
-    assert machine.exited("a", RAISED, 1.0) == [Stop("c", 5.0)]
-    assert machine.exited("b", RAISED, 1.0) == []
-    assert machine.stopped("c") == [Start("a")]
-    machine.started("a", 1.0)
-    machine.started("b", 1.0)
-    assert machine.started("c", 1.0) == []
+    assert machine.on_exited("a", RAISED, 1.0) == [StopChild("c", 5.0)]
+    assert machine.on_exited("b", RAISED, 1.0) == []
+    assert machine.on_stopped("c") == [StartChild("a")]
+    machine.on_started("a", 1.0)
+    machine.on_started("b", 1.0)
+    assert machine.on_started("c", 1.0) == []
 
 
 # Changing a running supervisor
@@ -499,37 +586,40 @@ def test_a_child_that_ended_before_its_siblings_death_would_have_stopped_it_is_r
 
 def test_an_added_child_is_started_last_in_the_order() -> None:
     machine = booted(permanent("a"))
-    assert machine.add(ChildRule("b"), "request") == [Start("b")]
-    assert machine.started("b", 1.0) == [Answer("request", "started")]
-    assert machine.stop(2.0) == [Stop("b", 5.0)]
+    assert machine.add(ChildRule("b"), "request") == [StartChild("b")]
+    assert machine.on_started("b", 1.0) == [SupervisorAnswer("request", "started")]
+    assert machine.stop(2.0) == [StopChild("b", 5.0)]
 
 
 def test_adding_a_child_that_is_there_answers_already_started_or_already_present() -> None:
     machine = booted(rules("a", "b", restart="transient"))
-    machine.exited("b", NORMAL, 1.0)
-    assert machine.add(ChildRule("a"), 1) == [Answer(1, "already started")]
-    assert machine.add(ChildRule("b"), 2) == [Answer(2, "already present")]
+    machine.on_exited("b", NORMAL, 1.0)
+    assert machine.add(ChildRule("a"), 1) == [SupervisorAnswer(1, "already started")]
+    assert machine.add(ChildRule("b"), 2) == [SupervisorAnswer(2, "already present")]
 
 
 def test_adding_a_child_that_waits_for_its_restart_answers_already_present() -> None:
     machine = booted(permanent("a"), backoff=RestartBackoff())
-    machine.exited("a", RAISED, 1.0)
-    assert machine.add(ChildRule("a"), 1) == [Answer(1, "already present")]
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.add(ChildRule("a"), 1) == [SupervisorAnswer(1, "already present")]
 
 
 def test_an_added_child_that_fails_to_start_leaves_no_spec() -> None:
     machine = booted(permanent("a"))
     machine.add(ChildRule("b"), 1)
-    assert machine.start_failed("b", RAISED, 1.0) == [Forgotten("b"), Answer(1, "start failed", RAISED)]
+    assert machine.on_start_failed("b", RAISED, 1.0) == [
+        Forgotten("b"),
+        SupervisorAnswer(1, "start failed", RAISED),
+    ]
     assert states(machine) == {"a": "running"}
 
 
 def test_an_added_child_that_ignores_its_start_keeps_its_spec_unless_it_is_temporary() -> None:
     machine = booted([])
     machine.add(ChildRule("a"), 1)
-    assert machine.ignored("a") == [Answer(1, "ignored")]
+    assert machine.on_ignored("a") == [SupervisorAnswer(1, "ignored")]
     machine.add(ChildRule("t", restart="temporary"), 2)
-    assert machine.ignored("t") == [Forgotten("t"), Answer(2, "ignored")]
+    assert machine.on_ignored("t") == [Forgotten("t"), SupervisorAnswer(2, "ignored")]
     assert states(machine) == {"a": "stopped"}
 
 
@@ -540,67 +630,69 @@ def test_an_added_child_whose_rule_does_not_fit_is_refused_at_once() -> None:
 
 def test_a_terminated_child_keeps_its_spec_unless_it_is_temporary() -> None:
     machine = booted([ChildRule("a"), ChildRule("t", restart="temporary")])
-    assert machine.terminate("a", 1) == [Stop("a", 5.0)]
-    assert machine.stopped("a") == [Answer(1, "stopped")]
-    assert machine.terminate("a", 2) == [Answer(2, "stopped")]
-    assert machine.terminate("t", 3) == [Stop("t", 5.0)]
-    assert machine.stopped("t") == [Forgotten("t"), Answer(3, "stopped")]
-    assert machine.terminate("t", 4) == [Answer(4, "not found")]
+    assert machine.terminate("a", 1) == [StopChild("a", 5.0)]
+    assert machine.on_stopped("a") == [SupervisorAnswer(1, "stopped")]
+    assert machine.terminate("a", 2) == [SupervisorAnswer(2, "stopped")]
+    assert machine.terminate("t", 3) == [StopChild("t", 5.0)]
+    assert machine.on_stopped("t") == [Forgotten("t"), SupervisorAnswer(3, "stopped")]
+    assert machine.terminate("t", 4) == [SupervisorAnswer(4, "not found")]
     assert states(machine) == {"a": "stopped"}
 
 
 def test_terminating_a_child_that_waits_for_its_restart_ends_the_wait() -> None:
     machine = booted(permanent("a"), backoff=RestartBackoff(jitter=0))
-    assert machine.exited("a", RAISED, 1.0) == [TryAgain("a", 1.1)]
-    assert machine.terminate("a", 1) == [Answer(1, "stopped")]
+    assert machine.on_exited("a", RAISED, 1.0) == [TryAgain("a", 1.1)]
+    assert machine.terminate("a", 1) == [SupervisorAnswer(1, "stopped")]
     assert machine.try_again("a", 1.1) == []
 
 
 def test_terminating_a_child_while_its_restart_fails_ends_the_tries() -> None:
     machine = booted(permanent("a"))
-    machine.exited("a", RAISED, 1.0)
+    machine.on_exited("a", RAISED, 1.0)
     assert machine.terminate("a", 1) == []
-    assert machine.start_failed("a", RAISED, 1.0) == [Answer(1, "stopped")]
+    assert machine.on_start_failed("a", RAISED, 1.0) == [SupervisorAnswer(1, "stopped")]
     assert states(machine) == {"a": "stopped"}
 
 
 def test_only_a_child_without_an_actor_can_be_restarted_by_request() -> None:
     machine = booted(rules("a", restart="transient"), backoff=RestartBackoff(jitter=0))
-    assert machine.restart("a", 1) == [Answer(1, "running")]
-    assert machine.restart("x", 2) == [Answer(2, "not found")]
-    machine.exited("a", RAISED, 1.0)
-    assert machine.restart("a", 3) == [Answer(3, "restarting")]
+    assert machine.restart("a", 1) == [SupervisorAnswer(1, "running")]
+    assert machine.restart("x", 2) == [SupervisorAnswer(2, "not found")]
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.restart("a", 3) == [SupervisorAnswer(3, "restarting")]
     machine.terminate("a", 4)
-    assert machine.restart("a", 5) == [Start("a")]
-    assert machine.start_failed("a", RAISED, 2.0) == [Answer(5, "start failed", RAISED)]
-    assert machine.restart("a", 6) == [Start("a")]
-    assert machine.started("a", 2.0) == [Answer(6, "started")]
+    assert machine.restart("a", 5) == [StartChild("a")]
+    assert machine.on_start_failed("a", RAISED, 2.0) == [
+        SupervisorAnswer(5, "start failed", RAISED)
+    ]
+    assert machine.restart("a", 6) == [StartChild("a")]
+    assert machine.on_started("a", 2.0) == [SupervisorAnswer(6, "started")]
 
 
 def test_only_a_child_without_an_actor_can_be_deleted() -> None:
     machine = booted(rules("a", restart="transient"), backoff=RestartBackoff(jitter=0))
-    assert machine.delete("a", 1) == [Answer(1, "running")]
-    assert machine.delete("x", 2) == [Answer(2, "not found")]
-    machine.exited("a", RAISED, 1.0)
-    assert machine.delete("a", 3) == [Answer(3, "restarting")]
+    assert machine.delete("a", 1) == [SupervisorAnswer(1, "running")]
+    assert machine.delete("x", 2) == [SupervisorAnswer(2, "not found")]
+    machine.on_exited("a", RAISED, 1.0)
+    assert machine.delete("a", 3) == [SupervisorAnswer(3, "restarting")]
     machine.terminate("a", 4)
-    assert machine.delete("a", 5) == [Forgotten("a"), Answer(5, "deleted")]
+    assert machine.delete("a", 5) == [Forgotten("a"), SupervisorAnswer(5, "deleted")]
     assert machine.children() == []
 
 
 def test_requests_wait_for_what_is_going_on() -> None:
     machine = booted(permanent("a", "b"))
-    machine.exited("a", RAISED, 1.0)
+    machine.on_exited("a", RAISED, 1.0)
     assert machine.terminate("b", 1) == []
     assert machine.restart("b", 2) == []
-    assert machine.started("a", 1.0) == [Stop("b", 5.0)]
-    assert machine.stopped("b") == [Answer(1, "stopped"), Start("b")]
-    assert machine.started("b", 1.0) == [Answer(2, "started")]
+    assert machine.on_started("a", 1.0) == [StopChild("b", 5.0)]
+    assert machine.on_stopped("b") == [SupervisorAnswer(1, "stopped"), StartChild("b")]
+    assert machine.on_started("b", 1.0) == [SupervisorAnswer(2, "started")]
 
 
 def test_children_can_be_looked_at_while_one_is_starting() -> None:
     machine = booted(permanent("a", "b"))
-    machine.exited("a", RAISED, 1.0)
+    machine.on_exited("a", RAISED, 1.0)
     assert states(machine) == {"a": "restarting", "b": "running"}
 
 
@@ -608,90 +700,104 @@ def test_every_request_is_answered_when_the_supervisor_stops() -> None:
     machine = booted(permanent("a"))
     machine.add(ChildRule("b"), 1)
     machine.delete("a", 2)
-    assert machine.stop(1.0) == [Answer(1, "supervisor stopped"), Answer(2, "supervisor stopped"), Stop("b", 5.0)]
-    assert machine.terminate("a", 3) == [Answer(3, "supervisor stopped")]
-    machine.stopped("b")
-    machine.stopped("a")
+    assert machine.stop(1.0) == [
+        SupervisorAnswer(1, "supervisor stopped"),
+        SupervisorAnswer(2, "supervisor stopped"),
+        StopChild("b", 5.0),
+    ]
+    assert machine.terminate("a", 3) == [SupervisorAnswer(3, "supervisor stopped")]
+    machine.on_stopped("b")
+    machine.on_stopped("a")
     assert machine.phase == "ended"
-    assert machine.add(ChildRule("c"), 4) == [Answer(4, "supervisor stopped")]
+    assert machine.add(ChildRule("c"), 4) == [SupervisorAnswer(4, "supervisor stopped")]
 
 
 def test_a_child_that_was_terminated_is_started_again_with_its_group_as_otp_does() -> None:
     machine = booted(permanent("a", "b"), strategy="one-for-all")
     machine.terminate("b", 1)
-    machine.stopped("b")
-    assert machine.exited("a", RAISED, 1.0) == [Start("a")]
-    assert machine.started("a", 1.0) == [Start("b")]
+    machine.on_stopped("b")
+    assert machine.on_exited("a", RAISED, 1.0) == [StartChild("a")]
+    assert machine.on_started("a", 1.0) == [StartChild("b")]
 
 
 # Back-off
 
 
-def test_waits_between_restarts_grow_while_the_child_keeps_failing_and_start_over_when_it_was_calm() -> None:
-    machine = booted(permanent("a"), backoff=RestartBackoff(initial_delay=1, backoff=2, max_delay=5, jitter=0, calm=60), period=1.0)
+def test_waits_between_restarts_grow_and_start_over_after_a_calm_time() -> None:
+    machine = booted(
+        permanent("a"),
+        backoff=RestartBackoff(initial_delay=1, backoff=2, max_delay=5, jitter=0, calm=60),
+        period=1.0,
+    )
     now = 0.0
     for wait in (1.0, 2.0, 4.0, 5.0, 5.0):
-        assert machine.exited("a", RAISED, now) == [TryAgain("a", now + wait)]
+        assert machine.on_exited("a", RAISED, now) == [TryAgain("a", now + wait)]
         assert states(machine) == {"a": "restarting"}
         assert machine.try_again("a", now + wait / 2) == []
         now += wait
-        assert machine.try_again("a", now) == [Start("a")]
-        machine.started("a", now)
+        assert machine.try_again("a", now) == [StartChild("a")]
+        machine.on_started("a", now)
     now += 60
-    assert machine.exited("a", RAISED, now) == [TryAgain("a", now + 1.0)]
+    assert machine.on_exited("a", RAISED, now) == [TryAgain("a", now + 1.0)]
 
 
 def test_a_start_that_fails_waits_longer_than_the_exit_before_it() -> None:
     machine = booted(permanent("a"), backoff=RestartBackoff(initial_delay=1, backoff=2, jitter=0))
-    machine.exited("a", RAISED, 0.0)
+    machine.on_exited("a", RAISED, 0.0)
     machine.try_again("a", 1.0)
-    assert machine.start_failed("a", RAISED, 1.0) == [TryAgain("a", 3.0)]
-    assert machine.try_again("a", 3.0) == [Start("a")]
+    assert machine.on_start_failed("a", RAISED, 1.0) == [TryAgain("a", 3.0)]
+    assert machine.try_again("a", 3.0) == [StartChild("a")]
 
 
 def test_a_move_to_another_node_is_not_waited_for() -> None:
     machine = booted(permanent("a"), backoff=RestartBackoff(initial_delay=1, backoff=2, jitter=0))
-    assert machine.exited("a", ExitReason("node left"), 0.0) == [Start("a")]
-    machine.started("a", 0.0)
-    assert machine.exited("a", RAISED, 1.0) == [TryAgain("a", 2.0)]
+    assert machine.on_exited("a", ExitReason("node left"), 0.0) == [StartChild("a")]
+    machine.on_started("a", 0.0)
+    assert machine.on_exited("a", RAISED, 1.0) == [TryAgain("a", 2.0)]
     machine.try_again("a", 2.0)
-    machine.started("a", 2.0)
-    assert machine.exited("a", ExitReason("node left"), 3.0) == [Start("a")]
+    machine.on_started("a", 2.0)
+    assert machine.on_exited("a", ExitReason("node left"), 3.0) == [StartChild("a")]
 
 
 def test_the_draw_picks_the_point_in_the_waits_jitter_band() -> None:
-    machine = booted(permanent("a"), backoff=RestartBackoff(initial_delay=1, jitter=0.5), draw=lambda: 0.0)
-    assert machine.exited("a", RAISED, 0.0) == [TryAgain("a", 0.5)]
+    machine = booted(
+        permanent("a"), backoff=RestartBackoff(initial_delay=1, jitter=0.5), draw=lambda: 0.0
+    )
+    assert machine.on_exited("a", RAISED, 0.0) == [TryAgain("a", 0.5)]
 
 
 def test_while_a_child_waits_for_its_restart_the_supervisor_serves_others() -> None:
     machine = booted(permanent("a", "b"), backoff=RestartBackoff(initial_delay=1, jitter=0))
-    assert machine.exited("a", RAISED, 0.0) == [TryAgain("a", 1.0)]
-    assert machine.exited("b", RAISED, 0.5) == [TryAgain("b", 1.5)]
-    assert machine.add(ChildRule("c"), 1) == [Start("c")]
+    assert machine.on_exited("a", RAISED, 0.0) == [TryAgain("a", 1.0)]
+    assert machine.on_exited("b", RAISED, 0.5) == [TryAgain("b", 1.5)]
+    assert machine.add(ChildRule("c"), 1) == [StartChild("c")]
     assert machine.try_again("a", 1.0) == []
-    assert machine.started("c", 1.0) == [Answer(1, "started"), Start("a")]
-    machine.started("a", 1.0)
-    assert machine.try_again("b", 1.5) == [Start("b")]
+    assert machine.on_started("c", 1.0) == [SupervisorAnswer(1, "started"), StartChild("a")]
+    machine.on_started("a", 1.0)
+    assert machine.try_again("b", 1.5) == [StartChild("b")]
 
 
 def test_siblings_of_a_group_are_stopped_before_the_wait_and_started_after_it() -> None:
-    machine = booted(permanent("a", "b"), strategy="one-for-all", backoff=RestartBackoff(initial_delay=1, jitter=0))
-    assert machine.exited("a", RAISED, 0.0) == [Stop("b", 5.0)]
-    assert machine.stopped("b") == [TryAgain("a", 1.0)]
-    assert machine.try_again("a", 1.0) == [Start("a")]
-    assert machine.started("a", 1.0) == [Start("b")]
+    machine = booted(
+        permanent("a", "b"),
+        strategy="one-for-all",
+        backoff=RestartBackoff(initial_delay=1, jitter=0),
+    )
+    assert machine.on_exited("a", RAISED, 0.0) == [StopChild("b", 5.0)]
+    assert machine.on_stopped("b") == [TryAgain("a", 1.0)]
+    assert machine.try_again("a", 1.0) == [StartChild("a")]
+    assert machine.on_started("a", 1.0) == [StartChild("b")]
 
 
 def test_the_wait_of_an_earlier_restart_does_not_shorten_a_later_one() -> None:
     machine = booted(permanent("a"), backoff=RestartBackoff(initial_delay=1, backoff=2, jitter=0))
-    assert machine.exited("a", RAISED, 0.0) == [TryAgain("a", 1.0)]
+    assert machine.on_exited("a", RAISED, 0.0) == [TryAgain("a", 1.0)]
     machine.terminate("a", 1)
     machine.restart("a", 2)
-    machine.started("a", 0.1)
-    assert machine.exited("a", RAISED, 0.2) == [TryAgain("a", 2.2)]
+    machine.on_started("a", 0.1)
+    assert machine.on_exited("a", RAISED, 0.2) == [TryAgain("a", 2.2)]
     assert machine.try_again("a", 1.0) == []
-    assert machine.try_again("a", 2.2) == [Start("a")]
+    assert machine.try_again("a", 2.2) == [StartChild("a")]
 
 
 # Misuse
@@ -699,19 +805,23 @@ def test_the_wait_of_an_earlier_restart_does_not_shorten_a_later_one() -> None:
 
 def test_reports_that_nobody_asked_for_are_refused() -> None:
     machine = booted(permanent("a"))
-    for report in (lambda: machine.started("a", 1.0), lambda: machine.ignored("x"), lambda: machine.start_failed("a", RAISED, 1.0)):
+    for report in (
+        lambda: machine.on_started("a", 1.0),
+        lambda: machine.on_ignored("x"),
+        lambda: machine.on_start_failed("a", RAISED, 1.0),
+    ):
         with pytest.raises(ValueError, match="was not being started"):
             report()
-    assert machine.stopped("a") == []
+    assert machine.on_stopped("a") == []
     assert states(machine) == {"a": "running"}
 
 
 def test_time_that_goes_back_is_refused() -> None:
     machine = booted(permanent("a"))
-    machine.exited("x", RAISED, 5.0)
+    machine.on_exited("x", RAISED, 5.0)
     for now in (4.9, math.nan):
         with pytest.raises(ValueError, match="time must not go back"):
-            machine.exited("a", RAISED, now)
+            machine.on_exited("a", RAISED, now)
 
 
 def test_a_machine_is_started_once_and_before_it_is_asked_for_anything() -> None:

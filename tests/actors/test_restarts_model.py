@@ -1,9 +1,11 @@
-"""The supervisor's decisions against an independent model, on random trees and event orders, and the invariants that need no model."""
+"""The supervisor's decisions against an independent model, on random trees and event orders, and
+the invariants that need no model.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -13,8 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.restarts import ChildRule, ExitReason, RestartMachine
-from actors.supervision import Answer, Exit, Start, Stop, TryAgain
+from actors.supervision import Exit, StartChild, StopChild, SupervisorAnswer, TryAgain
 from tests.actors.reference_model import Reference
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(RestartMachine):
+        yield
+
 
 EXAMPLES = max(1_000, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
@@ -23,7 +33,9 @@ RAISED = ExitReason("raised")
 UNPLACED = ExitReason("not placed")
 
 Script = tuple[dict[str, Any], list["Event"], list["Step"]]
-"""A supervisor, what happens to it while it is idle, and how its operations go, one after another."""
+"""A supervisor, what happens to it while it is idle, and how its operations go, one after
+another.
+"""
 
 Traced = tuple[str, str, float]
 """What was done ("start" or "stop"), to which child, when."""
@@ -31,7 +43,8 @@ Traced = tuple[str, str, float]
 
 @attrs.frozen
 class Event:
-    """Something that happens to a supervisor. `kind`: how a child exits, what is requested, or "stop"; the world decides if it can be.
+    """Something that happens to a supervisor. `kind`: how a child exits, what is requested, or
+    "stop"; the world decides if it can be.
 
     `lost`: the children that a node which dies takes with it.
     """
@@ -45,7 +58,9 @@ class Event:
 
 @attrs.frozen
 class Step:
-    """How a blocking operation goes: what happens meanwhile, its outcome, and seconds that it takes."""
+    """How a blocking operation goes: what happens meanwhile, its outcome, and seconds that it
+    takes.
+    """
 
     meanwhile: tuple[Event, ...] = ()
     outcome: str = "ok"
@@ -53,9 +68,19 @@ class Step:
 
 
 class Driven:
-    """A `RestartMachine` with a shell around it that carries effects out in a world, with the interface of the reference."""
+    """A `RestartMachine` with a shell around it that carries effects out in a world, with the
+    interface of the reference.
+    """
 
-    def __init__(self, children: Sequence[ChildRule], strategy: Any, intensity: int, period: int, automatic: Any, world: Any) -> None:
+    def __init__(
+        self,
+        children: Sequence[ChildRule],
+        strategy: Any,
+        intensity: int,
+        period: int,
+        automatic: Any,
+        world: Any,
+    ) -> None:
         self.machine = RestartMachine(children, strategy, intensity, period, automatic)
         self.world = world
         self.to_do: deque[object] = deque()
@@ -73,30 +98,36 @@ class Driven:
         self.take(self.machine.stop(self.world.now))
 
     def exit(self, id: str, kind: Any) -> None:
-        self.take(self.machine.exited(id, ExitReason(kind), self.world.now))
+        self.take(self.machine.on_exited(id, ExitReason(kind), self.world.now))
 
     def lose(self, ids: Sequence[str], kind: Any) -> None:
-        self.take(self.machine.lost(ids, ExitReason(kind), self.world.now))
+        self.take(self.machine.on_lost(ids, ExitReason(kind), self.world.now))
 
     def due(self, id: str) -> None:
         self.take(self.machine.try_again(id, self.world.now))
 
     def request(self, number: int, kind: str, rule: ChildRule) -> None:
-        self.take(self.machine.add(rule, number) if kind == "add" else getattr(self.machine, kind)(rule.id, number))
+        self.take(
+            self.machine.add(rule, number)
+            if kind == "add"
+            else getattr(self.machine, kind)(rule.id, number)
+        )
 
     def take(self, effects: Sequence[object]) -> None:
         for effect in effects:
             if isinstance(effect, TryAgain):
                 self.world.wake(effect.at, effect.id)
-            elif isinstance(effect, Answer):
+            elif isinstance(effect, SupervisorAnswer):
                 assert isinstance(effect.request, int)
                 assert effect.request not in self.replies
                 self.replies[effect.request] = effect.reply
             elif isinstance(effect, Exit):
                 assert self.ended is None
                 self.ended = effect.reason.kind
-            elif isinstance(effect, Start | Stop):
-                aborts = self.busy and isinstance(effect, Stop) and self.machine.phase == "stopping"
+            elif isinstance(effect, StartChild | StopChild):
+                aborts = (
+                    self.busy and isinstance(effect, StopChild) and self.machine.phase == "stopping"
+                )
                 assert not self.to_do, "two things at a time"
                 assert not self.busy or aborts, "something new while something is outstanding"
                 self.to_do.append(effect)
@@ -104,24 +135,35 @@ class Driven:
     def run(self) -> None:
         while self.to_do:
             effect = self.to_do.popleft()
-            what, id = ("start", effect.id) if isinstance(effect, Start) else ("stop", effect.id)  # type: ignore[attr-defined]
+            what, id = (
+                ("start", effect.id) if isinstance(effect, StartChild) else ("stop", effect.id)
+            )  # type: ignore[attr-defined]
             self.busy = True
             outcome = self.world.operation(what, id)
             self.busy = False
             now = self.world.now
             if self.to_do:
-                # Told to stop while this child was starting; that it has started all the same must not matter.
+                # Told to stop while this child was starting; that it has started all the same must
+                # not matter.
                 if outcome == "ok":
-                    assert self.machine.started(id, now) == []
+                    assert self.machine.on_started(id, now) == []
             elif what == "stop":
                 crashed = outcome == "fail"
-                self.take(self.machine.exited(id, RAISED, now) if crashed else self.machine.stopped(id))
+                self.take(
+                    self.machine.on_exited(id, RAISED, now)
+                    if crashed
+                    else self.machine.on_stopped(id)
+                )
             elif outcome == "ok":
-                self.take(self.machine.started(id, now))
+                self.take(self.machine.on_started(id, now))
             elif outcome == "ignore":
-                self.take(self.machine.ignored(id))
+                self.take(self.machine.on_ignored(id))
             else:
-                self.take(self.machine.start_failed(id, UNPLACED if outcome == "unplaced" else RAISED, now))
+                self.take(
+                    self.machine.on_start_failed(
+                        id, UNPLACED if outcome == "unplaced" else RAISED, now
+                    )
+                )
 
     def state(self) -> dict[str, str]:
         words = {"stopped": "none", "restarting": "restarting", "running": "actor"}
@@ -133,7 +175,9 @@ class Modelled(Reference):
 
     def state(self) -> dict[str, str]:
         """Those that wait together with one that is restarting are shown as such, too."""
-        waiting = {each for id, pid in self.pids.items() if pid == "restarting" for each in self.group(id)}
+        waiting = {
+            each for id, pid in self.pids.items() if pid == "restarting" for each in self.group(id)
+        }
         words = {id: "restarting" if id in waiting else "none" for id in self.pids}
         return {id: "actor" if isinstance(pid, int) else words[id] for id, pid in self.pids.items()}
 
@@ -141,7 +185,9 @@ class Modelled(Reference):
 class ScriptedWorld:
     """Plays one script to one supervisor: what it starts and stops goes into `trace`."""
 
-    def __init__(self, steps: Sequence[Step], make: Callable[[ScriptedWorld], Driven | Modelled]) -> None:
+    def __init__(
+        self, steps: Sequence[Step], make: Callable[[ScriptedWorld], Driven | Modelled]
+    ) -> None:
         self.now = 0.0
         self.steps = deque(steps)
         self.alive: set[str] = set()
@@ -182,12 +228,16 @@ class ScriptedWorld:
             self.supervisor.request(self.requests, event.kind, event.rule)
         elif event.kind == "stop":
             self.told = True
-            self.supervisor.stop() if isinstance(self.supervisor, Driven) else setattr(self.supervisor, "told", True)
+            self.supervisor.stop() if isinstance(self.supervisor, Driven) else setattr(
+                self.supervisor, "told", True
+            )
         elif event.lost:
             lost = [id for id in event.lost if id in self.alive and id != busy_with]
             self.alive.difference_update(lost)
             # Those that had ended before are named as well: that must not matter.
-            self.supervisor.lose(lost if isinstance(self.supervisor, Modelled) else event.lost, event.kind)
+            self.supervisor.lose(
+                lost if isinstance(self.supervisor, Modelled) else event.lost, event.kind
+            )
         elif event.id in self.alive and event.id != busy_with:
             self.alive.discard(event.id)
             self.supervisor.exit(event.id, event.kind)
@@ -205,7 +255,13 @@ class ScriptedWorld:
         found = self.supervisor
         replies = {number: found.replies.get(number) for number in range(1, self.requests + 1)}
         state = None if found.ended else found.state()
-        return {"trace": self.trace, "ended": found.ended, "replies": replies, "state": state, "now": self.now}
+        return {
+            "trace": self.trace,
+            "ended": found.ended,
+            "replies": replies,
+            "state": state,
+            "now": self.now,
+        }
 
 
 IDS = ("a", "b", "c", "d", "e")
@@ -215,23 +271,43 @@ REQUESTS = ("add", "terminate", "restart", "delete")
 
 
 def rules_of(automatic: str, ids: Sequence[str]) -> list[ChildRule]:
-    """Every rule that fits, so that one choice draws one: hypothesis covers few large choices better than many small ones."""
+    """Every rule that fits, so that one choice draws one: hypothesis covers few large choices
+    better than many small ones.
+    """
     all_of_them = [ChildRule(id, restart=restart) for id in ids for restart in RESTARTS]
-    significant = [attrs.evolve(rule, significant=True) for rule in all_of_them if rule.restart != "permanent"]
+    significant = [
+        attrs.evolve(rule, significant=True) for rule in all_of_them if rule.restart != "permanent"
+    ]
     return all_of_them if automatic == "never" else [*all_of_them, *significant]
 
 
 def events_of(automatic: str) -> list[Event]:
     """Every event there can be, exits more often than requests."""
-    exits = [Event(kind, id, ChildRule(id), later) for kind in KINDS for id in IDS for later in (0, 0, 1, 3)]
+    exits = [
+        Event(kind, id, ChildRule(id), later)
+        for kind in KINDS
+        for id in IDS
+        for later in (0, 0, 1, 3)
+    ]
     nodes = [ids for count in (1, 2, 3, 5) for ids in combinations(IDS, count)]
-    deaths = [Event("node died", "", ChildRule("a"), later, ids) for ids in nodes for later in (0, 0, 1, 3)]
+    deaths = [
+        Event("node died", "", ChildRule("a"), later, ids)
+        for ids in nodes
+        for later in (0, 0, 1, 3)
+    ]
     deaths.append(Event("node died", "", ChildRule("a"), 70, IDS))
-    requests = [Event(kind, rule.id, rule, later) for kind in REQUESTS for rule in rules_of(automatic, IDS) for later in (0, 1)]
+    requests = [
+        Event(kind, rule.id, rule, later)
+        for kind in REQUESTS
+        for rule in rules_of(automatic, IDS)
+        for later in (0, 1)
+    ]
     return [*exits * 3, *deaths * 2, *requests]
 
 
-POOLS = {automatic: events_of(automatic) for automatic in ("never", "any-significant", "all-significant")}
+POOLS = {
+    automatic: events_of(automatic) for automatic in ("never", "any-significant", "all-significant")
+}
 STOPS = [Event("stop", "a", ChildRule("a"), later) for later in (0, 1)]
 
 
@@ -255,15 +331,25 @@ def scripts(draw: st.DrawFn) -> Script:
     event = st.sampled_from(pool + STOPS * (len(pool) // 80))
     meanwhile = st.lists(event, max_size=4).map(tuple)
     outcomes = st.sampled_from(["ok", "ok", "ok", "ok", "ignore", "fail", "unplaced"])
-    steps = st.lists(st.builds(Step, st.just(()) | meanwhile, outcomes, st.integers(0, 2)), min_size=draw(st.integers(0, 10)), max_size=20)
+    steps = st.lists(
+        st.builds(Step, st.just(()) | meanwhile, outcomes, st.integers(0, 2)),
+        min_size=draw(st.integers(0, 10)),
+        max_size=20,
+    )
     start_well = [Step() for _ in supervisor["children"] if draw(st.booleans())]
-    return supervisor, draw(st.lists(event, min_size=draw(st.integers(0, 8)), max_size=15)), [*start_well, *draw(steps)]
+    return (
+        supervisor,
+        draw(st.lists(event, min_size=draw(st.integers(0, 8)), max_size=15)),
+        [*start_well, *draw(steps)],
+    )
 
 
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(scripts())
-def test_a_supervisor_does_what_the_reference_does_whatever_happens_in_whatever_order(script: Script) -> None:
+def test_a_supervisor_does_what_the_reference_does_whatever_happens_in_whatever_order(
+    script: Script,
+) -> None:
     supervisor, events, steps = script
     keywords = list(supervisor.values())
     expected = ScriptedWorld(steps, lambda world: Modelled(*keywords, world)).play(events)
@@ -284,10 +370,27 @@ class Tree:
 
 
 class Branch:
-    """One supervisor of a tree at work, and those under it. Leaves start as the shared list of fates says."""
+    """One supervisor of a tree at work, and those under it. Leaves start as the shared list of
+    fates says.
+    """
 
-    def __init__(self, tree: Tree, path: str, make: Any, clock: list[float], fates: deque[str], trace: list[Traced]) -> None:
-        self.tree, self.path, self.make, self.clock, self.fates, self.trace = tree, path, make, clock, fates, trace
+    def __init__(
+        self,
+        tree: Tree,
+        path: str,
+        make: Any,
+        clock: list[float],
+        fates: deque[str],
+        trace: list[Traced],
+    ) -> None:
+        self.tree, self.path, self.make, self.clock, self.fates, self.trace = (
+            tree,
+            path,
+            make,
+            clock,
+            fates,
+            trace,
+        )
         self.inner: dict[str, Branch] = {}
         self.wakes: list[tuple[float, str]] = []
         self.supervisor = make(*tree.supervisor.values(), self)
@@ -305,7 +408,9 @@ class Branch:
             ending.stop()
             ending.run()
             return "ok"
-        branch = Branch(self.tree.inner[id], f"{self.path}/{id}", self.make, self.clock, self.fates, self.trace)
+        branch = Branch(
+            self.tree.inner[id], f"{self.path}/{id}", self.make, self.clock, self.fates, self.trace
+        )
         outcome: str = branch.supervisor.start()
         if outcome == "ok":
             self.inner[id] = branch
@@ -335,7 +440,9 @@ class Branch:
             self.supervisor.run()
 
     def crash(self, path: Sequence[str], kind: str) -> None:
-        """End the leaf, or the last supervisor on the way that there is no way on from, and let every level above react."""
+        """End the leaf, or the last supervisor on the way that there is no way on from, and let
+        every level above react.
+        """
         id, *rest = path
         if id in self.inner:
             self.inner[id].crash(rest or ["a"], kind)
@@ -345,18 +452,27 @@ class Branch:
             self.supervisor.run()
 
     def node_dies(self, leaves: Sequence[str]) -> None:
-        """Every supervisor of the tree loses these of its leaves in one moment, and reacts: the inner ones first."""
+        """Every supervisor of the tree loses these of its leaves in one moment, and reacts: the
+        inner ones first.
+        """
         for id, branch in list(self.inner.items()):
             if self.inner.get(id) is branch:
                 branch.node_dies(leaves)
                 self.react(id)
-        lost = [id for id in leaves if id not in self.tree.inner and self.supervisor.state().get(id) == "actor"]
+        lost = [
+            id
+            for id in leaves
+            if id not in self.tree.inner and self.supervisor.state().get(id) == "actor"
+        ]
         if self.supervisor.ended is None:
             self.supervisor.lose(lost, "node died")
             self.supervisor.run()
 
     def states(self) -> dict[str, object]:
-        return {**self.supervisor.state(), **{id: branch.states() for id, branch in self.inner.items()}}
+        return {
+            **self.supervisor.state(),
+            **{id: branch.states() for id, branch in self.inner.items()},
+        }
 
 
 @st.composite
@@ -367,7 +483,9 @@ def trees(draw: st.DrawFn, depth: int = 3) -> Tree:
     return Tree(supervisor, {id: draw(trees(depth - 1)) for id in inner})
 
 
-def grown(tree: Tree, make: Any, crashes: Sequence[tuple[list[str], str, int]], fates: Sequence[str]) -> dict[str, object]:
+def grown(
+    tree: Tree, make: Any, crashes: Sequence[tuple[list[str], str, int]], fates: Sequence[str]
+) -> dict[str, object]:
     clock = [0.0]
     root = Branch(tree, "", make, clock, deque(fates), [])
     root.supervisor.start()
@@ -383,10 +501,16 @@ def grown(tree: Tree, make: Any, crashes: Sequence[tuple[list[str], str, int]], 
 
 
 CRASHES = st.lists(
-    st.tuples(st.lists(st.sampled_from(IDS), min_size=3, max_size=3), st.sampled_from([*KINDS, "node died"]), st.integers(0, 4)),
+    st.tuples(
+        st.lists(st.sampled_from(IDS), min_size=3, max_size=3),
+        st.sampled_from([*KINDS, "node died"]),
+        st.integers(0, 4),
+    ),
     max_size=20,
 )
-FATES = st.lists(st.sampled_from([*["ok"] * 8, "ignore", "fail", "unplaced", "unplaced"]), max_size=40)
+FATES = st.lists(
+    st.sampled_from([*["ok"] * 8, "ignore", "fail", "unplaced", "unplaced"]), max_size=40
+)
 
 
 @pytest.mark.slow
@@ -399,7 +523,9 @@ def test_a_tree_of_supervisors_escalates_as_the_reference_does(
 
 
 class WatchfulWorld(ScriptedWorld):
-    """Asserts at each start and stop that whoever comes later in the order of the children does not run."""
+    """Asserts at each start and stop that whoever comes later in the order of the children does not
+    run.
+    """
 
     def __init__(self, steps: Sequence[Step], supervisor: dict[str, Any]) -> None:
         self.order = [rule.id for rule in supervisor["children"]]
@@ -409,7 +535,9 @@ class WatchfulWorld(ScriptedWorld):
     def operation(self, what: str, id: str) -> str:
         later = self.alive.intersection(self.order[self.order.index(id) + 1 :])
         aborted = what == "stop" and id not in self.alive
-        assert not later or (self.alone and (what == "start" or aborted)), f"{what} {id} while {later} run"
+        assert not later or (self.alone and (what == "start" or aborted)), (
+            f"{what} {id} while {later} run"
+        )
         return super().operation(what, id)
 
 
@@ -417,7 +545,12 @@ class WatchfulWorld(ScriptedWorld):
 @given(scripts())
 def test_nothing_starts_after_or_stops_before_what_was_started_later(script: Script) -> None:
     supervisor, events, steps = script
-    steps = [attrs.evolve(step, meanwhile=tuple(each for each in step.meanwhile if each.kind not in REQUESTS)) for step in steps]
+    steps = [
+        attrs.evolve(
+            step, meanwhile=tuple(each for each in step.meanwhile if each.kind not in REQUESTS)
+        )
+        for step in steps
+    ]
     WatchfulWorld(steps, supervisor).play([event for event in events if event.kind not in REQUESTS])
 
 
@@ -425,28 +558,30 @@ def test_nothing_starts_after_or_stops_before_what_was_started_later(script: Scr
 @given(
     intensity=st.integers(0, 5),
     period=st.integers(1, 10),
-    failures=st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3), st.integers(0, 3)), max_size=40),
+    failures=st.lists(
+        st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3), st.integers(0, 3)), max_size=40
+    ),
 )
 def test_no_window_of_a_period_ever_holds_more_restarts_than_the_intensity(
     intensity: int, period: int, failures: list[tuple[str, int, int]]
 ) -> None:
     machine = RestartMachine([ChildRule("a"), ChildRule("b")], intensity=intensity, period=period)
-    for effects in (machine.start(0), machine.started("a", 0), machine.started("b", 0)):
+    for effects in (machine.start(0), machine.on_started("a", 0), machine.on_started("b", 0)):
         assert effects
     now, restarts = 0, []
     for id, later, failed_starts in failures:
         now += later
-        effects = machine.exited(id, RAISED, now)
+        effects = machine.on_exited(id, RAISED, now)
         for _ in range(failed_starts):
-            if effects == [Start(id)]:
+            if effects == [StartChild(id)]:
                 restarts.append(now)
-                effects = machine.start_failed(id, RAISED, now)
-        if effects != [Start(id)]:
+                effects = machine.on_start_failed(id, RAISED, now)
+        if effects != [StartChild(id)]:
             # One restart more would have been too many: the machine gives up then, and not before.
             assert machine.phase == "stopping"
             assert sum(now - time <= period for time in restarts) == intensity
             break
         restarts.append(now)
-        machine.started(id, now)
+        machine.on_started(id, now)
     for start in restarts:
         assert sum(start <= time <= start + period for time in restarts) <= intensity

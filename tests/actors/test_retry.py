@@ -1,4 +1,6 @@
-"""The retry policy's arithmetic, the budget's bound on the load, and the schedule's promises about deadlines, outcomes and repeats."""
+"""The retry policy's arithmetic, the budget's bound on the load, and the schedule's promises about
+deadlines, outcomes and repeats.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,16 @@ POLICIES = st.builds(
 )
 
 
-def schedule(policy: RetryPolicy | None = None, *, idempotent: bool = False, deadline: float = INFINITY, now: float = 0.0) -> RetrySchedule:
-    return RetrySchedule(policy or RetryPolicy(jitter=0), idempotent=idempotent, deadline=deadline, now=now)
+def schedule(
+    policy: RetryPolicy | None = None,
+    *,
+    idempotent: bool = False,
+    deadline: float = INFINITY,
+    now: float = 0.0,
+) -> RetrySchedule:
+    return RetrySchedule(
+        policy or RetryPolicy(jitter=0), idempotent=idempotent, deadline=deadline, now=now
+    )
 
 
 def test_delays_grow_by_the_backoff_from_the_initial_one_up_to_the_longest() -> None:
@@ -69,20 +79,32 @@ def test_delays_at_the_longest_are_still_spread_so_that_clients_do_not_come_back
 
 
 @given(POLICIES, st.integers(1, 10**30), DRAWS)
-def test_every_delay_is_a_number_inside_its_band_and_never_beyond_the_longest(policy: RetryPolicy, attempt: int, draw: float) -> None:
+def test_every_delay_is_a_number_inside_its_band_and_never_beyond_the_longest(
+    policy: RetryPolicy, attempt: int, draw: float
+) -> None:
     delay = policy.delay(attempt, draw)
     assert 0 <= delay <= policy.max_delay
     try:
         middle = min(policy.max_delay, policy.initial_delay * policy.backoff ** (attempt - 1))
     except OverflowError:
-        middle = policy.max_delay if policy.initial_delay and policy.backoff > 1 else policy.initial_delay
+        middle = (
+            policy.max_delay
+            if policy.initial_delay and policy.backoff > 1
+            else policy.initial_delay
+        )
     if not math.isnan(middle):
         middle = min(middle, policy.max_delay)
-        assert middle * (1 - policy.jitter) * 0.999999 <= delay <= middle * (1 + policy.jitter) * 1.000001
+        assert (
+            middle * (1 - policy.jitter) * 0.999999
+            <= delay
+            <= middle * (1 + policy.jitter) * 1.000001
+        )
 
 
 @given(POLICIES, st.integers(1, 100), DRAWS)
-def test_a_later_delay_of_the_same_draw_is_never_shorter(policy: RetryPolicy, attempt: int, draw: float) -> None:
+def test_a_later_delay_of_the_same_draw_is_never_shorter(
+    policy: RetryPolicy, attempt: int, draw: float
+) -> None:
     assert policy.delay(attempt + 1, draw) >= policy.delay(attempt, draw) * 0.999999
 
 
@@ -148,7 +170,9 @@ def test_a_draw_outside_its_range_is_refused(draw: float) -> None:
         ("retry_on", "ValueError", TypeError),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused_with_the_field_and_the_value(field: str, value: object, error: type[Exception]) -> None:
+def test_a_policy_that_makes_no_sense_is_refused_with_the_field_and_the_value(
+    field: str, value: object, error: type[Exception]
+) -> None:
     arguments: dict[str, Any] = {field: value}
     with pytest.raises(error) as caught:
         RetryPolicy(**arguments)
@@ -161,7 +185,10 @@ def test_a_policy_can_be_sent_and_made_again_from_its_fields() -> None:
     policy = RetryPolicy(retry_on=(ConnectionError, RemoteError), max_retries=7)
     described = message_type(RetryPolicy)
     assert described is not None
-    assert RetryPolicy(**{argument: getattr(policy, name) for name, argument in described.fields}) == policy
+    assert (
+        RetryPolicy(**{argument: getattr(policy, name) for name, argument in described.fields})
+        == policy
+    )
     assert all(isinstance(path, str) for path in policy.retry_on)
 
 
@@ -184,7 +211,9 @@ def test_delays_count_from_the_failure_not_from_the_start_of_the_attempt() -> No
 
 
 def test_without_retries_the_first_failure_is_the_last() -> None:
-    assert schedule(RetryPolicy(max_retries=0)).failed("not executed", MailboxFullError(), 0.0, 0.5) == GiveUp("retries used up")
+    assert schedule(RetryPolicy(max_retries=0)).failed(
+        "not executed", MailboxFullError(), 0.0, 0.5
+    ) == GiveUp("retries used up")
 
 
 def test_what_may_have_run_is_not_repeated() -> None:
@@ -203,7 +232,9 @@ def test_what_may_have_run_is_repeated_if_the_caller_says_so() -> None:
 @pytest.mark.parametrize("error", [ActorNotFoundError("gone"), BadArgumentsError("too many")])
 def test_a_refusal_that_a_repeat_would_meet_again_is_final(error: Exception) -> None:
     budget = RetryBudget()
-    assert schedule(idempotent=True).failed("not executed", error, 0.0, 0.5, budget) == GiveUp("not repeatable")
+    assert schedule(idempotent=True).failed("not executed", error, 0.0, 0.5, budget) == GiveUp(
+        "not repeatable"
+    )
     assert budget.tokens == 10
 
 
@@ -214,28 +245,48 @@ class _RemoteValueError(RemoteError, ValueError):
 def test_what_the_method_raised_is_repeated_only_where_the_policy_lists_it() -> None:
     error = _RemoteValueError("bad")
     assert schedule(idempotent=True).failed("raised", error, 0.0, 0.5) == GiveUp("not repeatable")
-    assert schedule(RetryPolicy(jitter=0, retry_on=KeyError)).failed("raised", error, 0.0, 0.5) == GiveUp("not repeatable")
-    assert schedule(RetryPolicy(jitter=0, retry_on=(KeyError, ValueError))).failed("raised", error, 0.0, 0.5) == Retry(1.0)
-    assert schedule(RetryPolicy(jitter=0, retry_on=[Exception])).failed("raised", error, 0.0, 0.5) == Retry(1.0)
+    assert schedule(RetryPolicy(jitter=0, retry_on=KeyError)).failed(
+        "raised", error, 0.0, 0.5
+    ) == GiveUp("not repeatable")
+    assert schedule(RetryPolicy(jitter=0, retry_on=(KeyError, ValueError))).failed(
+        "raised", error, 0.0, 0.5
+    ) == Retry(1.0)
+    assert schedule(RetryPolicy(jitter=0, retry_on=[Exception])).failed(
+        "raised", error, 0.0, 0.5
+    ) == Retry(1.0)
 
 
 def test_an_exception_type_that_is_not_importable_here_is_matched_by_its_path() -> None:
     error = RemoteError("bad")
     error.remote_type = "their.module:Busy"
-    assert schedule(RetryPolicy(jitter=0, retry_on="their.module:Busy")).failed("raised", error, 0.0, 0.5) == Retry(1.0)
+    assert schedule(RetryPolicy(jitter=0, retry_on="their.module:Busy")).failed(
+        "raised", error, 0.0, 0.5
+    ) == Retry(1.0)
 
 
 def test_no_attempt_starts_at_or_after_the_deadline() -> None:
-    assert schedule(deadline=1.0).failed("not executed", MailboxFullError(), 0.0, 0.5) == GiveUp("deadline")
-    assert schedule(deadline=1.0001).failed("not executed", MailboxFullError(), 0.0, 0.5) == Retry(1.0)
+    assert schedule(deadline=1.0).failed("not executed", MailboxFullError(), 0.0, 0.5) == GiveUp(
+        "deadline"
+    )
+    assert schedule(deadline=1.0001).failed("not executed", MailboxFullError(), 0.0, 0.5) == Retry(
+        1.0
+    )
     late = schedule(deadline=2.0)
     assert late.failed("not executed", MailboxFullError(), 0.0, 0.5) == Retry(1.0)
     assert not late.begin(2.0)
     assert late.begin(1.9999)
 
 
-STEPS = st.tuples(st.sampled_from(["not executed", "unknown", "raised"]), st.booleans(), st.floats(0, 10), st.floats(0, 1), DRAWS)
-"""How an attempt ends, whether that is a mere wait, seconds it took, seconds by which the next one starts late, and the draw."""
+STEPS = st.tuples(
+    st.sampled_from(["not executed", "unknown", "raised"]),
+    st.booleans(),
+    st.floats(0, 10),
+    st.floats(0, 1),
+    DRAWS,
+)
+"""How an attempt ends, whether that is a mere wait, seconds it took, seconds by which the next one
+starts late, and the draw.
+"""
 
 
 @given(policy=POLICIES, deadline=st.floats(0.01, 1e6), steps=st.lists(STEPS, max_size=60))
@@ -267,7 +318,14 @@ def test_a_wait_for_an_actor_that_is_being_restarted_uses_up_neither_retries_nor
     budget = RetryBudget()
     now = 0.0
     for _ in range(500):
-        decision = calls.failed("not executed", NodeUnreachableError("being restarted"), now, 0.5, budget, uncounted=True)
+        decision = calls.failed(
+            "not executed",
+            NodeUnreachableError("being restarted"),
+            now,
+            0.5,
+            budget,
+            uncounted=True,
+        )
         assert isinstance(decision, Retry)
         assert now < decision.at <= now + 1.2
         now = decision.at
@@ -310,8 +368,10 @@ def test_an_attempt_ends_at_its_own_timeout_or_at_the_calls_deadline_whichever_i
     assert calls.attempt_deadline == 5.0
 
 
-def test_an_attempt_after_others_that_got_no_answer_has_more_time_and_a_slow_node_is_not_kept_slow_by_repeats() -> None:
-    policy = RetryPolicy(max_retries=10**6, initial_delay=0, attempt_timeout=0.25, attempt_backoff=2.0)
+def test_an_attempt_after_unanswered_ones_has_more_time() -> None:
+    policy = RetryPolicy(
+        max_retries=10**6, initial_delay=0, attempt_timeout=0.25, attempt_backoff=2.0
+    )
     calls = schedule(policy, idempotent=True)
     limits = []
     for _ in range(7):
@@ -325,7 +385,9 @@ def test_an_attempt_after_others_that_got_no_answer_has_more_time_and_a_slow_nod
 
 
 @given(POLICIES, st.integers(0, 10**9))
-def test_an_attempt_has_its_timeout_at_least_and_sixteen_times_that_at_most(policy: RetryPolicy, unanswered: int) -> None:
+def test_an_attempt_has_its_timeout_at_least_and_sixteen_times_that_at_most(
+    policy: RetryPolicy, unanswered: int
+) -> None:
     limit = policy.attempt_limit(unanswered)
     if policy.attempt_timeout is None:
         assert limit == math.inf
@@ -353,7 +415,10 @@ def test_the_history_names_each_attempt_with_its_error_and_time() -> None:
         "attempt 1, after 0.250 s: MailboxFullError: counter is full",
         "attempt 2, after 2.000 s: NodeUnreachableError: w1 does not answer",
     ]
-    assert [(a.number, a.started, a.ended, a.counted) for a in calls.attempts] == [(1, 0.0, 0.25, True), (2, 1.25, 3.25, True)]
+    assert [(a.number, a.started, a.ended, a.counted) for a in calls.attempts] == [
+        (1, 0.0, 0.25, True),
+        (2, 1.25, 3.25, True),
+    ]
 
 
 def test_the_history_of_a_call_that_waits_for_ever_is_bounded() -> None:
@@ -396,9 +461,16 @@ def test_the_budget_neither_overflows_nor_goes_below_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "error"),
-    [("tokens", 0, ValueError), ("tokens", NAN, ValueError), ("tokens", True, TypeError), ("per_success", -1, ValueError)],
+    [
+        ("tokens", 0, ValueError),
+        ("tokens", NAN, ValueError),
+        ("tokens", True, TypeError),
+        ("per_success", -1, ValueError),
+    ],
 )
-def test_a_budget_that_makes_no_sense_is_refused(field: str, value: float, error: type[Exception]) -> None:
+def test_a_budget_that_makes_no_sense_is_refused(
+    field: str, value: float, error: type[Exception]
+) -> None:
     with pytest.raises(error, match=field):
         RetryBudget(**{field: value})
 
@@ -407,28 +479,45 @@ def test_an_empty_budget_ends_a_calls_retries() -> None:
     budget = RetryBudget()
     for _ in range(5):
         budget.failed()
-    assert schedule().failed("not executed", MailboxFullError(), 0.0, 0.5, budget) == GiveUp("budget used up")
+    assert schedule().failed("not executed", MailboxFullError(), 0.0, 0.5, budget) == GiveUp(
+        "budget used up"
+    )
 
 
 def test_a_death_is_one_failure_however_many_calls_it_ends() -> None:
     budget = RetryBudget()
     for _ in range(1_000):
-        assert isinstance(schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 7)), Retry)
+        assert isinstance(
+            schedule(idempotent=True).failed(
+                "unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 7)
+            ),
+            Retry,
+        )
     assert budget.tokens == 9
     for epoch in range(8, 11):
-        schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, epoch))
+        schedule(idempotent=True).failed(
+            "unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, epoch)
+        )
     # Those who learn of an earlier one late do not count it again.
-    schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 7))
+    schedule(idempotent=True).failed(
+        "unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 7)
+    )
     assert budget.tokens == 6
-    decision = schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 11))
+    decision = schedule(idempotent=True).failed(
+        "unknown", ActorDiedError(), 0.0, 0.5, budget, incident=("node", 1, 11)
+    )
     assert decision == GiveUp("budget used up")
 
 
 def test_failures_that_are_no_common_one_count_each() -> None:
     budget = RetryBudget()
     for _ in range(4):
-        assert isinstance(schedule(idempotent=True).failed("unknown", CallTimeoutError(), 0.0, 0.5, budget), Retry)
-    assert schedule(idempotent=True).failed("unknown", CallTimeoutError(), 0.0, 0.5, budget) == GiveUp("budget used up")
+        assert isinstance(
+            schedule(idempotent=True).failed("unknown", CallTimeoutError(), 0.0, 0.5, budget), Retry
+        )
+    assert schedule(idempotent=True).failed(
+        "unknown", CallTimeoutError(), 0.0, 0.5, budget
+    ) == GiveUp("budget used up")
 
 
 def test_what_certainly_did_not_run_is_free_also_when_the_budget_is_used_up() -> None:
@@ -439,7 +528,9 @@ def test_what_certainly_did_not_run_is_free_also_when_the_budget_is_used_up() ->
         assert isinstance(schedule().failed("not executed", error, 0.0, 0.5, budget), Retry)
     assert budget.tokens == 0
     # But for what is turned away because there is too much of it.
-    assert schedule().failed("not executed", MailboxFullError(), 0.0, 0.5, budget) == GiveUp("budget used up")
+    assert schedule().failed("not executed", MailboxFullError(), 0.0, 0.5, budget) == GiveUp(
+        "budget used up"
+    )
 
 
 def test_without_a_budget_only_the_policy_bounds_the_repeats() -> None:
@@ -464,9 +555,18 @@ def test_why_there_is_no_further_attempt_is_said_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "error"), [(0, ValueError), (-1.0, ValueError), (math.inf, ValueError), (True, TypeError), ("5", TypeError)]
+    ("value", "error"),
+    [
+        (0, ValueError),
+        (-1.0, ValueError),
+        (math.inf, ValueError),
+        (True, TypeError),
+        ("5", TypeError),
+    ],
 )
-def test_a_policy_with_a_budget_that_makes_no_sense_is_refused(value: object, error: type[Exception]) -> None:
+def test_a_policy_with_a_budget_that_makes_no_sense_is_refused(
+    value: object, error: type[Exception]
+) -> None:
     with pytest.raises(error, match="budget"):
         RetryPolicy(budget=value)  # type: ignore[arg-type]
 
@@ -479,7 +579,9 @@ def test_a_method_that_raises_is_no_failure_of_its_target() -> None:
 
 
 def load(offered: int, budget: RetryBudget, failing: float, generator: random.Random) -> int:
-    """Attempts that reach a target which fails this share of them, when so many calls are made with ten retries each."""
+    """Attempts that reach a target which fails this share of them, when so many calls are made with
+    ten retries each.
+    """
     attempts = 0
     for number in range(offered):
         calls = schedule(RetryPolicy(max_retries=10), now=float(number))
@@ -488,7 +590,10 @@ def load(offered: int, budget: RetryBudget, failing: float, generator: random.Ra
             if generator.random() >= failing:
                 budget.succeeded()
                 break
-            if isinstance(calls.failed("not executed", MailboxFullError(), number + step / 100, 0.5, budget), GiveUp):
+            if isinstance(
+                calls.failed("not executed", MailboxFullError(), number + step / 100, 0.5, budget),
+                GiveUp,
+            ):
                 break
     return attempts
 
@@ -500,5 +605,7 @@ def test_retries_keep_the_load_at_most_at_1_1_times_the_offered_one_when_everyth
 
 
 @given(failing=st.floats(0, 1), seed=st.integers(0, 2**32))
-def test_retries_keep_the_load_at_most_at_1_1_times_the_offered_one_whatever_share_fails(failing: float, seed: int) -> None:
+def test_retries_keep_the_load_at_most_at_1_1_times_the_offered_one_whatever_share_fails(
+    failing: float, seed: int
+) -> None:
     assert load(300, RetryBudget(), failing, random.Random(seed)) <= 300 * 1.1 + 5

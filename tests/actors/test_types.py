@@ -1,4 +1,6 @@
-"""What the types of methods, streams and groups promise, held by both checkers of `make lint`; skipped where they are not installed."""
+"""What the types of methods, streams, groups and the node API promise, held by both checkers of
+`make lint`; skipped where they are not installed.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,25 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", [["mypy", "--strict"], ["basedpyright", "--pythonpath", sys.executable]], ids=lambda words: words[0])
-@pytest.mark.parametrize("file", ["types_of_streams.py", "types_of_groups.py", "types_of_references.py"])
+@pytest.mark.parametrize(
+    "checker",
+    [["mypy", "--strict"], ["basedpyright", "--pythonpath", sys.executable]],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize(
+    "file",
+    [
+        "actors/types_of_streams.py",
+        "actors/types_of_groups.py",
+        "actors/types_of_references.py",
+        "doors/types_of_doors.py",
+        "isolation/types_of_node_api.py",
+    ],
+)
 def test_right_uses_are_accepted_and_wrong_ones_refused(checker: list[str], file: str) -> None:
     pytest.importorskip(checker[0])
-    command = [sys.executable, "-m", *checker, ROOT / "tests" / "actors" / file]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    command = [sys.executable, "-m", *checker, ROOT / "tests" / file]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""Right and wrong uses of watches and groups, for type checkers; nobody runs this. See `types_of_streams`."""
+"""Right and wrong uses of watches and groups, for type checkers; nobody runs this. See
+`types_of_streams`.
+"""
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Right and wrong uses of references, for type checkers; nobody runs this. See `types_of_streams`."""
+"""Right and wrong uses of references, for type checkers; nobody runs this. See
+`types_of_streams`.
+"""
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ async def right(handle: Typed, node: Node) -> None:
     assert_type(text, Reference[str])
     assert_type(await text.call.upper(), Any)
     assert_type(await text.call.upper.remote(), Reference[Any])
-    assert_type(await wait_any([number, number], count=2), tuple[list[Reference[int]], list[Reference[int]]])
-    assert_type(await wait_all([text], timeout=1.0), tuple[list[Reference[str]], list[Reference[str]]])
+    assert_type(
+        await wait_any([number, number], count=2), tuple[list[Reference[int]], list[Reference[int]]]
+    )
+    assert_type(
+        await wait_all([text], timeout=1.0), tuple[list[Reference[str]], list[Reference[str]]]
+    )
 
 
 async def wrong(handle: Typed, node: Node) -> None:

@@ -1,4 +1,6 @@
-"""Right and wrong uses of streams, for type checkers; nobody runs this. A wrong one carries the ignore that would otherwise be unused."""
+"""Right and wrong uses of streams, for type checkers; nobody runs this. A wrong one carries the
+ignore that would otherwise be unused.
+"""
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
 from __future__ import annotations

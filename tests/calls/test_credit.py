@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import ProtocolError
-from runtime.calls.credit import MOST_BYTES, MOST_ITEMS, ReadingWindow, SendingWindow
+from runtime.calls.flow_control import MOST_BYTES, MOST_ITEMS, ReadingWindow, SendingWindow
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(SendingWindow, ReadingWindow):
+        yield
+
 
 SIZES = st.one_of(
     st.integers(0, 100),
-    st.sampled_from([MOST_BYTES // 2 - 1, MOST_BYTES // 2, MOST_BYTES // 2 + 1, MOST_BYTES - 1, MOST_BYTES, 3 * MOST_BYTES]),
+    st.sampled_from(
+        [
+            MOST_BYTES // 2 - 1,
+            MOST_BYTES // 2,
+            MOST_BYTES // 2 + 1,
+            MOST_BYTES - 1,
+            MOST_BYTES,
+            3 * MOST_BYTES,
+        ]
+    ),
     st.integers(0, MOST_BYTES),
 )
-STEPS = st.lists(st.tuples(st.sampled_from(["send", "item", "consume", "credit"]), SIZES), max_size=300)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["send", "item", "consume", "credit"]), SIZES), max_size=300
+)
 
 
 class Pair:
-    """A producer that sends whenever it may, and a reader that says what it must; what each has sent is on its way until delivered."""
+    """A producer that sends whenever it may, and a reader that says what it must; what each has
+    sent is on its way until delivered.
+    """
 
     def __init__(self) -> None:
         self.sending = SendingWindow()
@@ -62,7 +84,9 @@ class Pair:
 
 
 @given(STEPS)
-def test_whatever_is_late_the_window_is_kept_and_everything_read_opens_it_again(steps: list[tuple[str, int]]) -> None:
+def test_whatever_is_late_the_window_is_kept_and_everything_read_opens_it_again(
+    steps: list[tuple[str, int]],
+) -> None:
     pair = Pair()
     for step, size in steps:
         pair.send(size) if step == "send" else getattr(pair, step)()
@@ -75,7 +99,9 @@ def test_whatever_is_late_the_window_is_kept_and_everything_read_opens_it_again(
 
 
 @given(st.lists(SIZES, min_size=1, max_size=100))
-def test_a_reader_that_consumes_nothing_holds_one_window_and_never_more_than_one_item_over_it(sizes: list[int]) -> None:
+def test_a_reader_that_consumes_nothing_holds_one_window_and_never_more_than_one_item_over_it(
+    sizes: list[int],
+) -> None:
     pair = Pair()
     for size in sizes:
         pair.send(size)
@@ -85,7 +111,9 @@ def test_a_reader_that_consumes_nothing_holds_one_window_and_never_more_than_one
 
 
 @given(st.lists(SIZES, min_size=1, max_size=100), st.data())
-def test_an_item_without_credit_is_a_breach_however_the_window_was_filled(sizes: list[int], data: st.DataObject) -> None:
+def test_an_item_without_credit_is_a_breach_however_the_window_was_filled(
+    sizes: list[int], data: st.DataObject
+) -> None:
     pair = Pair()
     for size in sizes:
         pair.send(size)
@@ -95,7 +123,8 @@ def test_an_item_without_credit_is_a_breach_however_the_window_was_filled(sizes:
     while pair.sending.open:
         pair.send(1)
         pair.item()
-    # All that was granted has not arrived, which the reader cannot know; what it did not grant, it can.
+    # All that was granted has not arrived, which the reader cannot know; what it did not grant, it
+    # can.
     if not pair.credits:
         with pytest.raises(ProtocolError, match="without credit"):
             pair.reading.arrive(1)

@@ -1,4 +1,6 @@
-"""Timeouts of calls: what is known of a call whose time is over, and that none is forgotten, however many there are."""
+"""Timeouts of calls: what is known of a call whose time is over, and that none is forgotten,
+however many there are.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from actors import Actor, RetryPolicy, method
 from actors.errors import CallTimeoutError, DeadlineExceededError, NodeUnreachableError
 from runtime import Node, open_node
 from runtime.calls.deadlines import FEWEST_TO_CLEAR, Deadlines, Waiting
-from runtime.calls.failures import Place
-from runtime.calls.outgoing import PendingCall
+from runtime.calls.error_codec import CallPlace
+from runtime.calls.pending_calls import PendingCall
 from runtime.environment import SystemEnvironment
 from runtime.links.transports import Connection, SocketNetwork
+from runtime.testing import Platform
+from tests.waiting import until
 
 SECRET = "a secret of the tests of timeouts"
 
@@ -45,9 +49,12 @@ class Worker(Actor):
 
 
 class BreakableNetwork(SocketNetwork):
-    """A network that can be taken down: connections are refused, and those that stand are closed."""
+    """A network that can be taken down: connections are refused, and those that stand are
+    closed.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.up = True
         self.connections: list[Connection] = []
 
@@ -66,7 +73,7 @@ class BreakableNetwork(SocketNetwork):
 
 
 def call_of(task: trio.lowlevel.Task | None) -> Waiting:
-    return PendingCall(1, Place("actor", "method", "node", 1), task)
+    return PendingCall(1, CallPlace("actor", "method", "node", 1), task)
 
 
 def expire(delays: list[float], finished: set[int]) -> list[tuple[int, float]]:
@@ -115,18 +122,22 @@ def test_thousands_of_calls_that_end_in_time_leave_no_entries_behind() -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "attempts"])
-async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will_not(how: str) -> None:
+async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will_not(
+    how: str,
+) -> None:
     network = BreakableNetwork()
     async with (
-        open_node("here", secret=SECRET, network=network) as here,
-        open_node("there", join=here.address, secret=SECRET, network=network) as there,
+        open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
+        open_node(
+            "there", join=here.address, secret=SECRET, platform=Platform(network=network)
+        ) as there,
     ):
         await here.wait_for(2)
         worker = await there.spawn(Worker)
-        from_here = here._station.make_handle(worker.address, Worker)  # type: ignore[attr-defined]
+        from_here = here._endpoint.make_handle(worker.address, Worker)  # type: ignore[attr-defined]
         assert await from_here.work() == 1
         network.take_down()
-        link = here._station.peers.links[("there", there.incarnation)]
+        link = here._endpoint.peers.links[("there", there.incarnation)]
         await link.disconnected()
         with trio.fail_after(5):
             if how == "timeout":
@@ -134,7 +145,9 @@ async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will
                     await from_here.work.options(timeout=0.3)()
             else:
                 policy = RetryPolicy(max_retries=2, attempt_timeout=0.05, initial_delay=0.01)
-                with pytest.raises(NodeUnreachableError, match="was not executed in any of its 3 attempts"):
+                with pytest.raises(
+                    NodeUnreachableError, match="was not executed in any of its 3 attempts"
+                ):
                     await from_here.work.options(retry=policy)()
         network.up = True
         await link.connected_again()
@@ -148,13 +161,14 @@ async def test_a_call_that_was_handed_over_may_have_run(two: tuple[Node, Worker]
     assert await worker.count() == 1
 
 
-async def test_on_the_same_node_a_call_whose_turn_never_came_certainly_did_not_run(two: tuple[Node, Worker]) -> None:
+async def test_on_the_same_node_a_call_whose_turn_never_came_certainly_did_not_run(
+    two: tuple[Node, Worker],
+) -> None:
     node, _ = two
     worker = await node.spawn(Worker)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.block)
-        while await worker.count() == 0:  # noqa: ASYNC110  asked until it runs
-            await trio.lowlevel.checkpoint()
+        await until(worker.count, "the call runs", every=0)
         with pytest.raises(DeadlineExceededError, match="did not run and will not"):
             await worker.work.options(timeout=0.05)()
         await worker.open_gate()
@@ -163,6 +177,9 @@ async def test_on_the_same_node_a_call_whose_turn_never_came_certainly_did_not_r
 
 @pytest.fixture
 async def two() -> object:
-    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET):
+    async with (
+        open_node("here", secret=SECRET) as here,
+        open_node("there", join=here.address, secret=SECRET),
+    ):
         await here.wait_for(2)
         yield here, await here.options(on="there").spawn(Worker)

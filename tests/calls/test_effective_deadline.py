@@ -10,13 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from runtime.calls.effective_deadline import effective_deadline
+from runtime.calls.deadlines import effective_deadline
 
 Layer = tuple[Literal["scope", "shielded", "nursery", "cancelled"], float]
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["scope", "shielded", "nursery", "cancelled"]), st.floats(-5, 50) | st.just(math.inf)), max_size=6)
+    st.lists(
+        st.tuples(
+            st.sampled_from(["scope", "shielded", "nursery", "cancelled"]),
+            st.floats(-5, 50) | st.just(math.inf),
+        ),
+        max_size=6,
+    )
 )
 def test_the_deadline_of_a_task_is_what_trio_says_it_is(layers: list[Layer]) -> None:
     compared = 0
@@ -29,10 +35,13 @@ def test_the_deadline_of_a_task_is_what_trio_says_it_is(layers: list[Layer]) -> 
             return
         kind, seconds = rest[0]
         if kind == "nursery":
-            async with trio.open_nursery() as nursery:  # noqa: ASYNC112  its scope is what is looked at
+            # its scope is what is looked at
+            async with trio.open_nursery() as nursery:  # noqa: ASYNC112
                 nursery.start_soon(descend, rest[1:])
             return
-        with trio.CancelScope(deadline=trio.current_time() + seconds, shield=kind == "shielded") as scope:
+        with trio.CancelScope(
+            deadline=trio.current_time() + seconds, shield=kind == "shielded"
+        ) as scope:
             if kind == "cancelled":
                 scope.cancel()
             await descend(rest[1:])
@@ -41,7 +50,11 @@ def test_the_deadline_of_a_task_is_what_trio_says_it_is(layers: list[Layer]) -> 
         await descend(layers)
 
     trio.run(main, clock=MockClock())
-    assert compared == len(layers) + 1 or any(kind == "cancelled" for kind, _ in layers) or any(seconds <= 0 for _, seconds in layers)
+    assert (
+        compared == len(layers) + 1
+        or any(kind == "cancelled" for kind, _ in layers)
+        or any(seconds <= 0 for _, seconds in layers)
+    )
 
 
 async def test_where_trio_is_not_as_expected_it_is_asked() -> None:

@@ -1,4 +1,6 @@
-"""Calls under faults: requests lost and repeated, answers lost, connections cut. What ran once is never run again, and every call ends."""
+"""Calls under faults: requests lost and repeated, answers lost, connections cut. What ran once is
+never run again, and every call ends.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,21 @@ import trio
 from trio.testing import MockClock
 
 from actors import Actor, RetryPolicy, method
-from actors.errors import CallTimeoutError, ConnectionLostError, MailboxFullError, OutcomeUnknownError
+from actors.errors import (
+    CallTimeoutError,
+    ConnectionLostError,
+    MailboxFullError,
+    OutcomeUnknownError,
+)
 from runtime import Node, open_node
-from runtime.testing import Faults
+from runtime.testing import Faults, Platform
 from tests.memory_network import MemoryNetwork
 
 SECRET = "a secret of the tests of faults"
 
-AGAIN = RetryPolicy(max_retries=50, initial_delay=0.01, backoff=1.2, max_delay=0.05, attempt_timeout=0.2)
+AGAIN = RetryPolicy(
+    max_retries=50, initial_delay=0.01, backoff=1.2, max_delay=0.05, attempt_timeout=0.2
+)
 UNSAFE = attrs.evolve(AGAIN, repeat_unknown=True)
 
 
@@ -72,8 +81,12 @@ class Setting:
 
     def nothing_is_left(self) -> bool:
         """True if neither side holds on to any call of the tests; the runtime's own go on."""
-        pending = [call for table in self.here._station.caller.routes.tables.values() for call in table.pending.values()]
-        clients = self.there._station._recorded._clients.values()
+        pending = [
+            call
+            for table in self.here._endpoint.caller.routes.tables.values()
+            for call in table.pending.values()
+        ]
+        clients = self.there._endpoint._dedup_server._clients.values()
         records = [record for client in clients for record in client.records.records.values()]
         return not [call for call in pending if not call.place.actor.startswith("@")] and not [
             record for record in records if not record.target[0].startswith("@")
@@ -84,8 +97,15 @@ class Setting:
 async def setting() -> AsyncIterator[Setting]:
     at_caller, at_actor, network = Faults(), Faults(), MemoryNetwork(lambda: 0.0)
     async with (
-        open_node("here", secret=SECRET, faults=at_caller, network=network) as here,
-        open_node("there", join=here.address, secret=SECRET, faults=at_actor, network=network) as there,
+        open_node(
+            "here", secret=SECRET, platform=Platform(faults=at_caller, network=network)
+        ) as here,
+        open_node(
+            "there",
+            join=here.address,
+            secret=SECRET,
+            platform=Platform(faults=at_actor, network=network),
+        ) as there,
     ):
         await here.wait_for(2)
         ledger = await here.options(name="ledger", on="there").spawn(Ledger)
@@ -94,7 +114,9 @@ async def setting() -> AsyncIterator[Setting]:
 
 
 def in_virtual_time(test: Callable[[Setting], Awaitable[None]]) -> None:
-    """Run a test whose waits take no time: the clock jumps when all tasks wait. With sockets it would jump ahead of what is on its way."""
+    """Run a test whose waits take no time: the clock jumps when all tasks wait. With sockets it
+    would jump ahead of what is on its way.
+    """
 
     async def main() -> None:
         with trio.fail_after(600):
@@ -104,13 +126,19 @@ def in_virtual_time(test: Callable[[Setting], Awaitable[None]]) -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize("point", ["request-lost", "reply-lost", "request-repeated", "in-flight", "cut", "slow"])
+@pytest.mark.parametrize(
+    "point", ["request-lost", "reply-lost", "request-repeated", "in-flight", "cut", "slow"]
+)
 @pytest.mark.parametrize("how", ["idempotent", "repeat_unknown"])
 def test_a_call_that_may_be_repeated_survives_a_fault_and_runs_once(point: str, how: str) -> None:
     async def test(both: Setting) -> None:
         faults = both.at_actor if point == "reply-lost" else both.at_caller
         fault = faults.add(point, times=2, method="enter" if how == "idempotent" else "pay")  # type: ignore[arg-type]
-        bound = both.ledger.enter.options(retry=AGAIN) if how == "idempotent" else both.ledger.pay.options(retry=UNSAFE)
+        bound = (
+            both.ledger.enter.options(retry=AGAIN)
+            if how == "idempotent"
+            else both.ledger.pay.options(retry=UNSAFE)
+        )
         assert await bound(5) == 5
         assert fault.struck >= 1
         assert await both.ledger.all_runs() == {5: 1}
@@ -120,7 +148,9 @@ def test_a_call_that_may_be_repeated_survives_a_fault_and_runs_once(point: str, 
     in_virtual_time(test)
 
 
-@pytest.mark.parametrize(("point", "expected"), [("in-flight", ConnectionLostError), ("reply-lost", CallTimeoutError)])
+@pytest.mark.parametrize(
+    ("point", "expected"), [("in-flight", ConnectionLostError), ("reply-lost", CallTimeoutError)]
+)
 def test_a_call_that_may_not_be_repeated_says_that_its_outcome_is_unknown_and_runs_once(
     point: str, expected: type[OutcomeUnknownError]
 ) -> None:
@@ -177,7 +207,9 @@ def test_a_session_that_is_lost_while_both_nodes_live_does_not_make_a_call_run_t
         answers: list[int] = []
 
         async def wait() -> None:
-            answers.append(await both.ledger.wait.options(retry=attrs.evolve(AGAIN, attempt_timeout=30))(1))
+            answers.append(
+                await both.ledger.wait.options(retry=attrs.evolve(AGAIN, attempt_timeout=30))(1)
+            )
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
@@ -185,7 +217,7 @@ def test_a_session_that_is_lost_while_both_nodes_live_does_not_make_a_call_run_t
             assert await both.ledger.all_runs() == {1: 1}
             key = ("there", both.there.incarnation)
             # As after a broken protocol: the session is over, neither incarnation is.
-            both.here._station.peers.links[key].end("ended by the test")
+            both.here._endpoint.peers.links[key].end("ended by the test")
             await trio.sleep(1)
             await both.ledger.open_gate()
         assert answers == [1]
@@ -201,7 +233,12 @@ def test_a_client_that_is_gone_for_good_leaves_no_running_call_behind() -> None:
         await trio.sleep(1)
         assert await both.ledger.all_runs() == {1: 1}
         assert both.nothing_is_left()
-        assert [job for cell in both.there._station.host.cells.values() if not cell.system for job in cell.running] == []
+        assert [
+            job
+            for cell in both.there._endpoint.host.cells.values()
+            if not cell.system
+            for job in cell.running
+        ] == []
 
     in_virtual_time(test)
 
@@ -253,13 +290,18 @@ def test_the_runtimes_own_calls_all_land_at_a_fifth_of_requests_and_answers_lost
             for number in range(40):
                 nursery.start_soon(spawn, number)
         names = [f"ledger-{number}" for number in range(40)]
-        hosted = [name for node in (both.here, both.there) for name, cell in node._station.host.cells.items() if name in names]
+        hosted = [
+            name
+            for node in (both.here, both.there)
+            for name, cell in node._endpoint.host.cells.items()
+            if name in names
+        ]
         assert sorted(hosted) == sorted(names)
         async with trio.open_nursery() as nursery:
             for ledger in ledgers:
                 nursery.start_soon(both.there.stop, ledger)
         for node in (both.here, both.there):
-            assert not [name for name in node._station.host.cells if name in names]
+            assert not [name for name in node._endpoint.host.cells if name in names]
             assert {member.name for member in node.members()} == {"here", "there"}
 
     in_virtual_time(test)
@@ -278,7 +320,7 @@ def test_retries_stay_within_a_tenth_of_the_load_while_everything_fails() -> Non
     in_virtual_time(test)
 
 
-def test_when_retries_are_used_up_the_error_tells_every_attempt_and_keeps_the_last_as_its_cause() -> None:
+def test_the_last_error_of_used_up_retries_tells_every_attempt() -> None:
     async def test(both: Setting) -> None:
         full = await both.here.options(on="there", mailbox_limit=1).spawn(Ledger)
         policy = RetryPolicy(max_retries=2, initial_delay=0.01)
@@ -343,29 +385,4 @@ async def test_faults_are_taken_from_the_environment(monkeypatch: pytest.MonkeyP
             address = ledger.address  # type: ignore[attr-defined]
             await here.wait_for(2)
             with pytest.raises(ConnectionLostError, match="in flight"):
-                await here._station.make_handle(address, Ledger).pay(1)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("reply-lots=0.1", "there is no point 'reply-lots'"),
-        ("reply-lost=2", "from 0 to 1"),
-        ("reply-lost=often", "'reply-lost=often' is no fault"),
-        ("slow=1@-1", "at least 0"),
-        ("slow=1@nan", "at least 0"),
-        ("=0.1", "there is no point ''"),
-    ],
-)
-def test_a_text_that_names_no_faults_is_refused_with_what_is_wrong_in_it(text: str, expected: str) -> None:
-    with pytest.raises(ValueError, match=expected):
-        Faults.parse(text)
-
-
-def test_a_text_may_name_several_faults() -> None:
-    faults = Faults.parse("reply-lost=0.25, slow=0.5@0.2,cut")
-    assert [(fault.point, fault.probability, fault.seconds) for fault in faults.active] == [
-        ("reply-lost", 0.25, 0.1),
-        ("slow", 0.5, 0.2),
-        ("cut", 1.0, 0.1),
-    ]
+                await here._endpoint.make_handle(address, Ledger).pay(1)

@@ -1,4 +1,6 @@
-"""Calls of one node to one actor start in the order in which they were made, also when they have to wait for it. On a virtual clock."""
+"""Calls of one node to one actor start in the order in which they were made, also when they have to
+wait for it. On a virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from actors import Actor, ChildSpec, RetryPolicy, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
 from runtime.simulation import Simulation, simulate
 
-SEEDS = range(12)
+SEEDS = pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.long)], ids=["quick", "long"]
+)
 CALLS = 20
 POLICY = RetryPolicy(max_retries=5, initial_delay=0.01, budget=None)
 
@@ -67,7 +71,9 @@ class Scroll(Roll):
 
 
 async def one_after_another(roll: Scroll, draw: random.Random) -> set[int]:
-    """Make the calls in their order, each in a task of its own, in all the ways in which a call can be made; which must have been heard."""
+    """Make the calls in their order, each in a task of its own, in all the ways in which a call can
+    be made; which must have been heard.
+    """
     answered: set[int] = set()
 
     async def call(how: str, number: int, made: trio.Event) -> None:
@@ -93,7 +99,12 @@ async def one_after_another(roll: Scroll, draw: random.Random) -> set[int]:
         async with trio.open_nursery() as nursery:
             for number in range(CALLS):
                 made = trio.Event()
-                nursery.start_soon(call, draw.choice(("call", "policy", "timeout", "send", "stream", "remote")), number, made)
+                nursery.start_soon(
+                    call,
+                    draw.choice(("call", "policy", "timeout", "send", "stream", "remote")),
+                    number,
+                    made,
+                )
                 await made.wait()
                 if draw.random() < 0.3:
                     await trio.sleep(draw.choice((0.0, 0.001, 0.02, 0.2)))
@@ -138,7 +149,9 @@ async def mail_of_one_that_ends(simulation: Simulation) -> None:
         await trio.sleep(0.1)
         for number in range(CALLS):
             nursery.start_soon(call, number)
-            await trio.testing.wait_all_tasks_blocked() if number % 7 == 0 else await trio.lowlevel.checkpoint()
+            await (
+                trio.testing.wait_all_tasks_blocked()
+            ) if number % 7 == 0 else await trio.lowlevel.checkpoint()
             await trio.sleep(0.001)
         await roll.crash()
     assert max(numbers, key=len) == list(range(CALLS))
@@ -156,7 +169,9 @@ async def first_contact(simulation: Simulation) -> None:
 async def killed_node(simulation: Simulation) -> None:
     """Those that wait for a name whose node has died."""
     child = ChildSpec.of("roll", Scroll)
-    await simulation.node.options(name="tree").spawn(Supervisor, [child.changed(on=None)], intensity=10)
+    await simulation.node.options(name="tree").spawn(
+        Supervisor, [child.changed(on=None)], intensity=10
+    )
     roll = await simulation.node.lookup("tree/roll", Scroll)
     for name in simulation.nodes:
         if name == roll.address.node and name != "node-1":  # type: ignore[attr-defined]
@@ -170,8 +185,9 @@ async def killed_node(simulation: Simulation) -> None:
 
 
 async def refusals_on_their_way(simulation: Simulation) -> None:
-    """Calls that begin about when the next life is there: some are on their way to the last one when that is found, by the first that is
-    refused, or by one that was with the actor when that ended and is repeated.
+    """Calls that begin about when the next life is there: some are on their way to the last one
+    when that is found, by the first that is refused, or by one that was with the actor when that
+    ended and is repeated.
     """
     roll = await supervised(simulation, 0.0)
     path = simulation._cluster.network.path("node-2", "scenario")
@@ -198,11 +214,14 @@ async def refusals_on_their_way(simulation: Simulation) -> None:
         assert seen == sorted(seen)
 
 
+@SEEDS
 @pytest.mark.parametrize(
-    "story", [during_a_restart, mail_of_one_that_ends, first_contact, killed_node, refusals_on_their_way], ids=lambda story: story.__name__
+    "story",
+    [during_a_restart, mail_of_one_that_ends, first_contact, killed_node, refusals_on_their_way],
+    ids=lambda story: story.__name__,
 )
-def test_calls_start_in_the_order_in_which_they_were_made(story: object) -> None:
-    simulate(story, seeds=SEEDS, faults=())  # type: ignore[arg-type]
+def test_calls_start_in_the_order_in_which_they_were_made(story: object, seeds: range) -> None:
+    simulate(story, seeds=seeds, faults=())  # type: ignore[arg-type]
 
 
 async def given_up(simulation: Simulation) -> None:
@@ -223,12 +242,13 @@ async def given_up(simulation: Simulation) -> None:
                 nursery.start_soon(call, number)
     assert len(errors) == len(set(map(id, errors))) == CALLS
     assert {error.method for error in errors} == {"note"}  # type: ignore[attr-defined]
-    assert not simulation.node.station.caller.lines.all
+    assert not simulation.node._endpoint.caller.lines.all
     assert tree is not None
 
 
-def test_all_who_wait_for_an_actor_that_does_not_come_back_learn_it_and_each_has_an_error_of_its_own() -> None:
-    simulate(given_up, seeds=SEEDS, faults=())
+@SEEDS
+def test_each_caller_that_waits_for_a_lost_actor_has_an_error_of_its_own(seeds: range) -> None:
+    simulate(given_up, seeds=seeds, faults=())
 
 
 async def impatient(simulation: Simulation) -> None:
@@ -242,7 +262,7 @@ async def impatient(simulation: Simulation) -> None:
             await trio.sleep(0.001)
     seen = [number for number in await roll.roll() if number % 3]
     assert seen == [number for number in range(CALLS) if number % 3]
-    assert not simulation.node.station.caller.lines.all
+    assert not simulation.node._endpoint.caller.lines.all
 
 
 async def call_with_patience(roll: Scroll, number: int) -> None:
@@ -250,5 +270,6 @@ async def call_with_patience(roll: Scroll, number: int) -> None:
         await roll.note(number)
 
 
-def test_who_gives_up_leaves_the_line_to_the_others() -> None:
-    simulate(impatient, seeds=SEEDS, faults=())
+@SEEDS
+def test_who_gives_up_leaves_the_line_to_the_others(seeds: range) -> None:
+    simulate(impatient, seeds=seeds, faults=())

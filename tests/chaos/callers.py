@@ -1,4 +1,6 @@
-"""The load of the chaos runs: tasks on one node that call ledgers, and write down what they were told."""
+"""The load of the chaos runs: tasks on one node that call ledgers, and write down what they were
+told.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ import random
 import trio
 
 from actors import ChildSpec, RetryPolicy, SpawnOptions, Supervisor
-from actors.errors import NotExecutedError, OutcomeUnknownError, OwnerDiedError, RemoteError, StoreError
+from actors.errors import (
+    NotExecutedError,
+    OutcomeUnknownError,
+    OwnerDiedError,
+    RemoteError,
+    StoreError,
+)
 from runtime import Node
 from tests.chaos.books import Books, Outcome
 from tests.chaos.ledger import Ledger
@@ -26,13 +34,22 @@ NODE_LABELS = {"keeps": "ledgers"}
 
 
 async def start_ledgers(node: Node) -> None:
-    """A tree that survives any node: a root that this one stands for, a supervisor and its ledgers on the nodes with the labels."""
+    """A tree that survives any node: a root that this one stands for, a supervisor and its ledgers
+    on the nodes with the labels.
+    """
     ledgers = [
-        ChildSpec(id=f"ledger-{number}", actor=Ledger, options=SpawnOptions(name=f"ledger-{number}", labels=NODE_LABELS))
+        ChildSpec(
+            id=f"ledger-{number}",
+            actor=Ledger,
+            options=SpawnOptions(name=f"ledger-{number}", labels=NODE_LABELS),
+        )
         for number in range(LEDGERS)
     ]
-    # A run kills far more often than any service should restart: the budget of restarts is not what is tried here.
-    branch = ChildSpec.of("ledgers", Supervisor, ledgers, intensity=10_000).changed(labels=NODE_LABELS)
+    # A run kills far more often than any service should restart: the budget of restarts is not what
+    # is tried here.
+    branch = ChildSpec.of("ledgers", Supervisor, ledgers, intensity=10_000).changed(
+        labels=NODE_LABELS
+    )
     await node.options(name="chaos").singleton(Supervisor, [branch], intensity=10_000)
 
 
@@ -46,7 +63,9 @@ class Callers:
         self.stopping = False
 
     async def run(self, node: Node) -> None:
-        """Make calls until stopped, or until the node has lost its place; returns when all are over."""
+        """Make calls until stopped, or until the node has lost its place; returns when all are
+        over.
+        """
         await start_ledgers(node)
         handles = [await find(node, f"ledger-{number}") for number in range(LEDGERS)]
 
@@ -78,7 +97,8 @@ class Callers:
             if answer != number:
                 books.surprises.append(f"entry {number}: answered with {answer}")
         except RemoteError as error:
-            # The save failed: its node is fenced, or the store is away. The state may have been taken all the same.
+            # The save failed: its node is fenced, or the store is away. The state may have been
+            # taken all the same.
             outcome = "unknown"
             books.errors[f"raised {error.remote_type.rpartition(':')[2]}"] += 1
         except (NotExecutedError, OutcomeUnknownError) as error:
@@ -86,7 +106,9 @@ class Callers:
             books.errors[type(error).__name__] += 1
         except Exception as error:
             outcome = "unknown"
-            books.surprises.append(f"entry {number}: ended with none of the outcomes of a call: {error!r}")
+            books.surprises.append(
+                f"entry {number}: ended with none of the outcomes of a call: {error!r}"
+            )
         books.note(number, outcome)
 
     async def _fetch(self, handle: Ledger) -> None:
@@ -100,7 +122,13 @@ class Callers:
             if value != [number] * 100:
                 books.surprises.append(f"a reference to {number} led to another value")
             books.fetched += 1
-        except (trio.TooSlowError, NotExecutedError, OutcomeUnknownError, OwnerDiedError, RemoteError) as error:
+        except (
+            trio.TooSlowError,
+            NotExecutedError,
+            OutcomeUnknownError,
+            OwnerDiedError,
+            RemoteError,
+        ) as error:
             books.errors[f"reference: {type(error).__name__}"] += 1
         except Exception as error:
             books.surprises.append(f"a reference ended with none of its outcomes: {error!r}")
@@ -118,21 +146,27 @@ async def find(node: Node, name: str) -> Ledger:
 
 
 async def read_ledgers(node: Node, books: Books) -> None:
-    """What has been applied in the end. Notes a surprise for each ledger that does not answer in time."""
+    """What has been applied in the end. Notes a surprise for each ledger that does not answer in
+    time.
+    """
 
     async def read(name: str) -> None:
         problem: object = "no answer"
         with trio.move_on_after(READ_SECONDS):
             while True:
                 try:
-                    applied = await (await find(node, name)).applied.options(timeout=5.0, retry=PATIENT)()
+                    applied = await (await find(node, name)).applied.options(
+                        timeout=5.0, retry=PATIENT
+                    )()
                 except (NotExecutedError, OutcomeUnknownError, RemoteError) as error:
                     problem = error
                     await trio.sleep(0.2)
                     continue
                 books.applied.update(applied)
                 return
-        books.surprises.append(f"{name} did not answer within {READ_SECONDS:g} s after the last fault: {problem!r}")
+        books.surprises.append(
+            f"{name} did not answer within {READ_SECONDS:g} s after the last fault: {problem!r}"
+        )
 
     async with trio.open_nursery() as nursery:
         for number in range(LEDGERS):

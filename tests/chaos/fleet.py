@@ -1,6 +1,8 @@
-"""Node processes as a service manager keeps them: `understudy node`, started again whenever it ends.
+"""Node processes as a service manager keeps them: `understudy node`, started again whenever it
+ends.
 
-Each process may live in a network and process namespace of its own (`hosts.py`). Faults are signals to the process itself.
+Each process may live in a network and process namespace of its own (`hosts.py`). Faults are signals
+to the process itself.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from pathlib import Path
 import attrs
 import trio
 
-from runtime.processes.death import children_of
+from runtime.processes.fork_loop import children_of
 
 SECRET = "a secret of the chaos runs"
 MARK = "UNDERSTUDY_CHAOS"
-"""In the environment of each process of a run, and of what it starts: how the run finds what it has left behind."""
+"""In the environment of each process of a run, and of what it starts: how the run finds what it has
+left behind.
+"""
 
 RESTART_SECONDS = 0.3
 STOP_SECONDS = 20.0
@@ -28,7 +32,9 @@ STOP_SECONDS = 20.0
 
 @attrs.define
 class Seat:
-    """One node of the fleet: its command line, and the process that runs now. `prefix`: a command that starts it on its host."""
+    """One node of the fleet: its command line, and the process that runs now. `prefix`: a command
+    that starts it on its host.
+    """
 
     name: str
     arguments: Sequence[str]
@@ -51,14 +57,20 @@ class Seat:
 
 
 class Fleet:
-    """The processes of one run. `mark`: unique to the run. `logs`: a directory for what they print."""
+    """The processes of one run. `mark`: unique to the run. `logs`: a directory for what
+    they print.
+    """
 
-    def __init__(self, nursery: trio.Nursery, mark: str, logs: Path, environment: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, mark: str, logs: Path, environment: Mapping[str, str] = {}
+    ) -> None:
         self.seats: dict[str, Seat] = {}
         self._nursery = nursery
         self._mark = mark
         self._logs = logs
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")} | {
+        self._environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")
+        } | {
             "UNDERSTUDY_SECRET": SECRET,
             MARK: mark,
             "PYTHONUNBUFFERED": "1",
@@ -98,11 +110,23 @@ class Fleet:
                 await seat.process.wait()
 
     async def _keep(self, seat: Seat) -> None:
-        command = [*seat.prefix, sys.executable, "-m", "runtime.command_line", "node", "--json", *seat.arguments]
+        command = [
+            *seat.prefix,
+            sys.executable,
+            "-m",
+            "runtime.command_line",
+            "node",
+            "--json",
+            *seat.arguments,
+        ]
         while not self._stopping:
             with (self._logs / f"{seat.name}.log").open("ab") as log:
                 seat.process = await trio.lowlevel.open_process(
-                    command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env=self._environment
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    env=self._environment,
                 )
             seat.starts += 1
             assert seat.process.stdout is not None
@@ -137,7 +161,13 @@ def left_behind(mark: str) -> list[str]:
             continue
         try:
             if wanted in (directory / "environ").read_bytes().split(b"\0"):
-                found.append(f"{directory.name}: " + (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                found.append(
+                    f"{directory.name}: "
+                    + (directory / "cmdline")
+                    .read_bytes()
+                    .replace(b"\0", b" ")
+                    .decode(errors="replace")
+                )
         except OSError:
             # It ended meanwhile, or is a kernel thread.
             continue

@@ -1,8 +1,11 @@
-"""Several hosts on this machine: network namespaces on one bridge, with faults of the network between them.
+"""Several hosts on this machine: network namespaces on one bridge, with faults of the network
+between them.
 
-A host can be cut off: its cable is pulled, and the link loses its carrier. One host can be made unable to reach another while the other
-way works: a permanent neighbour entry leads to a MAC address that is not there, so that packets are lost without any error. Both need
-nothing of the kernel but namespaces, veth and bridges. Needs root and `ip` (iproute2); `missing()` says what is not there.
+A host can be cut off: its cable is pulled, and the link loses its carrier. One host can be made
+unable to reach another while the other way works: a permanent neighbour entry leads to a MAC
+address that is not there, so that packets are lost without any error. Both need nothing of the
+kernel but namespaces, veth and bridges. Needs root and `ip` (iproute2); `missing()` says what is
+not there.
 """
 
 from __future__ import annotations
@@ -28,8 +31,16 @@ def missing() -> str:
             return f"there is no `{program}` on this machine: apt-get install {package}"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    tried = subprocess.run(["unshare", "--net", "--pid", "--fork", "ip", "link", "add", "type", "bridge"], capture_output=True, text=True)
-    return "" if tried.returncode == 0 else f"this kernel makes no namespaces with bridges: {tried.stderr.strip()}"
+    tried = subprocess.run(
+        ["unshare", "--net", "--pid", "--fork", "ip", "link", "add", "type", "bridge"],
+        capture_output=True,
+        text=True,
+    )
+    return (
+        ""
+        if tried.returncode == 0
+        else f"this kernel makes no namespaces with bridges: {tried.stderr.strip()}"
+    )
 
 
 @attrs.frozen
@@ -42,8 +53,20 @@ class Host:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """The command that starts another command on this host, in a process namespace of its own, which ends with the command."""
-        return ("ip", "netns", "exec", self.namespace, "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        """The command that starts another command on this host, in a process namespace of its own,
+        which ends with the command.
+        """
+        return (
+            "ip",
+            "netns",
+            "exec",
+            self.namespace,
+            "unshare",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        )
 
 
 class Network:
@@ -65,7 +88,19 @@ class Network:
 
     async def deafen(self, from_host: Host, to: Host) -> None:
         """Lose all packets from one host to another, without an error; the other way goes on."""
-        await ip("-n", from_host.namespace, "neigh", "replace", to.address, "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent")
+        await ip(
+            "-n",
+            from_host.namespace,
+            "neigh",
+            "replace",
+            to.address,
+            "lladdr",
+            NOWHERE,
+            "dev",
+            "eth0",
+            "nud",
+            "permanent",
+        )
 
     async def restore(self, from_host: Host, to: Host) -> None:
         """Let them through again."""
@@ -77,7 +112,18 @@ class Network:
         host = Host(f"{self.bridge}-{number}", f"{self.bridge}p{number}", f"{self.subnet}.{number}")
         await ip("netns", "add", host.namespace)
         self.hosts.append(host)
-        await ip("link", "add", host.port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
+        await ip(
+            "link",
+            "add",
+            host.port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            host.namespace,
+        )
         await ip("link", "set", host.port, "master", self.bridge)
         await ip("link", "set", host.port, "up")
         await ip("-n", host.namespace, "addr", "add", f"{host.address}/24", "dev", "eth0")
@@ -88,7 +134,9 @@ class Network:
 
 @asynccontextmanager
 async def open_network(count: int, tag: str) -> AsyncIterator[Network]:
-    """A network of `count` hosts; it goes with the block. `tag`: four hexadecimal digits that no other network here has."""
+    """A network of `count` hosts; it goes with the block. `tag`: four hexadecimal digits that no
+    other network here has.
+    """
     network = Network(tag)
     await ip("link", "add", network.bridge, "type", "bridge")
     try:

@@ -1,7 +1,8 @@
-"""The three chaos runs: what is started, which faults are drawn, and what is looked for when they have ended.
+"""The three chaos runs: what is started, which faults are drawn, and what is looked for when they
+have ended.
 
-- `namespaces`: a founder on a data directory and four more nodes, each on a host of its own, which are killed, stopped, cut off, and made
-  unable to reach one another, one way or both;
+- `namespaces`: a founder on a data directory and four more nodes, each on a host of its own, which
+  are killed, stopped, cut off, and made unable to reach one another, one way or both;
 - `etcd`: the store in an etcd of three members, which are killed and stopped, like the five nodes;
 - `founder`: the founder, which keeps the store, is killed under writes, again and again.
 
@@ -30,6 +31,7 @@ from tests.chaos.books import Books
 from tests.chaos.callers import NODE_LABELS, Callers, read_ledgers
 from tests.chaos.fleet import SECRET, Fleet, Seat, left_behind
 from tests.chaos.hosts import Host, Network, open_network
+from tests.waiting import until
 
 NODES = 5
 SETTLE_SECONDS = 60.0
@@ -43,7 +45,9 @@ Strike = Callable[[], Awaitable[None]]
 
 @attrs.define
 class Run:
-    """One run under way. `open_callers`: opens the callers' node. `strikes`: the faults by name; each takes its own time."""
+    """One run under way. `open_callers`: opens the callers' node. `strikes`: the faults by name;
+    each takes its own time.
+    """
 
     open_callers: Callable[[], AbstractAsyncContextManager[Node]]
     fleet: Fleet
@@ -67,7 +71,9 @@ class Run:
         return self.draw.choice(sorted(self.fleet.seats))
 
     async def strike_for(self, seconds: float) -> None:
-        """Draw faults and let them happen, two at a time, until the time is over and each has been taken back."""
+        """Draw faults and let them happen, two at a time, until the time is over and each has been
+        taken back.
+        """
         end = trio.current_time() + seconds
 
         async def strike() -> None:
@@ -112,7 +118,8 @@ async def attack(run: Run, strike: Callable[[], Awaitable[None]]) -> None:
         nursery.start_soon(strike_then_stop)
         over = False
         while not over:
-            # A store that is away for longer than a lease costs the callers' node its place, like any other: it comes back as a new one.
+            # A store that is away for longer than a lease costs the callers' node its place, like
+            # any other: it comes back as a new one.
             async with lost_place(run.books), run.open_callers() as node:
                 await callers.run(node)
                 if callers.stopping:
@@ -132,8 +139,11 @@ async def lost_place(books: Books) -> AsyncIterator[None]:
 
 
 async def look_for_leaks(run: Run, node: Node) -> None:
-    """Wait until every node runs and nothing is kept of what has ended; what is still there after the time for that is a leak."""
-    # A call that failed may be kept by the traceback of its error, which is a cycle: no leak of the runtime's.
+    """Wait until every node runs and nothing is kept of what has ended; what is still there after
+    the time for that is a leak.
+    """
+    # A call that failed may be kept by the traceback of its error, which is a cycle: no leak of the
+    # runtime's.
     gc.collect()
     leaks: list[str] = ["no node was asked"]
     with trio.move_on_after(SETTLE_SECONDS):
@@ -150,7 +160,9 @@ async def _leaks(run: Run, node: Node) -> list[str]:
     seen: list[str] = []
     for name, incarnation in sorted(members.items()):
         try:
-            facts = await node.station.node_service(name, incarnation).options(timeout=3.0).status()
+            facts = (
+                await node._endpoint.node_service(name, incarnation).options(timeout=3.0).status()
+            )
         except CallError as error:
             found.append(f"{name} does not answer: {error!r}")
             continue
@@ -158,28 +170,47 @@ async def _leaks(run: Run, node: Node) -> list[str]:
         references = facts["references"]
         if references["owned"] or references["held"]:
             found.append(
-                f"{name} has references: owned {references['owned']}, held {references['held']}: {await _listed(node, name, incarnation)}"
+                f"{name} has references: owned {references['owned']}, held {references['held']}: "
+                f"{await _listed(node, name, incarnation)}"
             )
-        found += [f"{name} has a link to {link['peer']}, which is gone" for link in facts["links"] if link["peer"] not in members]
+        found += [
+            f"{name} has a link to {link['peer']}, which is gone"
+            for link in facts["links"]
+            if link["peer"] not in members
+        ]
         used = _resident(facts["pid"], run.fleet.seats.get(name))
         if used > MEMORY_BYTES:
             found.append(f"{name} uses {used >> 20} MiB")
-    return found + [f"{name} runs {seen.count(name)} times" for name in sorted(set(seen)) if seen.count(name) > 1]
+    return found + [
+        f"{name} runs {seen.count(name)} times"
+        for name in sorted(set(seen))
+        if seen.count(name) > 1
+    ]
 
 
 async def _listed(node: Node, name: str, incarnation: int) -> object:
     """The references of a node one by one, to find out why they are still there."""
     try:
-        return await node.station.reference_service(name, incarnation).options(timeout=3.0).listing(10)
+        return (
+            await node._endpoint.reference_service(name, incarnation)
+            .options(timeout=3.0)
+            .listing(10)
+        )
     except CallError as error:
         return repr(error)
 
 
 def _resident(pid: int, seat: Seat | None) -> int:
-    """Bytes of resident memory of a process, which in another process namespace calls itself `pid`."""
+    """Bytes of resident memory of a process, which in another process namespace calls
+    itself `pid`.
+    """
     real = seat.pid if seat is not None else pid
-    text = Path(f"/proc/{real}/status").read_text() if real and Path(f"/proc/{real}").exists() else ""
-    return next((int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmRSS")), 0)
+    text = (
+        Path(f"/proc/{real}/status").read_text() if real and Path(f"/proc/{real}").exists() else ""
+    )
+    return next(
+        (int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("VmRSS")), 0
+    )
 
 
 async def run_namespaces(seconds: float, seed: int) -> Books:
@@ -192,8 +223,12 @@ async def run_namespaces(seconds: float, seed: int) -> Books:
             first = f"{hosts['n0'].address}:7400"
             for name, host in hosts.items():
                 way = ("--data-dir", directory) if name == "n0" else ("--join", first)
-                await fleet.add(name, "--listen", f"{host.address}:7400", *way, *LABELS, prefix=host.prefix)
-            callers = partial(open_node, "callers", secret=SECRET, join=first, listen=f"{network.address}:0")
+                await fleet.add(
+                    name, "--listen", f"{host.address}:7400", *way, *LABELS, prefix=host.prefix
+                )
+            callers = partial(
+                open_node, "callers", secret=SECRET, join=first, listen=f"{network.address}:0"
+            )
             run = Run(callers, fleet, books, random.Random(seed))
             run.strikes = _network_faults(run, network, hosts) | _node_faults(run)
             await attack(run, partial(run.strike_for, seconds))
@@ -201,11 +236,16 @@ async def run_namespaces(seconds: float, seed: int) -> Books:
 
 
 def _node_faults(run: Run) -> dict[str, Strike]:
-    return {"node killed": lambda: run.kill(run.any_node()), "node stopped": lambda: run.pause(run.any_node())}
+    return {
+        "node killed": lambda: run.kill(run.any_node()),
+        "node stopped": lambda: run.pause(run.any_node()),
+    }
 
 
 def _network_faults(run: Run, network: Network, hosts: dict[str, Host]) -> dict[str, Strike]:
-    """Faults of the network; each ends before it returns. A host has one of a kind at a time: taking back one would take back another."""
+    """Faults of the network; each ends before it returns. A host has one of a kind at a time:
+    taking back one would take back another.
+    """
     cut: set[str] = set()
     deaf: set[tuple[str, str]] = set()
 
@@ -246,15 +286,24 @@ async def run_etcd(seconds: float, seed: int) -> Books:
     books = Books()
     async with open_etcd(3) as etcd, open_fleet(books) as fleet:
         for number in range(NODES):
-            await fleet.add(f"n{number}", "--store", etcd.address, "--listen", "127.0.0.1:0", *LABELS)
-        run = Run(partial(open_node, "callers", secret=SECRET, store=etcd.address), fleet, books, random.Random(seed))
+            await fleet.add(
+                f"n{number}", "--store", etcd.address, "--listen", "127.0.0.1:0", *LABELS
+            )
+        run = Run(
+            partial(open_node, "callers", secret=SECRET, store=etcd.address),
+            fleet,
+            books,
+            random.Random(seed),
+        )
         run.strikes = _store_faults(run, etcd) | _node_faults(run)
         await attack(run, partial(run.strike_for, seconds))
     return books
 
 
 def _store_faults(run: Run, etcd: EtcdServer) -> dict[str, Strike]:
-    """Faults of etcd's members, one member at a time: with two of three gone there is no store at all, which would only end all leases."""
+    """Faults of etcd's members, one member at a time: with two of three gone there is no store at
+    all, which would only end all leases.
+    """
     lock = trio.Lock()
 
     async def kill() -> None:
@@ -284,7 +333,12 @@ async def run_founder(kills: int, seed: int) -> Books:
             founder = await fleet.add("founder", "--listen", first, "--data-dir", directory)
             for number in range(3):
                 await fleet.add(f"n{number}", "--join", first, "--listen", "127.0.0.1:0", *LABELS)
-            run = Run(partial(open_node, "callers", secret=SECRET, join=first), fleet, books, random.Random(seed))
+            run = Run(
+                partial(open_node, "callers", secret=SECRET, join=first),
+                fleet,
+                books,
+                random.Random(seed),
+            )
 
             async def kill() -> None:
                 while books.faults["founder killed"] < kills:
@@ -292,9 +346,9 @@ async def run_founder(kills: int, seed: int) -> Books:
                         await founder.ready.wait()
                     await trio.sleep(run.draw.uniform(0.0, 1.5))
                     books.faults["founder killed"] += fleet.signal("founder", signal.SIGKILL)
-                    with trio.fail_after(60):
-                        while founder.ready.is_set():  # noqa: ASYNC110  until the fleet has seen its end
-                            await trio.sleep(0.01)
+                    await until(
+                        lambda: not founder.ready.is_set(), "the fleet has seen its end", every=0.01
+                    )
 
             await attack(run, kill)
     return books

@@ -22,7 +22,9 @@ from tests.chaos.books import Books, Outcome
         ("unknown", 2, True),
     ],
 )
-def test_an_entry_is_wrong_if_its_outcome_and_its_ledger_disagree(told: Outcome, applied: int, wrong: bool) -> None:
+def test_an_entry_is_wrong_if_its_outcome_and_its_ledger_disagree(
+    told: Outcome, applied: int, wrong: bool
+) -> None:
     books = Books()
     books.note(7, told)
     books.applied = Counter({7: applied})
@@ -32,7 +34,11 @@ def test_an_entry_is_wrong_if_its_outcome_and_its_ledger_disagree(told: Outcome,
 
 
 def test_an_entry_that_no_caller_asked_for_a_surprise_and_a_leak_are_mistakes() -> None:
-    books = Books(applied=Counter({3: 1}), surprises=["a call ended with none of its outcomes"], leaks=["a process was left behind"])
+    books = Books(
+        applied=Counter({3: 1}),
+        surprises=["a call ended with none of its outcomes"],
+        leaks=["a process was left behind"],
+    )
     assert len(books.mistakes()) == 3
     assert "1 leaked, 3 mistakes" in books.summary()
 

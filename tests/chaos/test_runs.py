@@ -1,4 +1,6 @@
-"""Short versions of `make chaos`: real node processes under faults, and an oracle for what is lost, doubled or left behind."""
+"""Short versions of `make chaos`: real node processes under faults, and an oracle for what is lost,
+doubled or left behind.
+"""
 
 from __future__ import annotations
 

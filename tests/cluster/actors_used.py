@@ -28,7 +28,9 @@ class Ledger(Actor):
 
     @method
     async def add_and_be_killed(self, amount: int) -> str:
-        """The process is killed after the save and before the answer, unless it is the test's own."""
+        """The process is killed after the save and before the answer, unless it is the
+        test's own.
+        """
         count = self.count + amount
         answer = f"{count}, saved by {self.node.name} at {self.epoch}"
         await self.save(count, answer=answer)
@@ -84,7 +86,9 @@ class Caller(Actor):
 
     @method(concurrent=True)
     async def call_all(self, names: list[str], seconds: float, times: int) -> list[str]:
-        """Call each of them `times` times at once, when the host's clock shows `seconds`. Returns the errors."""
+        """Call each of them `times` times at once, when the host's clock shows `seconds`. Returns
+        the errors.
+        """
         others = [await self.node.lookup(name, Caller) for name in names]
         errors: list[str] = []
 
@@ -95,7 +99,8 @@ class Caller(Actor):
             except Exception as error:
                 errors.append(f"{type(error).__name__}: {error}")
 
-        # All processes of one host read the same monotonic clock: they begin within the same millisecond.
+        # All processes of one host read the same monotonic clock: they begin within the same
+        # millisecond.
         await trio.sleep(max(0.0, seconds - time.monotonic()))
         async with trio.open_nursery() as nursery:
             for number in range(times):

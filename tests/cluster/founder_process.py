@@ -1,4 +1,6 @@
-"""A founding node with its store on disk: `python -m tests.cluster.founder_process DIRECTORY LISTEN`. Lives until it is killed."""
+"""A founding node with its store on disk: `python -m tests.cluster.founder_process DIRECTORY
+LISTEN`. Lives until it is killed.
+"""
 
 from __future__ import annotations
 

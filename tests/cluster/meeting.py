@@ -1,11 +1,14 @@
-"""Many nodes in real processes that all call each other for the first time at once, round after round.
+"""Many nodes in real processes that all call each other for the first time at once, round after
+round.
 
     python -m tests.cluster.meeting [NODES [PROCESSES [ROUNDS [SECONDS [CALLS]]]]]
 
-100 nodes in 10 processes by default, 100 rounds or as many as fit in 600 seconds, and one call from each node to each other in a round. The
-founder, with the store, is in this process. Between two rounds every node gives up its links to all others but the founder, so that in each
-round all handshakes, sessions and crossed dials are those of nodes that never met: the number of links that were left is checked. Each
-round counts the calls that failed, those that did not run exactly once, and the warnings of all processes.
+100 nodes in 10 processes by default, 100 rounds or as many as fit in 600 seconds, and one call from
+each node to each other in a round. The founder, with the store, is in this process. Between two
+rounds every node gives up its links to all others but the founder, so that in each round all
+handshakes, sessions and crossed dials are those of nodes that never met: the number of links that
+were left is checked. Each round counts the calls that failed, those that did not run exactly once,
+and the warnings of all processes.
 """
 
 from __future__ import annotations
@@ -29,12 +32,14 @@ from runtime.links.link import Link
 from runtime.local_cluster import PRELOADED
 from runtime.node import Node
 from runtime.processes import ForkServer, open_fork_server
-from runtime.processes.collector import settle_collector
+from runtime.processes.fork_loop import settle_collector
 
 SECRET = "a secret for the tests of meetings"
 FOUNDER = "founder"
 LEAST_WAIT = 0.3
-"""Seconds from when a round is told to the nodes until it begins, and for each node some more: all must have been told by then."""
+"""Seconds from when a round is told to the nodes until it begins, and for each node some more: all
+must have been told by then.
+"""
 
 WAIT_FOR_EACH = 0.005
 MOST_PARTINGS = 100
@@ -49,7 +54,7 @@ class Guest(Actor):
 
     def links(self) -> list[Link]:
         """Those to other nodes but the founder."""
-        links = cast(Node, self.node).station.peers.links.values()
+        links = cast(Node, self.node)._endpoint.peers.links.values()
         return [link for link in links if link.peer.role == "node" and link.peer.name != FOUNDER]
 
     @method
@@ -66,7 +71,9 @@ class Guest(Actor):
 
     @method(concurrent=True)
     async def meet(self, seconds: float, times: int) -> list[str]:
-        """Call each of the others `times` times at once, when the host's clock shows `seconds`. Returns what went wrong."""
+        """Call each of the others `times` times at once, when the host's clock shows `seconds`.
+        Returns what went wrong.
+        """
         # All processes of one host read the same monotonic clock.
         await trio.sleep(max(0.0, seconds - time.monotonic()))
         wrong: list[str] = []
@@ -88,7 +95,11 @@ class Guest(Actor):
     async def settle(self, times: int) -> list[str]:
         """What was not heard `times` times since the last time; counted anew from now on."""
         heard, self.heard = self.heard, {}
-        wrong = [f"{self.name} heard {caller} {count} times, not {times}" for caller, count in heard.items() if count != times]
+        wrong = [
+            f"{self.name} heard {caller} {count} times, not {times}"
+            for caller, count in heard.items()
+            if count != times
+        ]
         if len(heard) != len(self.others):
             wrong.append(f"{self.name} heard {len(heard)} others, not {len(self.others)}")
         return wrong
@@ -98,7 +109,7 @@ class Guest(Actor):
         """Give up all links to other nodes but the founder; returns the names of those nodes."""
         links = self.links()
         for link in links:
-            cast(Node, self.node).station.peers._give_up(link, "the round is over")
+            cast(Node, self.node)._endpoint.peers._give_up(link, "the round is over")
         return [link.peer.name for link in links]
 
 
@@ -117,8 +128,10 @@ class Outcome:
 
     def __str__(self) -> str:
         return (
-            f"{self.nodes} nodes in {self.processes} processes, {self.rounds} rounds, {self.calls} calls over links that were new in each: "
-            f"{len(self.wrong)} things went wrong, {len(self.warnings)} warnings; the slowest round took {self.slowest:.1f} s"
+            f"{self.nodes} nodes in {self.processes} processes, {self.rounds} rounds, "
+            f"{self.calls} calls over links that were new in each: "
+            f"{len(self.wrong)} things went wrong, {len(self.warnings)} warnings; the slowest "
+            f"round took {self.slowest:.1f} s"
         )
 
 
@@ -133,16 +146,21 @@ class Party:
         """One round."""
         count = len(self.guests)
         begin = time.monotonic() + LEAST_WAIT + WAIT_FOR_EACH * count
-        self.outcome.wrong += await self._all([partial(guest.meet, begin, times) for guest in self.guests])
+        self.outcome.wrong += await self._all(
+            [partial(guest.meet, begin, times) for guest in self.guests]
+        )
         self.outcome.slowest = max(self.outcome.slowest, time.monotonic() - begin)
-        self.outcome.wrong += await self._all([partial(guest.settle, times) for guest in self.guests])
+        self.outcome.wrong += await self._all(
+            [partial(guest.settle, times) for guest in self.guests]
+        )
         self.outcome.rounds += 1
         self.outcome.calls += count * (count - 1) * times
 
     async def part(self) -> None:
         """End all links between the nodes, so that the next round finds none."""
         for _ in range(MOST_PARTINGS):
-            # A node that parts later may have dialled one that has parted already: until none finds a link any more.
+            # A node that parts later may have dialled one that has parted already: until none finds
+            # a link any more.
             if not await self._all([guest.part for guest in self.guests]):
                 return
         self.outcome.wrong.append("links between the nodes begin though nobody calls")
@@ -183,14 +201,24 @@ async def open_party(nodes: int, processes: int) -> AsyncIterator[Party]:
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     try:
         async with (
-            open_fork_server(preload=(*PRELOADED, "tests.cluster.meeting"), on_line=on_line, ready_timeout=120.0) as server,
+            open_fork_server(
+                preload=(*PRELOADED, "tests.cluster.meeting"), on_line=on_line, ready_timeout=120.0
+            ) as server,
             open_node(FOUNDER, listen="127.0.0.1:0", secret=SECRET) as founder,
         ):
             async with trio.open_nursery() as nursery:
                 for number in range(processes):
-                    nursery.start_soon(_start, server, founder.address, f"process-{number + 1}", names[number::processes])
+                    nursery.start_soon(
+                        _start,
+                        server,
+                        founder.address,
+                        f"process-{number + 1}",
+                        names[number::processes],
+                    )
             await founder.wait_for(nodes + 1)
-            guests = [await founder.options(name=f"guest-{name}", on=name).spawn(Guest) for name in names]
+            guests = [
+                await founder.options(name=f"guest-{name}", on=name).spawn(Guest) for name in names
+            ]
             party = Party(guests, outcome)
             for guest in guests:
                 await guest.learn(guests)
@@ -201,13 +229,17 @@ async def open_party(nodes: int, processes: int) -> AsyncIterator[Party]:
 
 
 async def _start(server: ForkServer, founder: str, name: str, nodes: list[str]) -> None:
-    child = await server.start("tests.cluster.meeting:run_nodes", cbor2.dumps([founder, nodes]), name)
+    child = await server.start(
+        "tests.cluster.meeting:run_nodes", cbor2.dumps([founder, nodes]), name
+    )
     await child.ready()
 
 
 def run_nodes(argument: bytes, report: Callable[[bytes], None]) -> None:
     """What a process does; started by the fork server."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
     founder, names = cbor2.loads(argument)
     trio.run(_serve, founder, names, report)
 
@@ -216,14 +248,18 @@ async def _serve(founder: str, names: list[str], report: Callable[[bytes], None]
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with AsyncExitStack() as nodes:
             for name in names:
-                await nodes.enter_async_context(open_node(name, listen="127.0.0.1:0", join=founder, secret=SECRET))
+                await nodes.enter_async_context(
+                    open_node(name, listen="127.0.0.1:0", join=founder, secret=SECRET)
+                )
             settle_collector()
             report(b"")
             async for _ in signals:
                 break
 
 
-async def run_rounds(nodes: int, processes: int, rounds: int, seconds: float, times: int, say: Callable[[str], None]) -> Outcome:
+async def run_rounds(
+    nodes: int, processes: int, rounds: int, seconds: float, times: int, say: Callable[[str], None]
+) -> Outcome:
     """At most `rounds` rounds, none of which begins after `seconds`."""
     began = time.monotonic()
     async with open_party(nodes, processes) as party:
@@ -235,14 +271,18 @@ async def run_rounds(nodes: int, processes: int, rounds: int, seconds: float, ti
             if party.outcome.rounds % 10 == 0 or party.outcome.wrong:
                 say(str(party.outcome))
         # What is logged while nodes are stopped is none of this.
-        return attrs.evolve(party.outcome, wrong=list(party.outcome.wrong), warnings=list(party.outcome.warnings))
+        return attrs.evolve(
+            party.outcome, wrong=list(party.outcome.wrong), warnings=list(party.outcome.warnings)
+        )
 
 
 def main(arguments: list[str]) -> int:
     """The exit status."""
     given = [int(argument) for argument in arguments]
     nodes, processes, rounds, seconds, times = [*given, *(100, 10, 100, 600, 1)[len(given) :]]
-    outcome = trio.run(run_rounds, nodes, processes, rounds, float(seconds), times, partial(print, flush=True))
+    outcome = trio.run(
+        run_rounds, nodes, processes, rounds, float(seconds), times, partial(print, flush=True)
+    )
     sys.stdout.write("\n".join((str(outcome), *outcome.wrong[:20], *outcome.warnings[:20], "")))
     return 1 if outcome.wrong or outcome.warnings else 0
 

@@ -1,12 +1,17 @@
-"""Processes that are stopped for longer than their leases, and an oracle that counts owners who overlap.
+"""Processes that are stopped for longer than their leases, and an oracle that counts owners who
+overlap.
 
-`python -m tests.cluster.pausing [PAUSES] [SEED]`, 200 by default. Named actors on the nodes of a local cluster write into one file when a
-method begins to run, and what their epoch is; the clock is the kernel's, the same for all processes of the machine. Nodes are stopped
-(SIGSTOP), their actors are started elsewhere meanwhile, and then the nodes go on: no run of an earlier epoch may follow one of a later.
+`python -m tests.cluster.pausing [PAUSES] [SEED]`, 200 by default. Named actors on the nodes of a
+local cluster write into one file when a method begins to run, and what their epoch is; the clock is
+the kernel's, the same for all processes of the machine. Nodes are stopped (SIGSTOP), their actors
+are started elsewhere meanwhile, and then the nodes go on: no run of an earlier epoch may follow one
+of a later.
 
-A process may be stopped in the microseconds between the runtime's last look at the clock and the actor's first instruction. No lease
-can prevent that, which is why epochs are there for whatever an actor writes to (Kleppmann, "How to do distributed locking", 2016). It is
-one run at most of each process that is stopped, it cannot save anything, and its answer reaches nobody who knows of the successor.
+A process may be stopped in the microseconds between the runtime's last look at the clock and the
+actor's first instruction. No lease can prevent that, which is why epochs are there for whatever an
+actor writes to (Kleppmann, "How to do distributed locking", 2016). It is one run at most of each
+process that is stopped, it cannot save anything, and its answer reaches nobody who knows of the
+successor.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import trio
 from actors import Actor, ChildSpec, RetryPolicy, SpawnOptions, Supervisor, method
 from actors.errors import CallError, StaleEpochError
 from runtime.local_cluster import LocalCluster, open_local_cluster
+from tests.waiting import until
 
 NAMES = 12
 CALLERS = 2
@@ -63,8 +69,9 @@ class Owner(Actor):
 
 @attrs.define
 class Verdict:
-    """What the oracle saw. `overlaps`: runs of an earlier epoch after one of a later; `backwards`: likewise for what callers were told;
-    `displaced`: names whose node was stopped, and that ran elsewhere before it went on.
+    """What the oracle saw. `overlaps`: runs of an earlier epoch after one of a later; `backwards`:
+    likewise for what callers were told; `displaced`: names whose node was stopped, and that ran
+    elsewhere before it went on.
     """
 
     pauses: int = 0
@@ -77,8 +84,10 @@ class Verdict:
 
     def __str__(self) -> str:
         return (
-            f"{self.pauses} pauses longer than the lease in {self.seconds:.0f} s: {self.runs} runs, {self.moves} moves of a name, "
-            f"{self.displaced} of them before its node went on, {len(self.overlaps)} overlapping runs, "
+            f"{self.pauses} pauses longer than the lease in {self.seconds:.0f} s: {self.runs} "
+            f"runs, {self.moves} moves of a name, "
+            f"{self.displaced} of them before its node went on, {len(self.overlaps)} overlapping "
+            "runs, "
             f"{len(self.backwards)} answers of an earlier epoch after a later"
         )
 
@@ -102,7 +111,9 @@ def judge(register: Path) -> tuple[int, int, list[str]]:
 
 
 async def pause_nodes(pauses: int, seed: int) -> Verdict:
-    """Stop nodes for longer than their leases, `AT_ONCE` at a time, `pauses` in all, while callers call."""
+    """Stop nodes for longer than their leases, `AT_ONCE` at a time, `pauses` in all, while callers
+    call.
+    """
     draw = random.Random(seed)
     verdict = Verdict()
     sightings: Sightings = {}
@@ -130,9 +141,12 @@ async def pause_nodes(pauses: int, seed: int) -> Verdict:
                         nursery.start_soon(call, cluster, spec.id, verdict, sightings)
                 serial = WORKERS
                 while verdict.pauses < pauses:
-                    with trio.fail_after(MOVE_SECONDS):
-                        while not all_answer(cluster, sightings):  # noqa: ASYNC110  asked until they do
-                            await trio.sleep(0.01)
+                    await until(
+                        lambda: all_answer(cluster, sightings),
+                        "all answer",
+                        seconds=MOVE_SECONDS,
+                        every=0.01,
+                    )
                     chosen = choose(cluster, sightings, draw)
                     verdict.displaced += await pause(cluster, chosen, sightings, draw)
                     for _ in chosen:
@@ -147,26 +161,37 @@ async def pause_nodes(pauses: int, seed: int) -> Verdict:
 
 def all_answer(cluster: LocalCluster, sightings: Sightings) -> bool:
     """True if each name has been heard of last from a node that runs."""
-    return len(sightings) == NAMES and all(cluster.process(where).running for _, where in sightings.values())
+    return len(sightings) == NAMES and all(
+        cluster.process(where).running for _, where in sightings.values()
+    )
 
 
 def choose(cluster: LocalCluster, sightings: Sightings, draw: random.Random) -> list[str]:
     """The nodes to stop next: one at least has an actor."""
     first = draw.choice(sorted({where for _, where in sightings.values()}))
-    others = [name for name, process in cluster.processes.items() if process.running and name != first]
+    others = [
+        name for name, process in cluster.processes.items() if process.running and name != first
+    ]
     return [first, *draw.sample(others, AT_ONCE - 1)]
 
 
-async def pause(cluster: LocalCluster, chosen: list[str], sightings: Sightings, draw: random.Random) -> int:
-    """Stop nodes until all their names have run elsewhere, and see them end. Returns how many names that were."""
+async def pause(
+    cluster: LocalCluster, chosen: list[str], sightings: Sightings, draw: random.Random
+) -> int:
+    """Stop nodes until all their names have run elsewhere, and see them end. Returns how many names
+    that were.
+    """
     for node in chosen:
         cluster.process(node).pause()
     displaced = {name: epoch for name, (epoch, where) in sightings.items() if where in chosen}
     for node in chosen:
         await cluster.node.wait_gone(node)
-    with trio.fail_after(MOVE_SECONDS):
-        while any(sightings[name][0] <= epoch for name, epoch in displaced.items()):  # noqa: ASYNC110  asked until they have
-            await trio.sleep(0.01)
+    await until(
+        lambda: all(sightings[name][0] > epoch for name, epoch in displaced.items()),
+        "all have successors",
+        seconds=MOVE_SECONDS,
+        every=0.01,
+    )
     # Their successors are at work when they go on, at a moment that is different every time.
     await trio.sleep(draw.random())
     for node in chosen:
@@ -182,7 +207,9 @@ async def start(cluster: LocalCluster, name: str) -> None:
 
 
 async def call(cluster: LocalCluster, name: str, verdict: Verdict, sightings: Sightings) -> None:
-    """Call one actor over and over, hold the epochs of the answers against each other, and tell where the last came from."""
+    """Call one actor over and over, hold the epochs of the answers against each other, and tell
+    where the last came from.
+    """
     owner = await cluster.node.lookup(name, Owner)
     latest = 0
     while True:
@@ -193,7 +220,9 @@ async def call(cluster: LocalCluster, name: str, verdict: Verdict, sightings: Si
             await trio.sleep(0.01)
             continue
         if epoch < latest:
-            verdict.backwards.append(f"{name} answered from {where} in epoch {epoch}, after epoch {latest}")
+            verdict.backwards.append(
+                f"{name} answered from {where} in epoch {epoch}, after epoch {latest}"
+            )
         latest = max(latest, epoch)
         sightings[name] = max(sightings.get(name, (0, "")), (epoch, where))
         await trio.sleep(0.005)
@@ -202,7 +231,10 @@ async def call(cluster: LocalCluster, name: str, verdict: Verdict, sightings: Si
 def main(pauses: int = 200, seed: int = 0) -> int:
     """Print the verdict. Returns how many overlaps there were."""
     verdict = trio.run(pause_nodes, pauses, seed)
-    sys.stdout.write(f"seed {seed}: {verdict}\n" + "".join(f"  {each}\n" for each in [*verdict.overlaps, *verdict.backwards][:20]))
+    sys.stdout.write(
+        f"seed {seed}: {verdict}\n"
+        + "".join(f"  {each}\n" for each in [*verdict.overlaps, *verdict.backwards][:20])
+    )
     return len(verdict.overlaps) + len(verdict.backwards)
 
 

@@ -1,4 +1,6 @@
-"""Processes that are killed between the save and the answer: the call is repeated to a successor, and is not applied again."""
+"""Processes that are killed between the save and the answer: the call is repeated to a successor,
+and is not applied again.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,14 @@ async def supervised(cluster: LocalCluster, options: SpawnOptions) -> Ledger:
     return await cluster.node.lookup("ledger", Ledger)
 
 
-async def test_a_call_whose_process_was_killed_after_the_save_is_answered_by_the_successor_on_another_node() -> None:
+async def test_a_call_saved_before_its_process_was_killed_is_answered_by_the_successor() -> None:
     async with open_local_cluster(nodes=0) as cluster:
         for name in ("left", "right", "middle"):
             await cluster.start_node(name, labels={"role": "ledger"})
         with trio.fail_after(30):
-            ledger = await supervised(cluster, SpawnOptions(name="ledger", labels={"role": "ledger"}))
+            ledger = await supervised(
+                cluster, SpawnOptions(name="ledger", labels={"role": "ledger"})
+            )
             for count in (1, 2):
                 home, epoch = await ledger.where.options(retry=AGAIN)()
                 answer = await ledger.add_and_be_killed.options(retry=AGAIN)(1)
@@ -43,7 +47,13 @@ async def test_the_successor_may_be_on_the_node_of_the_caller() -> None:
             ledger = await supervised(cluster, SpawnOptions(name="ledger"))
             home, epoch = await ledger.where()
             assert home == "worker-1"
-            assert await ledger.add_and_be_killed.options(retry=AGAIN)(5) == f"5, saved by worker-1 at {epoch}"
+            assert (
+                await ledger.add_and_be_killed.options(retry=AGAIN)(5)
+                == f"5, saved by worker-1 at {epoch}"
+            )
             assert (await ledger.where())[0] == "driver"
-            assert await ledger.add_and_be_killed.options(retry=AGAIN)(1) == f"6, saved by driver at {(await ledger.where())[1]}"
+            assert (
+                await ledger.add_and_be_killed.options(retry=AGAIN)(1)
+                == f"6, saved by driver at {(await ledger.where())[1]}"
+            )
             assert await ledger.read() == 6

@@ -68,7 +68,9 @@ async def test_a_name_of_a_live_node_and_a_secret_of_another_cluster_are_refused
         with pytest.raises(StoreMismatchError, match="another secret"):
             async with open_node("two", store=etcd.address, secret="not that secret"):
                 pass
-        async with open_node("two", cluster="other", store=etcd.address, secret="not that secret") as two:
+        async with open_node(
+            "two", cluster="other", store=etcd.address, secret="not that secret"
+        ) as two:
             assert [member.name for member in two.members()] == ["two"]
         assert [member.name for member in one.members()] == ["one"]
 
@@ -80,13 +82,19 @@ async def test_who_joins_by_a_member_is_told_of_the_etcd() -> None:
         open_node("two", join=one.address, secret=SECRET) as two,
     ):
         await one.wait_for(2)
-        assert two.status()["store"] == one.status()["store"] | {"node": "two", "incarnation": two.incarnation}  # type: ignore[operator]
+        assert two.status()["store"] == one.status()["store"] | {
+            "node": "two",
+            "incarnation": two.incarnation,
+        }  # type: ignore[operator]
 
 
 @pytest.mark.slow
-async def test_actors_move_and_keep_their_state_when_processes_die_while_their_etcd_loses_a_member() -> None:
+async def test_actors_move_with_their_state_while_etcd_loses_a_member() -> None:
     with trio.fail_after(100):
-        async with open_etcd(3) as etcd, open_local_cluster(nodes=3, cluster="moving", store=etcd.address) as cluster:
+        async with (
+            open_etcd(3) as etcd,
+            open_local_cluster(nodes=3, cluster="moving", store=etcd.address) as cluster,
+        ):
             spec = ChildSpec(id="ledger", actor=Ledger, options=SpawnOptions(name="ledger"))
             await cluster.node.options(name="supervisor").spawn(Supervisor, [spec], intensity=100)
             ledger = await cluster.node.lookup("ledger", Ledger)
@@ -113,5 +121,7 @@ async def test_a_node_that_is_killed_may_come_back_under_its_name_at_once() -> N
             with trio.fail_after(4):
                 await cluster.start_node("worker-1")
                 async for members in cluster.node.watch_members():
-                    if {member.name: member.incarnation for member in members}.get("worker-1", 0) > before["worker-1"]:
+                    if {member.name: member.incarnation for member in members}.get(
+                        "worker-1", 0
+                    ) > before["worker-1"]:
                         break

@@ -15,15 +15,22 @@ pytestmark = pytest.mark.cluster
 
 
 async def first_contacts(nodes: int, times: int, log_file: str = "") -> list[str]:
-    """All nodes of a cluster call all others for the first time at once; the errors that they got."""
+    """All nodes of a cluster call all others for the first time at once; the errors that
+    they got.
+    """
     errors: list[str] = []
     async with open_local_cluster(nodes=nodes) as cluster:
-        callers = [await cluster.node.options(name=f"caller-{name}", on=name).spawn(Caller) for name in cluster.processes]
+        callers = [
+            await cluster.node.options(name=f"caller-{name}", on=name).spawn(Caller)
+            for name in cluster.processes
+        ]
         names = [f"caller-{name}" for name in cluster.processes]
         begin = time.monotonic() + 0.5 + 0.02 * nodes
 
         async def contact(caller: Caller, own: str) -> None:
-            errors.extend(await caller.call_all([name for name in names if name != own], begin, times))
+            errors.extend(
+                await caller.call_all([name for name in names if name != own], begin, times)
+            )
 
         async with trio.open_nursery() as nursery:
             for caller, name in zip(callers, names, strict=True):
@@ -31,7 +38,9 @@ async def first_contacts(nodes: int, times: int, log_file: str = "") -> list[str
     return errors
 
 
-async def test_no_call_fails_when_eight_nodes_call_each_other_for_the_first_time_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_no_call_fails_when_eight_nodes_call_each_other_for_the_first_time_at_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     for _ in range(3):
         assert await first_contacts(nodes=8, times=20) == []
     assert "WARNING" not in capfd.readouterr().err

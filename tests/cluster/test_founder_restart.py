@@ -1,4 +1,6 @@
-"""The founding node is killed and started again on its data directory, while the others carry on."""
+"""The founding node is killed and started again on its data directory, while the others
+carry on.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,9 @@ import trio
 from actors import Actor, method
 from actors.errors import DirectoryUnavailableError, JoinError, LeaseLostError, StoreMismatchError
 from runtime import open_node
+from runtime.environment import SystemEnvironment
+from runtime.testing import Platform
+from runtime.timings import Timings
 
 SECRET = "a secret of the tests with a founder that is killed"
 
@@ -34,7 +39,9 @@ class Founder:
 async def founder(directory: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[Founder]:
     """Start one, and kill it at the end of the block."""
     command = [sys.executable, "-m", "tests.cluster.founder_process", str(directory), listen]
-    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env={**os.environ, "UNDERSTUDY_SECRET": SECRET})
+    process = await trio.lowlevel.open_process(
+        command, stdout=subprocess.PIPE, env={**os.environ, "UNDERSTUDY_SECRET": SECRET}
+    )
     assert process.stdout is not None
     try:
         line = b""
@@ -90,7 +97,9 @@ async def test_nodes_carry_on_while_the_founder_is_killed_and_comes_back(tmp_pat
                 assert again.address == before.address
                 assert again.incarnation > before.incarnation
                 before = again
-                assert await ledger.enter() == number, "the actor was not started anew, and its state was saved"
+                assert await ledger.enter() == number, (
+                    "the actor was not started anew, and its state was saved"
+                )
                 found = await worker.lookup("ledger", Ledger)
                 assert await found.kept() == number
                 both = sorted([(again.name, again.incarnation), ("worker", worker.incarnation)])
@@ -104,7 +113,9 @@ async def test_nodes_carry_on_while_the_founder_is_killed_and_comes_back(tmp_pat
 
 
 @pytest.mark.timeout(120)
-async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(tmp_path: Path) -> None:
+async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(
+    tmp_path: Path,
+) -> None:
     async with founder(tmp_path / "one") as first:
         joining = open_node("worker", join=first.address, secret=SECRET)
         worker = await joining.__aenter__()
@@ -118,13 +129,16 @@ async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(tmp
 
 @pytest.mark.timeout(120)
 async def test_while_the_founder_is_away_the_store_is_away_and_no_name_is_said_not_to_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("runtime.store.service.CALL_SECONDS", 2.0)
+    platform = Platform(environment=SystemEnvironment(Timings(store_call=2.5)))
     async with founder(tmp_path) as first:
-        joining = open_node("worker", join=first.address, secret=SECRET)
+        joining = open_node("worker", join=first.address, secret=SECRET, platform=platform)
         worker = await joining.__aenter__()
-    with pytest.raises(DirectoryUnavailableError, match="ledger could not be looked up, and may live: the store is away"):
+    with pytest.raises(
+        DirectoryUnavailableError,
+        match="ledger could not be looked up, and may live: the store is away",
+    ):
         await worker.lookup("ledger")
     await joining.__aexit__(None, None, None)
 

@@ -12,11 +12,19 @@ from pathlib import Path
 import pytest
 import trio
 
-from actors import ChildSpec, NotExecutedError, OutcomeUnknownError, RetryPolicy, SpawnOptions, Supervisor
+from actors import (
+    ChildSpec,
+    NotExecutedError,
+    OutcomeUnknownError,
+    RetryPolicy,
+    SpawnOptions,
+    Supervisor,
+)
 from actors.errors import ActorNotFoundError, NodeDiedError, NodeNotFoundError
 from runtime import open_local_cluster
-from runtime.liveness import process_start
+from runtime.environment import process_start
 from tests.cluster.actors_used import Ledger, Sleeper
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -25,7 +33,7 @@ def check_ended(pids: list[int]) -> None:
     assert [pid for pid in pids if process_start(pid)] == []
 
 
-async def test_all_nodes_are_members_when_the_cluster_is_open_and_no_process_is_left_when_it_is_closed() -> None:
+async def test_an_open_cluster_has_all_nodes_and_a_closed_one_no_process() -> None:
     async with open_local_cluster(nodes=4) as cluster:
         names = [member.name for member in cluster.node.members()]
         pids = [process.pid for process in cluster.processes.values()]
@@ -34,7 +42,7 @@ async def test_all_nodes_are_members_when_the_cluster_is_open_and_no_process_is_
     check_ended(pids)
 
 
-async def test_a_call_that_runs_when_its_process_is_killed_ends_at_once_with_an_unknown_outcome() -> None:
+async def test_a_running_call_whose_process_is_killed_has_an_unknown_outcome() -> None:
     async with open_local_cluster(nodes=1) as cluster:
         ledger = await cluster.node.options(name="ledger", on="worker-1").spawn(Ledger)
         with trio.fail_after(5), pytest.raises(NodeDiedError) as caught:
@@ -92,12 +100,18 @@ async def test_a_paused_node_answers_when_it_goes_on() -> None:
 
 
 @pytest.mark.slow
-async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_exits_with_1_when_it_goes_on() -> None:
+async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_exits_with_1() -> None:
     lines: list[tuple[str, str]] = []
-    async with open_local_cluster(nodes=0, on_line=lambda name, line: lines.append((name, line))) as cluster:
+    async with open_local_cluster(
+        nodes=0, on_line=lambda name, line: lines.append((name, line))
+    ) as cluster:
         for name in ("left", "right"):
             await cluster.start_node(name, labels={"role": "ledger"})
-        spec = ChildSpec(id="ledger", actor=Ledger, options=SpawnOptions(name="ledger", labels={"role": "ledger"}))
+        spec = ChildSpec(
+            id="ledger",
+            actor=Ledger,
+            options=SpawnOptions(name="ledger", labels={"role": "ledger"}),
+        )
         await cluster.node.options(name="tree").spawn(Supervisor, [spec])
         ledger = await cluster.node.lookup("ledger", Ledger)
         assert await ledger.add(1) == 1
@@ -106,7 +120,9 @@ async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_exits_wit
         process.pause()
         await _wait_stopped(process.pid)
         with trio.fail_after(20):
-            elsewhere, later_epoch = await ledger.where.options(retry=RetryPolicy(max_retries=20, initial_delay=0.1))()
+            elsewhere, later_epoch = await ledger.where.options(
+                retry=RetryPolicy(max_retries=20, initial_delay=0.1)
+            )()
             assert elsewhere != home
             assert later_epoch > epoch
             assert await ledger.add(1) == 2
@@ -114,14 +130,21 @@ async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_exits_wit
             # It finds its lease gone, answers nobody for the name any more, leaves, and says why.
             status = await process.wait()
             assert status.code == 1
-            assert any(name == home and f"the cluster has given node {home} up: its lease" in line for name, line in lines)
+            assert any(
+                name == home and f"the cluster has given node {home} up: its lease" in line
+                for name, line in lines
+            )
             assert await ledger.where() == (elsewhere, later_epoch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-async def test_every_call_ends_and_nothing_saved_is_lost_while_processes_are_killed_at_random(seed: int) -> None:
-    """Callers add to supervised ledgers whose processes are killed; a sum may exceed what was acknowledged, never fall short of it."""
+async def test_every_call_ends_and_nothing_saved_is_lost_while_processes_are_killed_at_random(
+    seed: int,
+) -> None:
+    """Callers add to supervised ledgers whose processes are killed; a sum may exceed what was
+    acknowledged, never fall short of it.
+    """
     draw = random.Random(seed)
     acknowledged = {"a": 0, "b": 0}
     unknown = {"a": 0, "b": 0}
@@ -160,7 +183,9 @@ async def test_every_call_ends_and_nothing_saved_is_lost_while_processes_are_kil
                 stop.set()
             for name, ledger in ledgers.items():
                 total = await ledger.read()
-                assert acknowledged[name] <= total <= acknowledged[name] + unknown[name], f"seed {seed}"
+                assert acknowledged[name] <= total <= acknowledged[name] + unknown[name], (
+                    f"seed {seed}"
+                )
         assert sum(unknown.values()) > 0 or sum(acknowledged.values()) > 100
 
 
@@ -176,10 +201,15 @@ trio.run(main)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, signum: signal.Signals) -> None:
+def test_no_process_outlives_a_parent_that_is_killed(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
     root = Path(__file__).resolve().parents[2]
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(root)}
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert parent.stdout is not None
     pids = [int(text) for text in parent.stdout.readline().split()]
@@ -194,9 +224,7 @@ def test_no_process_outlives_a_parent_that_is_killed(tmp_path: Path, signum: sig
 
 
 async def _wait_stopped(pid: int) -> None:
-    with trio.fail_after(5):
-        while _state(pid) != "T":  # noqa: ASYNC110  as below
-            await trio.sleep(0.001)
+    await until(lambda: _state(pid) == "T", f"process {pid} is stopped", every=0.001)
 
 
 def _state(pid: int) -> str:
@@ -204,9 +232,11 @@ def _state(pid: int) -> str:
 
 
 async def _wait_ended(pids: list[int]) -> None:
-    with trio.move_on_after(10):
-        while any(process_start(pid) for pid in pids):  # noqa: ASYNC110  the end of somebody else's processes cannot be awaited
-            await trio.sleep(0.01)
+    await until(
+        lambda: [pid for pid in pids if process_start(pid)],
+        "all have ended",
+        lambda left: not left,
+    )
 
 
 async def test_a_process_that_was_killed_answers_no_further_call() -> None:

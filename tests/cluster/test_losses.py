@@ -1,4 +1,6 @@
-"""A node process is killed with many children of one supervisor on it: nothing ends but what was there, and that is started again."""
+"""A node process is killed with many children of one supervisor on it: nothing ends but what was
+there, and that is started again.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,26 @@ pytestmark = pytest.mark.cluster
 PATIENT = RetryPolicy(max_retries=100, initial_delay=0.05, max_delay=0.5, repeat_unknown=True)
 
 
-async def test_a_process_that_is_killed_with_many_children_of_a_supervisor_uses_up_none_of_its_restarts() -> None:
+async def test_a_killed_process_with_many_children_uses_up_no_restarts() -> None:
     async with open_local_cluster(nodes=1) as cluster:
         await cluster.start_node("first", labels={"role": "work"})
-        leaves = [ChildSpec.of(f"{number}", Diligent).changed(labels={"role": "work"}) for number in range(5)]
+        leaves = [
+            ChildSpec.of(f"{number}", Diligent).changed(labels={"role": "work"})
+            for number in range(5)
+        ]
         branch = ChildSpec.of("branch", Supervisor, leaves).changed(labels={"role": "work"})
         top = await cluster.node.options(name="top").spawn(Supervisor, [*leaves, branch])
-        names = [f"top/{number}" for number in range(5)] + [f"top/branch/{number}" for number in range(5)]
+        names = [f"top/{number}" for number in range(5)] + [
+            f"top/branch/{number}" for number in range(5)
+        ]
         workers = [await cluster.node.lookup(name, Diligent) for name in names]
         before = {await worker.work(0) for worker in workers}
         assert len(before) == 1
         await cluster.start_node("second", labels={"role": "work"})
         os.kill(before.pop(), signal.SIGKILL)
         with trio.fail_after(30):
-            # Through the handles from before, each waits for its worker, and those of the branch for the branch.
+            # Through the handles from before, each waits for its worker, and those of the branch
+            # for the branch.
             for worker in workers:
                 assert await worker.work.options(retry=PATIENT)(0)
         status = await top.status()

@@ -1,4 +1,6 @@
-"""Retry policies against real deaths: however many calls are with a process when it dies, each is repeated as its policy says."""
+"""Retry policies against real deaths: however many calls are with a process when it dies, each is
+repeated as its policy says.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,11 @@ class Crowd:
 @pytest.mark.parametrize("isolated", [True, False], ids=["process", "node"])
 async def test_every_call_that_is_with_a_process_when_it_dies_is_repeated(isolated: bool) -> None:
     async with open_local_cluster(nodes=2) as cluster:
-        where = SpawnOptions(name="diligent", isolation="process") if isolated else SpawnOptions(name="diligent", labels={"role": "work"})
+        where = (
+            SpawnOptions(name="diligent", isolation="process")
+            if isolated
+            else SpawnOptions(name="diligent", labels={"role": "work"})
+        )
         if not isolated:
             await cluster.start_node("first", labels={"role": "work"})
             await cluster.start_node("second", labels={"role": "work"})
@@ -99,9 +105,13 @@ async def test_a_thousand_callers_and_twenty_kills_make_no_error() -> None:
     assert crowd.answers > 5_000
 
 
-async def test_an_actor_that_dies_of_its_calls_uses_up_the_budget_and_the_error_says_so_and_what_to_do() -> None:
+async def test_the_error_of_a_used_up_retry_budget_says_so_and_what_to_do() -> None:
     async with open_node(secret="a secret for the tests of retries") as node:
-        spec = ChildSpec(id="diligent", actor=Diligent, options=SpawnOptions(name="diligent", isolation="process"))
+        spec = ChildSpec(
+            id="diligent",
+            actor=Diligent,
+            options=SpawnOptions(name="diligent", isolation="process"),
+        )
         await node.options(name="tree").spawn(Supervisor, [spec], intensity=100)
         diligent = await node.lookup("diligent", Diligent)
 
@@ -123,7 +133,8 @@ async def test_an_actor_that_dies_of_its_calls_uses_up_the_budget_and_the_error_
         for _ in range(4):
             await die(POLICY)
         assert errors == []
-        # The fifth death leaves five tokens and four tenths: one call of each round, and one to learn the pid without a policy.
+        # The fifth death leaves five tokens and four tenths: one call of each round, and one to
+        # learn the pid without a policy.
         await die(POLICY)
         await die(POLICY)
         assert [str(error).count("budget used up") for error in errors] == [1]

@@ -1,4 +1,6 @@
-"""Nodes on hosts of their own: network namespaces with a wire between them, and what each tells the others to dial."""
+"""Nodes on hosts of their own: network namespaces with a wire between them, and what each tells the
+others to dial.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from runtime.links.interfaces import is_unspecified
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(os.geteuid() != 0 or shutil.which("ip") is None, reason="makes network namespaces, which takes root and `ip`"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("ip") is None,
+        reason="makes network namespaces, which takes root and `ip`",
+    ),
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +72,20 @@ class Hosts:
         _ip("-n", self.names[0], "link", "add", "bridge", "type", "bridge")
         _ip("-n", self.names[0], "link", "set", "bridge", "up")
         for number, name in enumerate(self.names[1:], 1):
-            _ip("-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{number}", "netns", self.names[0])
+            _ip(
+                "-n",
+                name,
+                "link",
+                "add",
+                "eth0",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"port{number}",
+                "netns",
+                self.names[0],
+            )
             _ip("-n", self.names[0], "link", "set", f"port{number}", "master", "bridge", "up")
             _ip("-n", name, "address", "add", f"10.90.0.{number}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
@@ -77,7 +95,13 @@ class Hosts:
 
     def run(self, host: int, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(host, *words), cwd=self.place, env=self.environment, text=True, capture_output=True, timeout=60, check=False
+            self.command(host, *words),
+            cwd=self.place,
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
 
     def start_node(self, host: int, *words: str) -> dict[str, Any]:
@@ -124,12 +148,23 @@ def test_a_founder_on_all_addresses_tells_others_one_that_they_can_dial(hosts: H
     founder = hosts.start_node(1, "--name", "first", "--listen", "0.0.0.0:7400")
     assert founder["address"] == "10.90.0.1:7400"
     # Nothing but what is joined is said: it listens where the way there begins.
-    assert hosts.start_node(2, "--name", "second", "--join", "10.90.0.1:7400")["address"].startswith("10.90.0.2:")
-    # It joins by another than the founder, whose store it needs, and every pair of nodes talks to each other.
+    assert hosts.start_node(2, "--name", "second", "--join", "10.90.0.1:7400")[
+        "address"
+    ].startswith("10.90.0.2:")
+    # It joins by another than the founder, whose store it needs, and every pair of nodes talks to
+    # each other.
     second = hosts.run(2, *UNDERSTUDY, "status", "--address", "10.90.0.1:7400", "--json")
-    by_second = next(node["address"] for node in json.loads(second.stdout)["nodes"] if node["node"] == "second")
-    done = hosts.run(3, sys.executable, "call_all.py", "third", by_second, "first", "second", "third")
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["first", "second", "third", "10.90.0.3"], "")
+    by_second = next(
+        node["address"] for node in json.loads(second.stdout)["nodes"] if node["node"] == "second"
+    )
+    done = hosts.run(
+        3, sys.executable, "call_all.py", "third", by_second, "first", "second", "third"
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (
+        0,
+        ["first", "second", "third", "10.90.0.3"],
+        "",
+    )
     # Still there on the machine itself, by the default address.
     assert hosts.run(1, *UNDERSTUDY, "status").returncode == 0
 
@@ -137,22 +172,45 @@ def test_a_founder_on_all_addresses_tells_others_one_that_they_can_dial(hosts: H
 def test_what_is_advertised_is_what_others_dial(hosts: Hosts) -> None:
     """The second address of a host, as behind a router that maps it."""
     _ip("-n", hosts.names[1], "address", "add", "10.90.0.101/24", "dev", "eth0")
-    founder = hosts.start_node(1, "--name", "first", "--listen", "0.0.0.0:7400", "--advertise", "10.90.0.101")
+    founder = hosts.start_node(
+        1, "--name", "first", "--listen", "0.0.0.0:7400", "--advertise", "10.90.0.101"
+    )
     assert founder["address"] == "10.90.0.101:7400"
-    hosts.start_node(2, "--name", "second", "--join", "10.90.0.1:7400", "--listen", "10.90.0.2:7401", "--advertise", "10.90.0.2:7401")
+    hosts.start_node(
+        2,
+        "--name",
+        "second",
+        "--join",
+        "10.90.0.1:7400",
+        "--listen",
+        "10.90.0.2:7401",
+        "--advertise",
+        "10.90.0.2:7401",
+    )
     _ip("-n", hosts.names[3], "route", "add", "blackhole", "10.90.0.1/32")
     done = hosts.run(3, sys.executable, "call_all.py", "third", "10.90.0.2:7401", "first", "second")
-    assert (done.returncode, done.stdout.split()) == (0, ["first", "second", "10.90.0.3"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, ["first", "second", "10.90.0.3"]), (
+        done.stderr
+    )
 
 
-def test_who_cannot_reach_the_store_by_what_its_node_advertises_is_told_which_address_failed(hosts: Hosts) -> None:
-    hosts.start_node(1, "--name", "first", "--listen", "10.90.0.1:7400", "--advertise", "10.90.0.77:7400")
+def test_who_cannot_reach_the_store_by_what_its_node_advertises_is_told_which_address_failed(
+    hosts: Hosts,
+) -> None:
+    hosts.start_node(
+        1, "--name", "first", "--listen", "10.90.0.1:7400", "--advertise", "10.90.0.77:7400"
+    )
     # By the address that works, whatever is advertised.
     second = hosts.start_node(2, "--name", "second", "--join", "10.90.0.1:7400")
     done = hosts.run(3, *UNDERSTUDY, "node", "--join", second["address"])
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    for words in (f"{second['address']} answers", "the node first, which keeps the cluster's store", "10.90.0.77:7400", "--advertise"):
+    for words in (
+        f"{second['address']} answers",
+        "the node first, which keeps the cluster's store",
+        "10.90.0.77:7400",
+        "--advertise",
+    ):
         assert words in done.stderr
     hosts.start_node(3, "--name", "third", "--join", "10.90.0.1:7400", "--listen", "127.0.0.1:0")
     third = hosts.running[-1]

@@ -19,7 +19,10 @@ async def test_a_killed_process_gives_one_notice_for_each_watch_and_stops_what_i
         victim = await node.options(name="victim", on="worker-1").spawn(Watched)
         unnamed = await node.options(on="worker-1").spawn(Watched)
         near, far = await node.spawn(Watcher), await node.options(on="worker-2").spawn(Watcher)
-        linked, tied = await node.options(on="worker-2").spawn(Partner), await node.options(on="worker-1").spawn(Partner)
+        linked, tied = (
+            await node.options(on="worker-2").spawn(Partner),
+            await node.options(on="worker-1").spawn(Partner),
+        )
         for watcher in (near, far):
             await watcher.look_at_all([victim, unnamed, victim])
         await linked.tie(tied)
@@ -28,7 +31,9 @@ async def test_a_killed_process_gives_one_notice_for_each_watch_and_stops_what_i
             for watcher in (near, far):
                 notices = await watcher.wait_told(3)
                 assert [notice.reason.kind for notice in notices] == ["node died"] * 3
-                assert sorted(notice.name for notice in notices) == sorted(["victim", "victim", unnamed.name])
+                assert sorted(notice.name for notice in notices) == sorted(
+                    ["victim", "victim", unnamed.name]
+                )
             assert (await node.wait_ended(linked)).reason.kind in ("node died", "no such actor")
             await cluster.node.wait_gone("worker-1")
         # It comes back as a new incarnation, with an actor of the same name.
@@ -41,7 +46,9 @@ async def test_a_killed_process_gives_one_notice_for_each_watch_and_stops_what_i
         await node.stop(victim)
         with trio.fail_after(10):
             for watcher in (near, far):
-                assert [notice.reason.kind for notice in await watcher.wait_told(4)] == ["node died"] * 3 + ["stopped"]
+                assert [notice.reason.kind for notice in await watcher.wait_told(4)] == [
+                    "node died"
+                ] * 3 + ["stopped"]
 
 
 @pytest.mark.slow
@@ -68,7 +75,10 @@ async def test_a_group_drops_the_members_of_a_killed_process() -> None:
     async with open_local_cluster(nodes=2) as cluster:
         node = cluster.node
         group: Group[Reader] = node.group("news", Reader)
-        readers = [await node.options(on=f"worker-{1 + number % 2}").spawn(Reader, "news") for number in range(6)]
+        readers = [
+            await node.options(on=f"worker-{1 + number % 2}").spawn(Reader, "news")
+            for number in range(6)
+        ]
         with trio.fail_after(10):
             async for members in group.watch():
                 if len(members) == 6:
@@ -77,7 +87,9 @@ async def test_a_group_drops_the_members_of_a_killed_process() -> None:
             async for members in group.watch():
                 if len(members) == 3:
                     break
-            assert {member.name for member in group.members()} == {reader.name for reader in readers[1::2]}
+            assert {member.name for member in group.members()} == {
+                reader.name for reader in readers[1::2]
+            }
             assert await group.broadcast(Reader.on_news, "still here") == 3
             answers = await group.call_all(Reader.wait_heard, 1)
         assert [answer.value for answer in answers] == [["still here"]] * 3

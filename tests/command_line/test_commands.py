@@ -1,4 +1,6 @@
-"""The command line as a user meets it: real processes, right and wrong input, exit statuses, one line for each mistake."""
+"""The command line as a user meets it: real processes, right and wrong input, exit statuses, one
+line for each mistake.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,11 @@ class Shell:
     def __init__(self, place: Path) -> None:
         self.place = place
         (place / "app.py").write_text(APPLICATION)
-        self.environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{place}", "XDG_STATE_HOME": str(place / "state")}
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{place}",
+            "XDG_STATE_HOME": str(place / "state"),
+        }
         self.running: list[subprocess.Popen[str]] = []
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +73,9 @@ class Shell:
             check=False,
         )
 
-    def start_node(self, *words: str, **environment: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    def start_node(
+        self, *words: str, **environment: str
+    ) -> tuple[subprocess.Popen[str], dict[str, Any]]:
         process = subprocess.Popen(
             [*UNDERSTUDY, "node", "--json", *words],
             cwd=self.place,
@@ -120,7 +128,13 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     address = founder["address"]
     worker, _ = shell.start_node("--name", "w1", "--join", address, "--label", "disk=fast")
     (shell.place / "spawn.py").write_text(SPAWN)
-    subprocess.run([sys.executable, "spawn.py", address], cwd=shell.place, env=shell.environment, check=True, timeout=30)
+    subprocess.run(
+        [sys.executable, "spawn.py", address],
+        cwd=shell.place,
+        env=shell.environment,
+        check=True,
+        timeout=30,
+    )
 
     called = shell.run("call", "counter", "add", "5", "--address", address)
     assert (called.returncode, called.stdout) == (0, "15\n")
@@ -133,14 +147,26 @@ def test_nodes_join_and_are_shown_called_and_stopped(shell: Shell) -> None:
     assert [actor["name"] for actor in nodes["w1"]["actors"]] == ["counter"]
     assert "counter" in shell.run("status", "--address", address).stdout
 
-    check_mistake(shell.run("call", "countre", "add", "5", "--address", address), "countre", "did you mean 'counter'?")
-    check_mistake(shell.run("call", "counter", "addd", "5", "--address", address), "addd", "did you mean 'add'?")
+    check_mistake(
+        shell.run("call", "countre", "add", "5", "--address", address),
+        "countre",
+        "did you mean 'counter'?",
+    )
+    check_mistake(
+        shell.run("call", "counter", "addd", "5", "--address", address),
+        "addd",
+        "did you mean 'add'?",
+    )
     check_mistake(shell.run("call", "counter", "add", "--address", address), "add")
     check_mistake(shell.run("call", "counter", "fail", "--address", address), "on purpose")
-    check_mistake(shell.run("stop", "frist", "--address", address), "frist", "did you mean 'first'?")
+    check_mistake(
+        shell.run("stop", "frist", "--address", address), "frist", "did you mean 'first'?"
+    )
 
     assert shell.run("stop", "--actor", "counter", "--address", address).returncode == 0
-    check_mistake(shell.run("call", "counter", "add", "5", "--address", address), "no actor called 'counter'")
+    check_mistake(
+        shell.run("call", "counter", "add", "5", "--address", address), "no actor called 'counter'"
+    )
     assert shell.run("stop", "w1", "--address", address).returncode == 0
     assert worker.wait(timeout=10) == 0
 
@@ -201,30 +227,51 @@ trio.run(main)
 """
 
 
-def test_modules_of_messages_are_imported_by_option_and_what_is_missing_is_told(shell: Shell) -> None:
+def test_modules_of_messages_are_imported_by_option_and_what_is_missing_is_told(
+    shell: Shell,
+) -> None:
     for name, text in {"menu": MENU, "kitchen": KITCHEN, "waiter": WAITER, "guest": GUEST}.items():
         (shell.place / f"{name}.py").write_text(text)
 
     def script(*words: str) -> subprocess.CompletedProcess[str]:
         done = [sys.executable, *words]
-        return subprocess.run(done, cwd=shell.place, env=shell.environment, text=True, capture_output=True, timeout=50, check=False)
+        return subprocess.run(
+            done,
+            cwd=shell.place,
+            env=shell.environment,
+            text=True,
+            capture_output=True,
+            timeout=50,
+            check=False,
+        )
 
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     address = founder["address"]
-    told = "menu:Dish is not known to the process that was to read it: it has not imported menu, and what peers send imports nothing. "
+    told = (
+        "menu:Dish is not known to the process that was to read it: it has not imported menu, "
+        "and what peers send imports nothing. "
+    )
     done = script("waiter.py", address, "first")
     assert done.returncode == 1
-    assert f"NotExecutedError: node first cannot read the arguments: {told}Import menu in the program that opens its node" in done.stderr
+    assert (
+        f"NotExecutedError: node first cannot read the arguments: {told}Import menu in the "
+        "program that opens its node" in done.stderr
+    )
     assert "`understudy node --import menu`" in done.stderr
 
-    shell.start_node("--name", "second", "--join", address, "--import", "menu", "--import", "json.decoder")
+    shell.start_node(
+        "--name", "second", "--join", address, "--import", "menu", "--import", "json.decoder"
+    )
     assert shell.run("stop", "--actor", "cook", "--address", address).returncode == 0
     done = script("waiter.py", address, "second")
     assert (done.returncode, done.stdout) == (0, "Dish(name='soup')\n"), done.stderr
 
     # Nobody has imported it where the answer arrives.
     done = script("guest.py", address)
-    assert f"OutcomeUnknownError cook.give answered, but its answer cannot be read here: {told}" in done.stdout
+    assert (
+        f"OutcomeUnknownError cook.give answered, but its answer cannot be read here: {told}"
+        in done.stdout
+    )
     assert "ExceptionGroup both" in done.stdout
     assert "It is no BurntError here: menu:BurntError is not known to the process" in done.stdout
     check_mistake(shell.run("call", "cook", "give", "--address", address), told, "--import menu")
@@ -259,9 +306,17 @@ def test_a_script_spawns_its_own_classes_on_nodes_that_can_import_its_file(shell
     """The example of the design, with nothing in it but the address changed."""
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     shell.start_node("--name", "worker-1", "--join", founder["address"])
-    (shell.place / "script.py").write_text(DESIGN_EXAMPLE.replace("127.0.0.1:7400", founder["address"]))
+    (shell.place / "script.py").write_text(
+        DESIGN_EXAMPLE.replace("127.0.0.1:7400", founder["address"])
+    )
     done = subprocess.run(
-        [sys.executable, "script.py"], cwd=shell.place, env=shell.environment, capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "script.py"],
+        cwd=shell.place,
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "17\n"), done.stderr
     assert shell.run("call", "counter", "read", "--address", founder["address"]).stdout == "17\n"
@@ -319,7 +374,14 @@ def open_local(shell: Shell, start: int) -> tuple[subprocess.Popen[str], str]:
     """A script that has a local cluster open, and its address."""
     (shell.place / "local.py").write_text(LOCAL)
     command = [sys.executable, "local.py", str(start)]
-    process = subprocess.Popen(command, cwd=shell.place, env=shell.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        cwd=shell.place,
+        env=shell.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     shell.running.append(process)
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
@@ -329,7 +391,9 @@ def test_commands_enter_a_local_cluster_that_a_script_has_open(shell: Shell) -> 
     first, address = open_local(shell, 10)
     assert shell.run("call", "counter", "add", "5", "--address", address).stdout == "15\n"
     # A secret for other clusters is not meant for this one.
-    done = shell.run("status", "--address", address, "--json", UNDERSTUDY_SECRET="of another cluster")
+    done = shell.run(
+        "status", "--address", address, "--json", UNDERSTUDY_SECRET="of another cluster"
+    )
     assert json.loads(done.stdout)["cluster"] == "local", done.stderr
     shell.start_node("--name", "more", "--join", address)
     assert "more" in shell.run("status", "--address", address).stdout
@@ -339,7 +403,11 @@ def test_commands_enter_a_local_cluster_that_a_script_has_open(shell: Shell) -> 
         # Which is what is looked for first.
         assert shell.run("call", "counter", "add", "1").stdout == "16\n"
         second, other = open_local(shell, 20)
-        check_mistake(shell.run("status"), "2 local clusters are open; say which with --address", f"{other} (local.py)")
+        check_mistake(
+            shell.run("status"),
+            "2 local clusters are open; say which with --address",
+            f"{other} (local.py)",
+        )
         # One that was killed is not open any more.
         second.kill()
         second.wait()
@@ -378,10 +446,20 @@ def test_a_second_signal_stops_a_node_that_still_drains_at_once(shell: Shell) ->
     assert script.stdout is not None
     assert script.stdout.readline() == "asking\n"
     assert worker.stdout is not None
-    while json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][2]["actors"][0]["running"] != 1:
+    while (
+        json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][
+            2
+        ]["actors"][0]["running"]
+        != 1
+    ):
         pass
     worker.send_signal(signal.SIGTERM)
-    while json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][2]["state"] != "draining":
+    while (
+        json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"][
+            2
+        ]["state"]
+        != "draining"
+    ):
         pass
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(timeout=3) == -signal.SIGTERM
@@ -390,37 +468,75 @@ def test_a_second_signal_stops_a_node_that_still_drains_at_once(shell: Shell) ->
 
 
 @pytest.mark.slow
-def test_a_node_that_the_cluster_gave_up_exits_with_1_and_says_why_in_one_line(shell: Shell) -> None:
+def test_a_node_that_the_cluster_gave_up_exits_with_1_and_says_why_in_one_line(
+    shell: Shell,
+) -> None:
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     worker, _ = shell.start_node("--name", "w1", "--join", founder["address"])
     worker.send_signal(signal.SIGSTOP)
-    while len(json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)["nodes"]) != 1:
+    while (
+        len(
+            json.loads(shell.run("status", "--address", founder["address"], "--json").stdout)[
+                "nodes"
+            ]
+        )
+        != 1
+    ):
         time.sleep(0.2)
     worker.send_signal(signal.SIGCONT)
     _, errors = worker.communicate(timeout=20)
     assert worker.returncode == 1
-    assert [line for line in errors.splitlines() if line.startswith("error: ")] == [errors.splitlines()[-1]]
+    assert [line for line in errors.splitlines() if line.startswith("error: ")] == [
+        errors.splitlines()[-1]
+    ]
     assert "error: the cluster has given node w1 up: its lease of 5 s has ended" in errors
     assert "Traceback" not in errors
 
 
 def test_a_second_node_of_one_name_is_refused(shell: Shell) -> None:
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
-    check_mistake(shell.run("node", "--name", "first", "--join", founder["address"]), "'first'", "choose another name")
+    check_mistake(
+        shell.run("node", "--name", "first", "--join", founder["address"]),
+        "'first'",
+        "choose another name",
+    )
 
 
 def test_a_wrong_secret_is_named_and_the_cluster_goes_on(shell: Shell) -> None:
-    _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0", UNDERSTUDY_SECRET="right")
-    check_mistake(shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="wrong"), "secret", founder["address"])
-    check_mistake(shell.run("node", "--join", founder["address"], UNDERSTUDY_SECRET="wrong"), "secret")
-    check_mistake(shell.run("status", "--address", founder["address"], "--cluster", "other", UNDERSTUDY_SECRET="right"), "cluster")
-    assert shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="right").returncode == 0
+    _, founder = shell.start_node(
+        "--name", "first", "--listen", "127.0.0.1:0", UNDERSTUDY_SECRET="right"
+    )
+    check_mistake(
+        shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="wrong"),
+        "secret",
+        founder["address"],
+    )
+    check_mistake(
+        shell.run("node", "--join", founder["address"], UNDERSTUDY_SECRET="wrong"), "secret"
+    )
+    check_mistake(
+        shell.run(
+            "status",
+            "--address",
+            founder["address"],
+            "--cluster",
+            "other",
+            UNDERSTUDY_SECRET="right",
+        ),
+        "cluster",
+    )
+    assert (
+        shell.run("status", "--address", founder["address"], UNDERSTUDY_SECRET="right").returncode
+        == 0
+    )
 
 
 def test_nobody_at_the_address_is_named_with_the_next_step(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    check_mistake(shell.run("status", "--address", f"127.0.0.1:{port}"), str(port), "understudy node")
+    check_mistake(
+        shell.run("status", "--address", f"127.0.0.1:{port}"), str(port), "understudy node"
+    )
     check_mistake(shell.run("node", "--join", f"127.0.0.1:{port}"), str(port), "understudy node")
     check_mistake(shell.run("status", "--address", "nonsense"), "nonsense", "HOST:PORT")
 
@@ -431,7 +547,9 @@ def test_a_node_that_others_can_reach_needs_a_secret(shell: Shell) -> None:
 
 def test_an_address_in_use_and_an_empty_secret_file_are_one_line_each(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        check_mistake(shell.run("node", "--listen", f"127.0.0.1:{server.getsockname()[1]}"), "cannot listen")
+        check_mistake(
+            shell.run("node", "--listen", f"127.0.0.1:{server.getsockname()[1]}"), "cannot listen"
+        )
     (shell.place / "empty").write_text("")
     check_mistake(shell.run("node", "--secret-file", "empty"), "empty")
 
@@ -477,7 +595,9 @@ def test_doctor_tells_of_a_secret_and_of_a_store_that_others_can_read(shell: She
     own.chmod(0o400)
     assert finding("secret", "--secret-file", str(own)) == (True, f"{own} holds one")
 
-    founder, _ = shell.start_node("--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data")
+    founder, _ = shell.start_node(
+        "--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data"
+    )
     founder.terminate()
     assert founder.wait(timeout=10) == 0
     assert finding("store's rights", "--data-dir", "data")[0]
@@ -489,26 +609,18 @@ def test_doctor_tells_of_a_secret_and_of_a_store_that_others_can_read(shell: She
 
 
 def test_a_founder_whose_log_is_gone_says_so_and_does_not_begin_anew(shell: Shell) -> None:
-    founder, facts = shell.start_node("--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data")
+    founder, facts = shell.start_node(
+        "--name", "first", "--listen", "127.0.0.1:0", "--data-dir", "data"
+    )
     shell.start_node("--name", "w1", "--join", facts["address"])
     founder.kill()
     founder.wait()
     (shell.place / "data" / "store.sqlite3-wal").unlink()
-    check_mistake(shell.run("node", "--data-dir", "data", "--listen", "127.0.0.1:0"), "its log store.sqlite3-wal is gone", "are missing")
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.timeout(240)
-def test_the_demo_ends_with_an_index_equal_to_the_single_process_one(shell: Shell) -> None:
-    command = [*UNDERSTUDY, "demo", "--json"]
-    done = subprocess.run(command, cwd=shell.place, env=shell.environment, text=True, capture_output=True, timeout=100, check=False)
-    outcome = json.loads(done.stdout)
-    assert done.returncode == 0
-    assert outcome["equal"] is True
-    assert [happening["kind"] for happening in outcome["timeline"]] == [
-        "started", "joined", "killed", "detected", "rerun", "killed", "detected", "restarted", "left", "done"
-    ]  # fmt: skip
+    check_mistake(
+        shell.run("node", "--data-dir", "data", "--listen", "127.0.0.1:0"),
+        "its log store.sqlite3-wal is gone",
+        "are missing",
+    )
 
 
 ODD = """
@@ -581,7 +693,11 @@ ALONE: list[tuple[list[str], int, str]] = [
     (["simulate", "--minutes", "inf"], 2, "no finite number"),
     (["simulate", "--minutes", "nan"], 2, "no finite number"),
     (["simulate", "--faults", "nonsense"], 2, "there is no fault 'nonsense'. There are"),
-    (["simulate", "--minutes", "0.001", "--nodes", "1", "--html", "/nonexistent/page.html"], 1, "/nonexistent/page.html: No such file"),
+    (
+        ["simulate", "--minutes", "0.001", "--nodes", "1", "--html", "/nonexistent/page.html"],
+        1,
+        "/nonexistent/page.html: No such file",
+    ),
     (["node", "--listen", "nowhere"], 1, "'nowhere' is not an address"),
     (["node", "--store", "nowhere"], 1, "a store's address is etcd://"),
     (["node", "--resource", "a=nan"], 2, "--resource takes KEY=NUMBER"),
@@ -603,19 +719,33 @@ def check_one_line(words: list[str], status: int, said: str) -> None:
     assert len(done.stderr.strip().splitlines()) == (1 if status == 1 else 4), (words, done.stderr)
 
 
-def test_odd_input_to_any_command_is_one_line_and_the_right_exit_status(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_input_to_any_command_is_one_line_and_the_right_exit_status(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", shell.environment["XDG_STATE_HOME"])
     (shell.place / "odd.py").write_text(ODD)
-    node = subprocess.Popen([sys.executable, "odd.py"], cwd=shell.place, env=shell.environment, text=True, stdout=subprocess.PIPE)
+    node = subprocess.Popen(
+        [sys.executable, "odd.py"],
+        cwd=shell.place,
+        env=shell.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+    )
     assert node.stdout is not None
     try:
         address = node.stdout.readline().strip()
         assert address
         for command, words, status, said in MISTAKES:
-            check_one_line([command, "--address", address, "--cluster", "odd", *words], status, said)
-        keyed = CliRunner().invoke(main, ["call", "--address", address, "--cluster", "odd", "--json", "odd", "keyed"])
+            check_one_line(
+                [command, "--address", address, "--cluster", "odd", *words], status, said
+            )
+        keyed = CliRunner().invoke(
+            main, ["call", "--address", address, "--cluster", "odd", "--json", "odd", "keyed"]
+        )
         assert json.loads(keyed.stdout) == {"(1, 2)": "nan", "3": "b'bytes'"}
-        deep = CliRunner().invoke(main, ["call", "--address", address, "--cluster", "odd", "odd", "take", "[" * 60_000])
+        deep = CliRunner().invoke(
+            main, ["call", "--address", address, "--cluster", "odd", "odd", "take", "[" * 60_000]
+        )
         assert (deep.exit_code, deep.stderr) == (0, "")
     finally:
         node.kill()
@@ -624,12 +754,16 @@ def test_odd_input_to_any_command_is_one_line_and_the_right_exit_status(shell: S
         check_one_line(words, status, said)
 
 
-def test_what_should_not_happen_is_one_line_too_and_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_should_not_happen_is_one_line_too_and_debug_shows_where(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*words: object) -> None:
         raise KeyError("a mistake of ours")
 
     monkeypatch.setattr("runtime.command_line.doctor._python", broken)
     done = CliRunner().invoke(main, ["doctor"])
     assert (done.exit_code, len(done.stderr.splitlines())) == (1, 1)
-    assert "KeyError: 'a mistake of ours'; this should not happen: `understudy --debug`" in done.stderr
+    assert (
+        "KeyError: 'a mistake of ours'; this should not happen: `understudy --debug`" in done.stderr
+    )
     assert isinstance(CliRunner().invoke(main, ["--debug", "doctor"]).exception, KeyError)

@@ -1,4 +1,6 @@
-"""`understudy refs` as a user meets it: values of real processes, whole, of one node, from silent nodes, and traced to their lines."""
+"""`understudy refs` as a user meets it: values of real processes, whole, of one node, from silent
+nodes, and traced to their lines.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,38 @@ from typing import Any
 
 import pytest
 
-from runtime.command_line.amounts import age, many, size
+from runtime.command_line.units import age, many, size
 from tests.command_line.test_commands import Shell, check_mistake
 
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1024 * 1024 - 1, "1.0 MiB"), (1536 * 1024, "1.5 MiB"), (2**60, "1048576.0 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1024 * 1024 - 1, "1.0 MiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (2**60, "1048576.0 TiB"),
+    ],
 )
 def test_sizes_are_in_the_unit_that_fits(count: int, text: str) -> None:
     assert size(count) == text
 
 
 def test_ages_and_counts_are_said_as_people_say_them() -> None:
-    assert [age(seconds) for seconds in (-3.0, 59.4, 90.0, 7200.0, 200_000.0)] == ["0 s", "59 s", "2 min", "2 h", "2 d"]
-    assert [many(count, "value") for count in (0, 1, 1200)] == ["0 values", "1 value", "1,200 values"]
+    assert [age(seconds) for seconds in (-3.0, 59.4, 90.0, 7200.0, 200_000.0)] == [
+        "0 s",
+        "59 s",
+        "2 min",
+        "2 h",
+        "2 d",
+    ]
+    assert [many(count, "value") for count in (0, 1, 1200)] == [
+        "0 values",
+        "1 value",
+        "1,200 values",
+    ]
 
 
 CREW = """
@@ -116,12 +135,39 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
     assert done.returncode == 0, done
     head, columns, *rows = done.stdout.splitlines()
     assert head.startswith("cluster understudy: 3 values, 3.0 MiB")
-    assert columns.split() == ["owner", "reference", "size", "age", "held", "by", "made", "by", "where"]
-    assert [rows[0].split()[index] for index in (0, 2, 3, -3, -2, -1)] == ["w1", "3.0", "MiB", "first,script", "worker.scan", "-"]
-    assert [rows[1].split()[index] for index in (0, 2, 3, -3, -2)] == ["w1", "2.0", "KiB", "script", "put"]
+    assert columns.split() == [
+        "owner",
+        "reference",
+        "size",
+        "age",
+        "held",
+        "by",
+        "made",
+        "by",
+        "where",
+    ]
+    assert [rows[0].split()[index] for index in (0, 2, 3, -3, -2, -1)] == [
+        "w1",
+        "3.0",
+        "MiB",
+        "first,script",
+        "worker.scan",
+        "-",
+    ]
+    assert [rows[1].split()[index] for index in (0, 2, 3, -3, -2)] == [
+        "w1",
+        "2.0",
+        "KiB",
+        "script",
+        "put",
+    ]
     assert rows[2].split()[0] == "script"
     assert "its owner" in rows[2]
-    assert rows[3:6] == ["first: 0 values, 0 B", f"script: 1 value, {rows[2].split()[2]} B", "w1: 2 values, 3.0 MiB"]
+    assert rows[3:6] == [
+        "first: 0 values, 0 B",
+        f"script: 1 value, {rows[2].split()[2]} B",
+        "w1: 2 values, 3.0 MiB",
+    ]
     assert "--trace-references" in rows[6]
 
     only = cluster.refs("--node", "script").stdout.splitlines()
@@ -133,11 +179,15 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
 
     status = shell.run("status", "--address", cluster.address).stdout
     assert (
-        "references: owns 2 values of 3.0 MiB (3.0 MiB of 1.0 GiB in memory), holds 0 of other nodes, keeps 0 B of what was fetched"
-        in status
+        "references: owns 2 values of 3.0 MiB (3.0 MiB of 1.0 GiB in memory), holds 0 of other "
+        "nodes, keeps 0 B of what was fetched" in status
     )
     node = next(
-        node for node in json.loads(shell.run("status", "--address", cluster.address, "--json").stdout)["nodes"] if node["name"] == "w1"
+        node
+        for node in json.loads(shell.run("status", "--address", cluster.address, "--json").stdout)[
+            "nodes"
+        ]
+        if node["name"] == "w1"
     )
     assert node["references"]["owned"] == 2
 
@@ -153,9 +203,14 @@ def line_of(source: str, text: str) -> int:
 
 
 @pytest.mark.cluster
-def test_values_are_traced_to_lines_and_a_silent_node_is_named_and_changes_the_exit_status(shell: Shell) -> None:
+def test_values_are_traced_to_lines_and_a_silent_node_is_named_and_changes_the_exit_status(
+    shell: Shell,
+) -> None:
     cluster = Cluster(shell, traces=True)
-    large, small = (f"{shell.place / 'script.py'}:{line_of(SCRIPT, text)}" for text in ("# the large one", "# the small one"))
+    large, small = (
+        f"{shell.place / 'script.py'}:{line_of(SCRIPT, text)}"
+        for text in ("# the large one", "# the small one")
+    )
     put = f"{shell.place / 'crew.py'}:{line_of(CREW, 'self.node.put')}"
     assert [value["site"] for value in cluster.facts()["values"]] == [large, put, small]
     assert large in cluster.refs("--where").stdout
@@ -175,7 +230,12 @@ def test_values_are_traced_to_lines_and_a_silent_node_is_named_and_changes_the_e
 def test_a_cluster_without_references_says_so(shell: Shell) -> None:
     _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
     done = shell.run("refs", "--address", founder["address"])
-    assert (done.returncode, done.stdout) == (0, "cluster understudy: 0 values, 0 B\nfirst: 0 values, 0 B\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "cluster understudy: 0 values, 0 B\nfirst: 0 values, 0 B\n",
+    )
     check_mistake(shell.run("refs", "--address", "nonsense"), "nonsense", "HOST:PORT")
-    check_mistake(shell.run("refs", "--were", "--address", founder["address"]), "--were", "--where", status=2)
+    check_mistake(
+        shell.run("refs", "--were", "--address", founder["address"]), "--were", "--where", status=2
+    )
     assert "Example" in shell.run("refs", "--help").stdout

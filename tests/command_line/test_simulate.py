@@ -31,14 +31,15 @@ def test_json_has_the_trace_hash_the_faults_and_each_verdict() -> None:
     assert facts["holds"]
     assert len(facts["trace_hash"]) == 64
     assert facts["faults"]
-    assert all(verdict["holds"] for verdict in facts["verdicts"])
+    assert all(result["holds"] for result in facts["verdicts"])
     again = json.loads(invoke("--seed", "7", "--minutes", "0.2", "--json")[1])
     assert facts | {"took": 0} == again | {"took": 0}
 
 
 def test_a_check_that_fails_is_marked_and_sets_the_exit_status() -> None:
     with with_bug("no deduplication"):
-        # The first seed that finds it was 15 when this was written; others may come before it, or after.
+        # The first seed that finds it was 15 when this was written; others may come before it, or
+        # after.
         for seed in range(15, 100):
             code, printed = invoke("--seed", str(seed))
             if code:
@@ -54,9 +55,16 @@ def test_a_page_is_written(tmp_path: Path) -> None:
 
 
 def test_only_the_faults_that_were_asked_for_are_drawn() -> None:
-    facts = json.loads(invoke("--seed", "7", "--minutes", "0.1", "--faults", "pause,leave", "--json")[1])
+    facts = json.loads(
+        invoke("--seed", "7", "--minutes", "0.1", "--faults", "pause,leave", "--json")[1]
+    )
     assert set(facts["faults"]) <= {"pause", "leave"}
-    assert json.loads(invoke("--seed", "7", "--minutes", "0.1", "--faults", "none", "--json")[1])["faults"] == {}
+    assert (
+        json.loads(invoke("--seed", "7", "--minutes", "0.1", "--faults", "none", "--json")[1])[
+            "faults"
+        ]
+        == {}
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import trio
 
-from runtime.testing import open_etcd
 from tests.etcd import needs_etcd, shared_etcd
 
 ENVIRONMENT = {**os.environ, "UNDERSTUDY_SECRET": "of the tests of options"}
@@ -22,13 +20,24 @@ ENVIRONMENT = {**os.environ, "UNDERSTUDY_SECRET": "of the tests of options"}
 def understudy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that should end."""
     command = [sys.executable, "-m", "runtime.command_line", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, env=ENVIRONMENT, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=50, env=ENVIRONMENT, check=False
+    )
 
 
 @contextmanager
 def node(*arguments: str) -> Iterator[dict[str, object]]:
     """A running `understudy node`, killed at the end; gives what it prints as JSON."""
-    command = [sys.executable, "-m", "runtime.command_line", "node", "--json", "--listen", "127.0.0.1:0", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "runtime.command_line",
+        "node",
+        "--json",
+        "--listen",
+        "127.0.0.1:0",
+        *arguments,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         try:
@@ -40,15 +49,23 @@ def node(*arguments: str) -> Iterator[dict[str, object]]:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--store", "redis://one:6379"), "a store's address is etcd://HOST:PORT,HOST:PORT, not redis://"),
+        (
+            ("--store", "redis://one:6379"),
+            "a store's address is etcd://HOST:PORT,HOST:PORT, not redis://",
+        ),
         (("--store", "etcd://one:2379?pasword-file=x"), "did you mean 'password-file'?"),
-        (("--store", "etcd://one:2379", "--join", "127.0.0.1:1"), "give --join or --store, not both"),
+        (
+            ("--store", "etcd://one:2379", "--join", "127.0.0.1:1"),
+            "give --join or --store, not both",
+        ),
         (("--data-dir", "here", "--join", "127.0.0.1:1"), "leave it out beside --join or --store"),
         (("--resource", "gpus=many"), "--resource takes KEY=NUMBER, zero or more, not gpus=many"),
         (("--label", "rack"), "--label takes KEY=VALUE, not 'rack'"),
     ],
 )
-def test_a_wrong_option_is_an_error_of_one_line_and_no_traceback(arguments: tuple[str, ...], expected: str) -> None:
+def test_a_wrong_option_is_an_error_of_one_line_and_no_traceback(
+    arguments: tuple[str, ...], expected: str
+) -> None:
     done = understudy("node", *arguments)
     assert done.returncode != 0
     assert expected in done.stderr
@@ -92,9 +109,15 @@ def test_a_founder_comes_back_under_its_name_and_at_its_address(tmp_path: Path) 
 
 @needs_etcd
 def test_nodes_of_an_etcd_find_each_other_without_being_told_of_any_node() -> None:
-    with shared_etcd(1) as etcd, node("--name", "one", "--store", etcd.address), node("--name", "two", "--store", etcd.address) as two:
+    with (
+        shared_etcd(1) as etcd,
+        node("--name", "one", "--store", etcd.address),
+        node("--name", "two", "--store", etcd.address) as two,
+    ):
         done = understudy("status", "--address", str(two["address"]))
-        assert f"2 nodes, store etcd at {etcd.address}, well" in done.stdout, done.stdout + done.stderr
+        assert f"2 nodes, store etcd at {etcd.address}, well" in done.stdout, (
+            done.stdout + done.stderr
+        )
         assert "one" in done.stdout
 
 
@@ -117,24 +140,3 @@ def test_doctor_looks_at_a_store_that_nobody_serves(tmp_path: Path) -> None:
     assert "is sound: revision" in understudy("doctor", "--data-dir", str(tmp_path)).stdout
     (tmp_path / "store.sqlite3").write_bytes(b"no database at all" * 1000)
     assert "is damaged" in understudy("doctor", "--data-dir", str(tmp_path)).stdout
-
-
-@needs_etcd
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.timeout(240)
-async def test_the_demo_ends_equal_while_a_member_of_its_etcd_is_killed() -> None:
-    async with open_etcd(3) as etcd:
-        command = [sys.executable, "-m", "runtime.command_line", "demo", "--store", etcd.address]
-        process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=ENVIRONMENT)
-        assert process.stdout is not None
-        printed = b""
-        killed = False
-        async for data in process.stdout:
-            printed += data
-            if b"joined" in printed and not killed:
-                etcd.kill(0)
-                killed = True
-        assert await process.wait() == 0, printed.decode()
-        assert killed
-        assert b"single process's: equal" in printed

@@ -1,4 +1,6 @@
-"""`understudy tree` as a user meets it: live trees of real processes, whole, in part, wrong, silent, and drawn again and again."""
+"""`understudy tree` as a user meets it: live trees of real processes, whole, in part, wrong,
+silent, and drawn again and again.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,16 @@ class Cluster:
 
     def watch(self, *words: str, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*UNDERSTUDY, "tree", "--watch", "--interval", "0.1", *words, "--address", self.address],
+            [
+                *UNDERSTUDY,
+                "tree",
+                "--watch",
+                "--interval",
+                "0.1",
+                *words,
+                "--address",
+                self.address,
+            ],
             cwd=self.shell.place,
             env={**self.shell.environment, "TERM": "xterm"},
             text=True,
@@ -131,8 +142,23 @@ def test_the_tree_shows_who_supervises_whom_and_how_they_fare(cluster: Cluster) 
     done = cluster.tree(PYTHONIOENCODING="utf-8")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["name", "state", "strategy", "restarts", "recent", "age", "node", "waiting"]
-    assert [line[:12].rstrip() for line in lines[1:6]] == ["top", "├─ single", "├─ inner", "│  └─ x", "└─ pool"]
+    assert lines[0].split() == [
+        "name",
+        "state",
+        "strategy",
+        "restarts",
+        "recent",
+        "age",
+        "node",
+        "waiting",
+    ]
+    assert [line[:12].rstrip() for line in lines[1:6]] == [
+        "top",
+        "├─ single",
+        "├─ inner",
+        "│  └─ x",
+        "└─ pool",
+    ]
     assert lines[3].split()[2:5] == ["running", "rest-for-one", "0"]
     assert "w1" in lines[3].split()
     assert lines[6].startswith("   └─ task-")
@@ -142,7 +168,13 @@ def test_the_tree_shows_who_supervises_whom_and_how_they_fare(cluster: Cluster) 
 
     facts = cluster.facts()
     (top,) = facts["roots"]
-    assert (top["name"], top["singleton"], top["strategy"], top["intensity"], top["node"]) == ("top", True, "one-for-one", 5, "script")
+    assert (top["name"], top["singleton"], top["strategy"], top["intensity"], top["node"]) == (
+        "top",
+        True,
+        "one-for-one",
+        5,
+        "script",
+    )
     assert top["age"] > 0
     assert [child["id"] for child in top["children"]] == ["single", "inner", "pool"]
     assert [child["strategy"] for child in top["children"]] == [None, "rest-for-one", "dynamic"]
@@ -150,10 +182,16 @@ def test_the_tree_shows_who_supervises_whom_and_how_they_fare(cluster: Cluster) 
 
 def test_a_crash_is_counted_and_told_with_its_traceback_when_asked_for(cluster: Cluster) -> None:
     assert cluster.tree("--deaths").stdout.endswith("\n\nno deaths are kept\n")
-    assert cluster.shell.run("call", "top/single", "crash", "--address", cluster.address).returncode == 1
+    assert (
+        cluster.shell.run("call", "top/single", "crash", "--address", cluster.address).returncode
+        == 1
+    )
     while (single := cluster.facts()["roots"][0]["children"][0])["restarts"] != 1:
         pass
-    assert (single["last_exit"]["kind"], single["last_exit"]["text"]) == ("raised", "RuntimeError: first line\nsecond line")
+    assert (single["last_exit"]["kind"], single["last_exit"]["text"]) == (
+        "raised",
+        "RuntimeError: first line\nsecond line",
+    )
     assert "Traceback" in single["last_exit"]["traceback"]
     text = cluster.tree("--deaths").stdout
     assert "top/single on script (epoch " in text
@@ -161,7 +199,9 @@ def test_a_crash_is_counted_and_told_with_its_traceback_when_asked_for(cluster: 
     assert "Traceback" not in cluster.tree().stdout
 
 
-def test_one_supervisor_is_shown_alone_and_wrong_words_are_answered_in_one_line(cluster: Cluster) -> None:
+def test_one_supervisor_is_shown_alone_and_wrong_words_are_answered_in_one_line(
+    cluster: Cluster,
+) -> None:
     (pool,) = cluster.facts("top/pool")["roots"]
     assert (pool["name"], len(pool["children"])) == ("top/pool", 1)
     check_mistake(cluster.tree("top/pol"), "'top/pol'", "did you mean 'top/pool'")
@@ -171,8 +211,11 @@ def test_one_supervisor_is_shown_alone_and_wrong_words_are_answered_in_one_line(
     assert cluster.tree("--watch", "--interval", "nonsense").returncode == 2
 
 
-def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_nobody_up(cluster: Cluster) -> None:
-    # Watched, for the command may take as long to start on a busy machine as the lease of the node lasts.
+def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_nobody_up(
+    cluster: Cluster,
+) -> None:
+    # Watched, for the command may take as long to start on a busy machine as the lease of the node
+    # lasts.
     watching = cluster.watch("--json")
     assert watching.stdout is not None
     watching.stdout.readline()
@@ -181,7 +224,11 @@ def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_
         pass
     states = {branch["name"]: branch["state"] for branch in walk(facts["roots"])}
     assert facts["problems"] == ["node w1 does not answer: nothing came within 1 s"]
-    assert (states["top"], states["top/single"], states["top/inner"]) == ("running", "running", "does not answer")
+    assert (states["top"], states["top/single"], states["top/inner"]) == (
+        "running",
+        "running",
+        "does not answer",
+    )
     assert states["top/inner/x"] == "running"
     cluster.worker.send_signal(signal.SIGCONT)
     while (facts := json.loads(watching.stdout.readline()))["problems"]:
@@ -192,14 +239,18 @@ def test_a_supervisor_on_a_node_that_is_stopped_is_said_not_to_answer_and_holds_
 def test_the_exit_status_tells_that_a_supervisor_has_not_answered(cluster: Cluster) -> None:
     (cluster.shell.place / "liar.py").write_text(LIAR)
     script = [sys.executable, "liar.py", cluster.address]
-    subprocess.run(script, cwd=cluster.shell.place, env=cluster.shell.environment, check=True, timeout=30)
+    subprocess.run(
+        script, cwd=cluster.shell.place, env=cluster.shell.environment, check=True, timeout=30
+    )
     done = cluster.tree()
     assert done.returncode == 1
     assert "hides the supervisor's own" in done.stdout
     assert cluster.tree("top").returncode == 0
 
 
-def test_watching_prints_one_tree_after_another_and_ends_by_ctrl_c_without_a_traceback(cluster: Cluster) -> None:
+def test_watching_prints_one_tree_after_another_and_ends_by_ctrl_c_without_a_traceback(
+    cluster: Cluster,
+) -> None:
     watching = cluster.watch("--json")
     assert watching.stdout is not None
     first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
@@ -239,7 +290,9 @@ def test_watching_ends_quietly_when_nobody_reads_any_more(cluster: Cluster) -> N
 
 
 @pytest.mark.parametrize("no_colour", [False, True])
-def test_on_a_terminal_the_tree_is_drawn_in_place_and_in_colour_unless_these_are_not_wanted(cluster: Cluster, no_colour: bool) -> None:
+def test_on_a_terminal_the_tree_is_drawn_in_place_and_in_colour_unless_these_are_not_wanted(
+    cluster: Cluster, no_colour: bool
+) -> None:
     if no_colour:
         cluster.shell.environment["NO_COLOR"] = "1"
     outer, inner = pty.openpty()

@@ -1,13 +1,27 @@
-"""A rendezvous for agents that live in one event loop: complete as soon as enough are there, and dropped or cut off at will."""
+"""A rendezvous for agents that live in one event loop: complete as soon as enough are there, and
+dropped or cut off at will.
+"""
 
 from __future__ import annotations
 
 import attrs
 import trio
 
-from runtime.elastic.alone import MemoryStore
-from runtime.rendezvous.errors import RendezvousClosedError, RendezvousFinishedError, RendezvousGracefulExitError
+from runtime.environment import SystemEnvironment
 from runtime.rendezvous.interface import KeyValueStore, RendezvousChange, RendezvousInfo
+from runtime.rendezvous.job_store import JobStore, Scope
+from runtime.rendezvous.parameters import (
+    RendezvousClosedError,
+    RendezvousFinishedError,
+    RendezvousGracefulExitError,
+)
+from runtime.store.embedded import EmbeddedStore
+
+
+def memory_store() -> JobStore:
+    """A job's store in this process; nothing in it has a lease, so nothing needs to run for it."""
+    environment = SystemEnvironment()
+    return JobStore(Scope(EmbeddedStore(environment), environment, "job/", lease=0))
 
 
 @attrs.define(eq=False, slots=False)
@@ -16,7 +30,7 @@ class FakeRendezvous:
 
     least: int = 1
     most: int = 8
-    store: MemoryStore = attrs.field(factory=MemoryStore)
+    store: JobStore = attrs.field(factory=memory_store)
     round: int = -1
     roster: list[str] = attrs.field(factory=list)
     present: set[str] = attrs.field(factory=set)
@@ -93,7 +107,13 @@ class FakeHandler:
             while not (self.name in shared.present and shared.round > before):
                 if shared.closed:
                     spare = self.name in shared.waiting
-                    kind = RendezvousGracefulExitError if spare else RendezvousFinishedError if shared.finished else RendezvousClosedError
+                    kind = (
+                        RendezvousGracefulExitError
+                        if spare
+                        else RendezvousFinishedError
+                        if shared.finished
+                        else RendezvousClosedError
+                    )
                     raise kind(f"the rendezvous is closed: {shared.closed} (job 'job')")
                 await shared.changed.wait()
         except BaseException:
@@ -124,7 +144,11 @@ class FakeHandler:
         shared = self._shared
         while True:
             await trio.lowlevel.checkpoint()
-            left = tuple(name for name in shared.roster if name not in shared.present and name not in self._told)
+            left = tuple(
+                name
+                for name in shared.roster
+                if name not in shared.present and name not in self._told
+            )
             joined = [name for name in shared.waiting if name not in shared.roster]
             room = len(shared.present) < shared.most
             new = {name for name in joined if room} - self._told_waiting
@@ -134,7 +158,9 @@ class FakeHandler:
                 self._told_waiting |= new
                 self._told_closed |= bool(closed)
                 finished = bool(closed) and shared.finished
-                return RendezvousChange(after, left, tuple(new), len(joined) if room else 0, closed, finished)
+                return RendezvousChange(
+                    after, left, tuple(new), len(joined) if room else 0, closed, finished
+                )
             await shared.changed.wait()
 
     async def shutdown(self) -> bool:

@@ -1,4 +1,6 @@
-"""`understudy run` over a rendezvous of the registry: agents in processes of their own that come, fail, finish and are killed."""
+"""`understudy run` over a rendezvous of the registry: agents in processes of their own that come,
+fail, finish and are killed.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,7 @@ import trio
 from click.testing import CliRunner, Result
 
 from runtime.command_line.main import main
-from runtime.rendezvous.errors import RendezvousFinishedError
-from runtime.rendezvous.parameters import RendezvousParameters
+from runtime.rendezvous.parameters import RendezvousFinishedError, RendezvousParameters
 from runtime.rendezvous.registry import create_handler
 from tests.etcd import shared_etcd
 
@@ -79,8 +80,19 @@ class Job:
         self.agents: list[subprocess.Popen[bytes]] = []
 
     def start(self, nodes: str, *options: str) -> subprocess.Popen[bytes]:
-        rendezvous = ["--rdzv-backend", self.backend, "--rdzv-endpoint", self.endpoint, "--rdzv-id", "job", "--rdzv-conf", CONF]
-        return self.command("run", "--nnodes", nodes, *rendezvous, *options, "worker.py", str(self.place))
+        rendezvous = [
+            "--rdzv-backend",
+            self.backend,
+            "--rdzv-endpoint",
+            self.endpoint,
+            "--rdzv-id",
+            "job",
+            "--rdzv-conf",
+            CONF,
+        ]
+        return self.command(
+            "run", "--nnodes", nodes, *rendezvous, *options, "worker.py", str(self.place)
+        )
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
         """Any command; what it prints is in the file `agent-N`, for the N-th of them."""
@@ -97,7 +109,13 @@ class Job:
 
     def workers(self) -> list[Told]:
         said = [json.loads(path.read_text()) for path in self.place.glob("*.json")]
-        told = [Told(int(s["RANK"]), int(s["WORLD_SIZE"]), int(s["TORCHELASTIC_RESTART_COUNT"]), s["pid"]) for s in said if lives(s["pid"])]
+        told = [
+            Told(
+                int(s["RANK"]), int(s["WORLD_SIZE"]), int(s["TORCHELASTIC_RESTART_COUNT"]), s["pid"]
+            )
+            for s in said
+            if lives(s["pid"])
+        ]
         return sorted(told, key=lambda each: each.rank)
 
     def until(self, holds: Callable[[list[Told]], bool]) -> list[Told]:
@@ -111,7 +129,12 @@ class Job:
         return found
 
     def until_world(self, size: int) -> list[Told]:
-        return self.until(lambda found: [(each.rank, each.world_size) for each in found] == [(rank, size) for rank in range(size)])
+        return self.until(
+            lambda found: (
+                [(each.rank, each.world_size) for each in found]
+                == [(rank, size) for rank in range(size)]
+            )
+        )
 
     def order(self, word: str, rank: str = "") -> None:
         name = f"order-{rank}" if rank else "order"
@@ -155,7 +178,9 @@ def test_a_job_loses_an_agent_goes_on_gains_one_and_finishes(job: Job) -> None:
     after = job.until_world(2)
     assert not {each.pid for each in before} & {each.pid for each in after}
     agents[0] = job.start("1:3", "--nproc-per-node", "2")
-    assert {each.restarts for each in job.until_world(4)} == {0}, "who comes and goes costs no restart"
+    assert {each.restarts for each in job.until_world(4)} == {0}, (
+        "who comes and goes costs no restart"
+    )
     job.order("finish")
     assert codes(agents) == [0, 0]
     late = job.start("1:3", "--nproc-per-node", "2")
@@ -170,7 +195,9 @@ def etcd_server() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("backend", ["understudy", pytest.param("etcd", marks=pytest.mark.long)])
-def test_a_job_over_a_store_of_its_own_loses_an_agent_and_finishes(job: Job, backend: str, request: pytest.FixtureRequest) -> None:
+def test_a_job_over_a_store_of_its_own_loses_an_agent_and_finishes(
+    job: Job, backend: str, request: pytest.FixtureRequest
+) -> None:
     job.backend = backend
     with socket.create_server(("127.0.0.1", 0)) as server:
         job.endpoint = f"127.0.0.1:{server.getsockname()[1]}"
@@ -209,12 +236,14 @@ def test_fixed_ranks_are_those_of_the_agents_and_a_rank_given_twice_is_an_error(
     agents = [job.start("2", "--node-rank", str(rank)) for rank in (1, 0)]
     assert [parent_of(each.pid) for each in job.until_world(2)] == [agents[1].pid, agents[0].pid]
     assert job.start("2", "--node-rank", "1").wait(LIMIT) == 1
-    assert "rank 1 has been given to two agents" in (job.place / "agent-2").read_text()
+    assert "two agents ask for rank 1" in (job.place / "agent-2").read_text()
     job.order("finish")
     assert codes(agents) == [0, 0]
 
 
-def test_an_endpoint_at_which_nobody_answers_is_an_error_after_the_time_that_it_says(job: Job) -> None:
+def test_an_endpoint_at_which_nobody_answers_is_an_error_after_the_time_that_it_says(
+    job: Job,
+) -> None:
     job.backend, job.endpoint = "understudy", "127.0.0.1:1"
     agent = job.start("2", "--rdzv-conf", f"{CONF},connect_timeout=0.5")
     assert agent.wait(LIMIT) == 1
@@ -226,10 +255,21 @@ def test_an_endpoint_at_which_nobody_answers_is_an_error_after_the_time_that_it_
 
 async def test_a_job_that_was_closed_is_opened_again_by_its_operator(tmp_path: Path) -> None:
     def command(job: str, *more: str) -> Result:
-        words = ["reopen", "--rdzv-backend", "file", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", job, *more]
+        words = [
+            "reopen",
+            "--rdzv-backend",
+            "file",
+            "--rdzv-endpoint",
+            str(tmp_path),
+            "--rdzv-id",
+            job,
+            *more,
+        ]
         return CliRunner().invoke(main, words)
 
-    async with create_handler(RendezvousParameters("file", str(tmp_path), "job", 1, 2, last_call_timeout=0)) as handler:
+    async with create_handler(
+        RendezvousParameters("file", str(tmp_path), "job", 1, 2, last_call_timeout=0)
+    ) as handler:
         await handler.set_closed("finished", finished=True)
         with pytest.raises(RendezvousFinishedError):
             await handler.next_rendezvous()
@@ -238,14 +278,22 @@ async def test_a_job_that_was_closed_is_opened_again_by_its_operator(tmp_path: P
         assert (await handler.next_rendezvous()).world_size == 1
     for job in ("job", "another"):
         done = await trio.to_thread.run_sync(command, job)
-        assert (done.exit_code, done.output) == (0, f"the rendezvous of '{job}' was not closed, or is not there\n")
-    assert json.loads((await trio.to_thread.run_sync(command, "job", "--json")).output) == {"run_id": "job", "was_closed": False}
+        assert (done.exit_code, done.output) == (
+            0,
+            f"the rendezvous of '{job}' was not closed, or is not there\n",
+        )
+    assert json.loads((await trio.to_thread.run_sync(command, "job", "--json")).output) == {
+        "run_id": "job",
+        "was_closed": False,
+    }
     done = await trio.to_thread.run_sync(command, "job", "--rdzv-conf", "clutser=x")
     assert (done.exit_code, "has no option 'clutser'" in done.output) == (2, True)
 
 
 @pytest.mark.long
-def test_workers_that_fail_because_an_agent_was_lost_end_no_job_although_no_restart_is_left(job: Job) -> None:
+def test_workers_that_fail_because_an_agent_was_lost_end_no_job_although_no_restart_is_left(
+    job: Job,
+) -> None:
     agents = {agent.pid: agent for agent in (job.start("1:2") for _ in range(2))}
     before = job.until_world(2)
     job.order(f"with {before[0].pid}", rank=str(before[1].pid))
@@ -272,7 +320,10 @@ def test_all_agents_tell_of_one_root_cause_and_restart_together(job: Job) -> Non
         assert "root cause: rank 1 " in report
         assert "ValueError: on purpose" in report
     lives = [json.loads(path.read_text()) for path in job.place.glob("*.json")]
-    assert {int(life["TORCHELASTIC_RESTART_COUNT"]) for life in lives if life["RANK"] == "1"} == {0, 1}
+    assert {int(life["TORCHELASTIC_RESTART_COUNT"]) for life in lives if life["RANK"] == "1"} == {
+        0,
+        1,
+    }
 
 
 @pytest.mark.long
@@ -290,17 +341,22 @@ def test_a_spare_replaces_an_agent_that_was_killed_and_the_others_run_on(job: Jo
 
 
 @pytest.mark.long
-def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(job: Job) -> None:
+def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(
+    job: Job,
+) -> None:
     agents = [job.start("1:2") for _ in range(2)]
     before = job.until_world(2)
     agents[0].send_signal(signal.SIGSTOP)
-    # Two workers of different rounds never live at the same time: the old ones are gone when the first of the new ones is there.
+    # Two workers of different rounds never live at the same time: the old ones are gone when the
+    # first of the new ones is there.
     old = {each.pid for each in before}
     found = job.until(lambda found: bool({each.pid for each in found} - old))
     assert not {each.pid for each in found} & old
     assert [(each.rank, each.world_size) for each in found] == [(0, 1)]
     agents[0].send_signal(signal.SIGCONT)
-    assert {each.restarts for each in job.until_world(2)} == {0}, "it comes again, and no restart was counted"
+    assert {each.restarts for each in job.until_world(2)} == {0}, (
+        "it comes again, and no restart was counted"
+    )
     job.order("finish")
     assert codes(agents) == [0, 0]
 
@@ -309,12 +365,19 @@ def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_
     ("options", "said"),
     [
         (["--rdzv-backend", "fil", "--rdzv-endpoint", "/tmp"], "did you mean 'file'"),
-        (["--rdzv-backend", "file", "--rdzv-endpoint", "/tmp", "--rdzv-conf", "join_timout=5"], "did you mean 'join_timeout'"),
+        (
+            ["--rdzv-backend", "file", "--rdzv-endpoint", "/tmp", "--rdzv-conf", "join_timout=5"],
+            "did you mean 'join_timeout'",
+        ),
         (["--rdzv-backend", "static", "--rdzv-endpoint", "/tmp", "--node-rank", "7"], "rank"),
     ],
 )
-def test_a_rendezvous_that_cannot_be_is_told_in_a_line(tmp_path: Path, options: list[str], said: str) -> None:
+def test_a_rendezvous_that_cannot_be_is_told_in_a_line(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
     (tmp_path / "train.py").write_text("")
-    done = CliRunner().invoke(main, ["run", "--nnodes", "2", "--rdzv-id", "job", *options, str(tmp_path / "train.py")])
+    done = CliRunner().invoke(
+        main, ["run", "--nnodes", "2", "--rdzv-id", "job", *options, str(tmp_path / "train.py")]
+    )
     assert done.exit_code == 2
     assert said in done.output

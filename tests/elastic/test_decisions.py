@@ -10,34 +10,82 @@ import random
 
 import pytest
 
-from runtime.elastic.budget import MAX_KEPT, History, ask, decode_history, encode_history, recent
-from runtime.elastic.failures import Failure, decode_failure, encode_failure, read_error_file, report
-from runtime.elastic.ranks import Member, assign, decode_member, decode_places, encode_member, encode_places
-from runtime.elastic.settings import parse_filters, parse_masks, parse_nodes, parse_pairs, parse_processes, parse_ranks
-from runtime.elastic.watchdog import Deadlines, Expired, Request, decode_request, encode_request
+from runtime.elastic.budget import (
+    MAX_KEPT,
+    RestartHistory,
+    WorkerFailure,
+    ask,
+    decode_failure,
+    decode_history,
+    encode_failure,
+    encode_history,
+    read_error_file,
+    recent,
+    report,
+)
+from runtime.elastic.ranks import (
+    RankedAgent,
+    assign,
+    decode_member,
+    decode_places,
+    encode_member,
+    encode_places,
+)
+from runtime.elastic.settings import (
+    parse_filters,
+    parse_masks,
+    parse_nodes,
+    parse_pairs,
+    parse_processes,
+    parse_ranks,
+)
+from runtime.elastic.watchdog import (
+    DeadlineRequest,
+    Expired,
+    WatchdogDeadlines,
+    decode_request,
+    encode_request,
+)
 from runtime.links.interfaces import own_address
-from runtime.rendezvous.errors import RendezvousStateError
+from runtime.rendezvous.parameters import RendezvousStateError
 
 
-def members(*wishes: int | None) -> list[Member]:
-    return [Member(f"agent-{number}", "default", 2, wish) for number, wish in enumerate(wishes)]
+def members(*wishes: int | None) -> list[RankedAgent]:
+    return [
+        RankedAgent(f"agent-{number}", "default", 2, wish) for number, wish in enumerate(wishes)
+    ]
 
 
 def test_ranks_are_dense_and_unique_whatever_agents_had_before() -> None:
     chance = random.Random(8)
     for _ in range(500):
         agents = [
-            Member(f"a{number}", chance.choice("xy"), chance.randrange(1, 4), chance.choice([None, *range(6)]))
+            RankedAgent(
+                f"a{number}",
+                chance.choice("xy"),
+                chance.randrange(1, 4),
+                chance.choice([None, *range(6)]),
+            )
             for number in range(chance.randrange(1, 6))
         ]
         places = assign(agents)
         assert [place.group_rank for place in places] == list(range(len(agents)))
         assert sorted(place.name for place in places) == sorted(agent.name for agent in agents)
-        ranks = [place.base_rank + local for place in places for local in range(place.local_world_size)]
+        ranks = [
+            place.base_rank + local for place in places for local in range(place.local_world_size)
+        ]
         assert ranks == list(range(len(ranks)))
         for role in "xy":
-            of_role = [place for place in places if next(agent for agent in agents if agent.name == place.name).role == role]
-            role_ranks = [place.role_base_rank + local for place in of_role for local in range(place.local_world_size)]
+            of_role = [
+                place
+                for place in places
+                if next(agent for agent in agents if agent.name == place.name).role == role
+            ]
+            role_ranks = [
+                place.role_base_rank + local
+                for place in of_role
+                for local in range(place.local_world_size)
+            ]
             assert role_ranks == list(range(len(role_ranks)))
             assert all(place.role_world_size == len(role_ranks) for place in of_role)
 
@@ -49,7 +97,11 @@ def test_a_newcomer_gets_the_rank_of_the_agent_that_is_gone_and_the_others_keep_
 
 def test_a_rank_that_is_not_there_any_more_is_given_up() -> None:
     assert [place.name for place in assign(members(3, 1))] == ["agent-0", "agent-1"]
-    assert [place.name for place in assign(members(1, 1, -1))] == ["agent-1", "agent-0", "agent-2"], "the first claim wins"
+    assert [place.name for place in assign(members(1, 1, -1))] == [
+        "agent-1",
+        "agent-0",
+        "agent-2",
+    ], "the first claim wins"
 
 
 def test_places_survive_the_store_and_garbage_there_is_refused() -> None:
@@ -57,7 +109,14 @@ def test_places_survive_the_store_and_garbage_there_is_refused() -> None:
     found = decode_places(encode_places(places, 3), 7, "agent-1")
     assert (found.round, found.restarts, found.own, found.world_size) == (7, 3, places[1], 4)
     assert decode_member(encode_member(members(None)[0])) == members(None)[0]
-    for garbage in (b"", b"null", b"[]", b'{"places": [[1]], "restarts": 0}', b'{"places": 7, "restarts": 0}', b"\xff"):
+    for garbage in (
+        b"",
+        b"null",
+        b"[]",
+        b'{"places": [[1]], "restarts": 0}',
+        b'{"places": 7, "restarts": 0}',
+        b"\xff",
+    ):
         with pytest.raises(RendezvousStateError):
             decode_places(garbage, 7, "agent-1")
         with pytest.raises(RendezvousStateError):
@@ -67,7 +126,7 @@ def test_places_survive_the_store_and_garbage_there_is_refused() -> None:
 
 
 def test_all_agents_together_get_no_more_restarts_than_the_limit() -> None:
-    history = History()
+    history = RestartHistory()
     verdicts = []
     for number in range(5):
         verdict = ask(history, f"round-{number}", f"agent-{number % 2}", 1.0, 3, math.inf)
@@ -78,17 +137,19 @@ def test_all_agents_together_get_no_more_restarts_than_the_limit() -> None:
 
 
 def test_an_incident_is_counted_once_whoever_asks_and_gets_one_answer() -> None:
-    first = ask(History(), "round-0", "a", 0.0, 1, math.inf)
+    first = ask(RestartHistory(), "round-0", "a", 0.0, 1, math.inf)
     again = ask(first.history, "round-0", "b", 5.0, 1, math.inf)
     assert (first.granted, again.granted) == (True, True)
     assert again.history == first.history
     refused = ask(first.history, "round-1", "a", 1.0, 1, math.inf)
     assert not refused.granted
-    assert not ask(refused.history, "round-1", "b", 9.0, 5, math.inf).granted, "refused once is refused for all"
+    assert not ask(refused.history, "round-1", "b", 9.0, 5, math.inf).granted, (
+        "refused once is refused for all"
+    )
 
 
 def test_only_restarts_within_the_window_count() -> None:
-    history = History()
+    history = RestartHistory()
     for number, gap in enumerate([0.0, 10.0, 10.0]):
         history = ask(history, f"{number}", "a", gap, 2, 15.0).history
     assert [entry.granted for entry in history.counted] == [True, True, True]
@@ -100,17 +161,24 @@ def test_only_restarts_within_the_window_count() -> None:
 
 
 def test_the_list_of_restarts_is_bounded_and_forgets_no_number() -> None:
-    history = History()
+    history = RestartHistory()
     for number in range(MAX_KEPT + 50):
         history = ask(history, f"{number}", "a", 1.0, 10_000, math.inf).history
     assert len(history.counted) == MAX_KEPT
     assert history.granted == MAX_KEPT + 50
     assert decode_history(encode_history(history)) == history
-    assert decode_history(None) == History()
+    assert decode_history(None) == RestartHistory()
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"", b"7", b'{"dropped": 0}', b'{"dropped": 0, "counted": [[1, 2]]}', b'{"dropped":0,"counted":[["a","b",NaN,true]]}']
+    "garbage",
+    [
+        b"",
+        b"7",
+        b'{"dropped": 0}',
+        b'{"dropped": 0, "counted": [[1, 2]]}',
+        b'{"dropped":0,"counted":[["a","b",NaN,true]]}',
+    ],
 )
 def test_a_list_of_restarts_that_is_none_is_refused(garbage: bytes) -> None:
     with pytest.raises(RendezvousStateError):
@@ -118,39 +186,41 @@ def test_a_list_of_restarts_that_is_none_is_refused(garbage: bytes) -> None:
 
 
 def test_a_scope_that_is_left_in_time_kills_nobody() -> None:
-    deadlines = Deadlines()
-    deadlines.apply(Request("enter", "step", 5.0), 100.0)
+    deadlines = WatchdogDeadlines()
+    deadlines.apply(DeadlineRequest("enter", "step", 5.0), 100.0)
     assert deadlines.next == 105.0
     assert deadlines.expired(104.9) is None
-    deadlines.apply(Request("leave", "step"), 104.9)
+    deadlines.apply(DeadlineRequest("leave", "step"), 104.9)
     assert deadlines.next == math.inf
     assert deadlines.expired(1000.0) is None
 
 
 def test_the_scope_that_was_over_first_is_named() -> None:
-    deadlines = Deadlines()
-    deadlines.apply(Request("enter", "epoch", 60.0), 0.0)
-    deadlines.apply(Request("enter", "step", 5.0), 50.0)
+    deadlines = WatchdogDeadlines()
+    deadlines.apply(DeadlineRequest("enter", "epoch", 60.0), 0.0)
+    deadlines.apply(DeadlineRequest("enter", "step", 5.0), 50.0)
     assert deadlines.expired(100.0) == Expired("step", 5.0)
-    deadlines.apply(Request("enter", "step", 5.0), 56.0)
+    deadlines.apply(DeadlineRequest("enter", "step", 5.0), 56.0)
     assert deadlines.expired(60.5) == Expired("epoch", 60.0), "entered again, it is watched anew"
 
 
 def test_a_scope_is_the_process_s_that_entered_it() -> None:
-    deadlines = Deadlines()
-    deadlines.apply(Request("enter", "step", 5.0, 10), 0.0)
-    deadlines.apply(Request("enter", "step", 1.0, 11), 0.0)
+    deadlines = WatchdogDeadlines()
+    deadlines.apply(DeadlineRequest("enter", "step", 5.0, 10), 0.0)
+    deadlines.apply(DeadlineRequest("enter", "step", 1.0, 11), 0.0)
     assert deadlines.expired(2.0) == Expired("step", 1.0, 11)
-    deadlines.apply(Request("leave", "step", 0.0, 11), 2.0)
+    deadlines.apply(DeadlineRequest("leave", "step", 0.0, 11), 2.0)
     assert deadlines.next == 5.0, "the other's scope of this name stands"
-    deadlines.apply(Request("enter", "load", 1.0, 11), 2.0)
+    deadlines.apply(DeadlineRequest("enter", "load", 1.0, 11), 2.0)
     deadlines.forget(11)
     assert deadlines.expired(4.0) is None
     assert deadlines.expired(5.0) == Expired("step", 5.0, 10)
 
 
 def test_what_a_worker_writes_into_its_pipe_besides_requests_counts_for_nothing() -> None:
-    assert decode_request(encode_request(Request("enter", "s", 1.5)).decode()) == Request("enter", "s", 1.5)
+    assert decode_request(
+        encode_request(DeadlineRequest("enter", "s", 1.5)).decode()
+    ) == DeadlineRequest("enter", "s", 1.5)
     for garbage in (
         "",
         "7",
@@ -168,10 +238,12 @@ def test_what_a_worker_writes_into_its_pipe_besides_requests_counts_for_nothing(
     ):
         assert decode_request(garbage) is None
     with pytest.raises(ValueError, match="characters long"):
-        encode_request(Request("enter", "x" * 5000, 1.0))
+        encode_request(DeadlineRequest("enter", "x" * 5000, 1.0))
 
 
-@pytest.mark.parametrize(("text", "nodes"), [("1", (1, 1)), ("4", (4, 4)), ("1:3", (1, 3)), ("2:2", (2, 2))])
+@pytest.mark.parametrize(
+    ("text", "nodes"), [("1", (1, 1)), ("4", (4, 4)), ("1:3", (1, 3)), ("2:2", (2, 2))]
+)
 def test_numbers_of_nodes_are_understood(text: str, nodes: tuple[int, int]) -> None:
     assert parse_nodes(text) == nodes
 
@@ -219,23 +291,34 @@ def test_other_options_are_understood_and_refused() -> None:
         parse_ranks("--local-ranks-filter", "2", 2)
 
 
-def failure(number: int, rank: int, **more: object) -> Failure:
+def failure(number: int, rank: int, **more: object) -> WorkerFailure:
     fields: dict[str, object] = {"code": 1, **more}
-    return Failure(number, 0, rank, rank, "default", f"agent-{rank}", f"host-{rank}", 1000 + rank, **fields)  # type: ignore[arg-type]
+    return WorkerFailure(
+        number, 0, rank, rank, "default", f"agent-{rank}", f"host-{rank}", 1000 + rank, **fields
+    )  # type: ignore[arg-type]
 
 
 def test_the_report_begins_with_what_was_seen_first_whatever_its_rank() -> None:
-    failures = [failure(3, 0, code=None, signal=6), failure(2, 5, traceback="Traceback\nValueError: the cause"), failure(4, 1)]
+    failures = [
+        failure(3, 0, code=None, signal=6),
+        failure(2, 5, traceback="Traceback\nValueError: the cause"),
+        failure(4, 1),
+    ]
     for order in itertools.permutations(failures):
         text = report("job", order, "no restart is left")
-        cause, second = text.index("root cause: rank 5"), text.index("failure 2 (seen later): rank 0")
+        cause, second = (
+            text.index("root cause: rank 5"),
+            text.index("failure 2 (seen later): rank 0"),
+        )
         assert cause < text.index("ValueError: the cause") < second < text.index("rank 1")
     assert "host-5, pid 1005: exit code 1" in text
     assert "killed by SIGABRT" in text
 
 
 def test_error_files_are_read_as_torch_writes_them_and_as_anybody_else_does() -> None:
-    torch = {"message": {"message": "E: x", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1"}}}
+    torch = {
+        "message": {"message": "E: x", "extraInfo": {"py_callstack": "Traceback", "timestamp": "1"}}
+    }
     assert read_error_file(json.dumps(torch)) == ("E: x", "Traceback")
     assert read_error_file('{"message": "just this"}') == ("just this", "")
     assert read_error_file("not JSON at all") == ("not JSON at all", "")
@@ -254,7 +337,14 @@ def test_a_failure_survives_the_store_and_garbage_there_is_left_out() -> None:
 
 def test_the_address_of_rank_0_is_one_that_other_machines_reach() -> None:
     outward = own_address("/a/directory")
-    for endpoint in ("127.0.0.1:7400", "localhost:7400", "[::1]:7400", "etcd://user:word@127.0.0.1:2379/prefix", "nonsense", ""):
+    for endpoint in (
+        "127.0.0.1:7400",
+        "localhost:7400",
+        "[::1]:7400",
+        "etcd://user:word@127.0.0.1:2379/prefix",
+        "nonsense",
+        "",
+    ):
         assert own_address(endpoint) == outward
     assert own_address(f"{outward}:7400") == outward
     if outward == "127.0.0.1":

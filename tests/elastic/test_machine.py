@@ -1,4 +1,6 @@
-"""The decisions of an agent: each pair of events in every policy, long random ones, and the stories that the docs tell."""
+"""The decisions of an agent: each pair of events in every policy, long random ones, and the stories
+that the docs tell.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pytest
 from runtime.elastic.machine import (
     FINISHED,
     POLICIES,
+    AgentLost,
     AgentMachine,
     Answered,
     AskRestart,
@@ -23,7 +26,6 @@ from runtime.elastic.machine import (
     Joined,
     JoinFailed,
     Leave,
-    Lost,
     MarkDone,
     MembershipChanged,
     Notify,
@@ -35,21 +37,29 @@ from runtime.elastic.machine import (
     StopWorkers,
     WorkerExited,
 )
-from runtime.elastic.ranks import Member, Placement, assign
+from runtime.elastic.ranks import RankAssignment, RankedAgent, assign
 
 TERM = 15
 
 
-def placement(round_: int, agents: int = 2, own: int = 0, workers: int = 2, port: int = 1000) -> Placement:
-    places = assign([Member(f"agent-{number}", "default", workers, number) for number in range(agents)])
-    return Placement(round_, places[own], places, sum(place.local_world_size for place in places)).at("host", port)
+def placement(
+    round_: int, agents: int = 2, own: int = 0, workers: int = 2, port: int = 1000
+) -> RankAssignment:
+    places = assign(
+        [RankedAgent(f"agent-{number}", "default", workers, number) for number in range(agents)]
+    )
+    return RankAssignment(
+        round_, places[own], places, sum(place.local_world_size for place in places)
+    ).at("host", port)
 
 
 class Agent:
     """A shell that does what the machine says, and holds it to what may never happen."""
 
-    def __init__(self, policy: Policy = "group", *, notify: bool = False, workers: int = 2, loss: float = 6.0) -> None:
-        self.machine = AgentMachine(Rules(workers, policy, notify, loss))
+    def __init__(
+        self, policy: Policy = "group", *, notify: bool = False, workers: int = 2, loss: float = 6.0
+    ) -> None:
+        self.machine = AgentMachine(Rules(workers, policy, notify, loss_seconds=loss))
         self.workers: set[int] = set()
         self.joining = False
         self.stopping = False
@@ -60,7 +70,9 @@ class Agent:
         self._do(self.machine.begin())
 
     def __call__(self, event: Event) -> list[Effect]:
-        """Tell the machine what has happened; what the world cannot do is refused by an assertion."""
+        """Tell the machine what has happened; what the world cannot do is refused by an
+        assertion.
+        """
         match event:
             case Stopped():
                 assert self.stopping
@@ -97,8 +109,12 @@ class Agent:
                 case StopWorkers():
                     self.stopping = True
                 case Join(patient=patient):
-                    assert not self.stopping, "the place in the round is given up before the workers have ended"
-                    assert not (patient and self.workers), "workers run on while the store may be away"
+                    assert not self.stopping, (
+                        "the place in the round is given up before the workers have ended"
+                    )
+                    assert not (patient and self.workers), (
+                        "workers run on while the store may be away"
+                    )
                     self.joining = True
                 case CancelJoin():
                     self.joining = False
@@ -108,7 +124,9 @@ class Agent:
                     assert self.asked or self.machine.state == "stopping", "nothing was asked"
                     self.asked.clear()
                 case MarkDone() | Leave() | Close():
-                    assert not self.workers, "the place in the round is given up before the workers have ended"
+                    assert not self.workers, (
+                        "the place in the round is given up before the workers have ended"
+                    )
                 case End():
                     assert not self.workers, "workers are left behind"
                     assert not self.stopping
@@ -120,18 +138,37 @@ class Agent:
         """What the world may do next."""
         found: list[Event] = [Signalled(TERM)]
         if self.joining:
-            found += [Joined(placement(self.round + 1)), Joined(placement(self.round + 1, agents=3)), JoinFailed("timeout", "nobody came")]
-            found += [JoinFailed("lost", "no store"), JoinFailed("closed", "closed: failed"), JoinFailed("spare", "not needed")]
+            found += [
+                Joined(placement(self.round + 1)),
+                Joined(placement(self.round + 1, agents=3)),
+                JoinFailed("timeout", "nobody came"),
+            ]
+            found += [
+                JoinFailed("lost", "no store"),
+                JoinFailed("closed", "closed: failed"),
+                JoinFailed("spare", "not needed"),
+            ]
             found += [JoinFailed("finished", "closed: finished")]
         elif self.machine.placement is not None:
-            found += [MembershipChanged(left=("agent-1",)), MembershipChanged(waiting=1), MembershipChanged(closed="failed: x")]
-            found += [MembershipChanged(closed=FINISHED, finished=True), MembershipChanged(), Lost("no lease")]
+            found += [
+                MembershipChanged(left=("agent-1",)),
+                MembershipChanged(waiting=1),
+                MembershipChanged(closed="failed: x"),
+            ]
+            found += [
+                MembershipChanged(closed=FINISHED, finished=True),
+                MembershipChanged(),
+                AgentLost("no lease"),
+            ]
         if self.stopping:
             found += [Stopped(), Stopped("it hangs")]
         for local_rank in sorted(self.workers):
             found += [WorkerExited(local_rank, failed=False), WorkerExited(local_rank, failed=True)]
         for incident in self.asked:
-            found += [Answered(incident, granted=True), Answered(incident, granted=False, text="none left")]
+            found += [
+                Answered(incident, granted=True),
+                Answered(incident, granted=False, text="none left"),
+            ]
         return found
 
     def wind_up(self) -> End:
@@ -148,7 +185,9 @@ class Agent:
             elif self.workers:
                 self(WorkerExited(min(self.workers), failed=False))
             else:
-                pytest.fail(f"nothing can happen any more: {self.machine.state}, after {self.effects}")
+                pytest.fail(
+                    f"nothing can happen any more: {self.machine.state}, after {self.effects}"
+                )
         pytest.fail(f"it does not come to an end: {self.effects}")
 
 
@@ -163,7 +202,9 @@ def explore(agent_of: list[Event], policy: Policy, notify: bool) -> Agent:
 
 
 @pytest.mark.parametrize(("policy", "notify"), RULES)
-def test_after_any_three_events_nothing_is_left_running_and_it_can_come_to_an_end(policy: Policy, notify: bool) -> None:
+def test_after_any_three_events_nothing_is_left_running_and_it_can_come_to_an_end(
+    policy: Policy, notify: bool
+) -> None:
     starts: list[list[Event]] = [[], [Joined(placement(1))]]
     stories = 0
     for start in starts:
@@ -183,7 +224,9 @@ def test_after_any_three_events_nothing_is_left_running_and_it_can_come_to_an_en
 
 
 @pytest.mark.parametrize(("policy", "notify"), RULES)
-def test_after_any_long_story_nothing_is_left_running_and_it_can_come_to_an_end(policy: Policy, notify: bool) -> None:
+def test_after_any_long_story_nothing_is_left_running_and_it_can_come_to_an_end(
+    policy: Policy, notify: bool
+) -> None:
     for seed in range(300):
         chance = random.Random(seed)
         agent = Agent(policy, notify=notify)
@@ -192,7 +235,11 @@ def test_after_any_long_story_nothing_is_left_running_and_it_can_come_to_an_end(
                 break
             # Signals and other ends are rare, otherwise no story is long.
             events = agent.possible()
-            lasting = [event for event in events if not isinstance(event, Signalled | JoinFailed) and event != Stopped("it hangs")]
+            lasting = [
+                event
+                for event in events
+                if not isinstance(event, Signalled | JoinFailed) and event != Stopped("it hangs")
+            ]
             agent(chance.choice(lasting if lasting and chance.random() < 0.97 else events))
         agent.wind_up()
 
@@ -210,7 +257,13 @@ def test_events_that_crossed_with_a_decision_change_nothing(policy: Policy, noti
     agent.join()
     assert agent.machine.handle(stale[2]) == [], "nobody had asked for a round"
     agent.wind_up()
-    for event in [*stale, Signalled(TERM), Lost(""), Stopped(), MembershipChanged(closed="failed")]:
+    for event in [
+        *stale,
+        Signalled(TERM),
+        AgentLost(""),
+        Stopped(),
+        MembershipChanged(closed="failed"),
+    ]:
         assert agent.machine.handle(event) == []
 
 
@@ -238,7 +291,9 @@ def test_only_the_failed_worker_is_restarted_if_workers_are_independent() -> Non
     agent.join()
     assert agent(WorkerExited(1, failed=True)) == [AskRestart("1/1/1")]
     assert agent(Answered("1/1/1", granted=True)) == [StartWorkers((1,))]
-    assert agent(WorkerExited(1, failed=True)) == [AskRestart("1/1/2")], "each start fails by itself"
+    assert agent(WorkerExited(1, failed=True)) == [AskRestart("1/1/2")], (
+        "each start fails by itself"
+    )
 
 
 def test_an_independent_worker_without_a_restart_left_ends_no_other() -> None:
@@ -259,8 +314,12 @@ def test_workers_that_finish_end_nothing_but_their_own_agent() -> None:
     assert agent(WorkerExited(1, failed=False)) == [MarkDone(failed=False), End(0)]
 
 
-@pytest.mark.parametrize("change", [MembershipChanged(left=("agent-1",)), MembershipChanged(waiting=1)])
-def test_a_group_is_restarted_without_being_counted_when_its_membership_changes(change: MembershipChanged) -> None:
+@pytest.mark.parametrize(
+    "change", [MembershipChanged(left=("agent-1",)), MembershipChanged(waiting=1)]
+)
+def test_a_group_is_restarted_without_being_counted_when_its_membership_changes(
+    change: MembershipChanged,
+) -> None:
     agent = Agent("group")
     agent.join()
     assert agent(change) == [StopWorkers()]
@@ -268,7 +327,9 @@ def test_a_group_is_restarted_without_being_counted_when_its_membership_changes(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_workers_that_are_to_be_notified_run_on_and_are_told_of_the_new_round(policy: Policy) -> None:
+def test_workers_that_are_to_be_notified_run_on_and_are_told_of_the_new_round(
+    policy: Policy,
+) -> None:
     agent = Agent(policy, notify=True)
     agent.join()
     assert agent(MembershipChanged(left=("agent-1",))) == [Join(patient=False)]
@@ -277,14 +338,21 @@ def test_workers_that_are_to_be_notified_run_on_and_are_told_of_the_new_round(po
     assert agent.workers == {0, 1}
 
 
-@pytest.mark.parametrize(("policy", "port", "stays"), [("spare", 1000, True), ("spare", 2000, False), ("worker", 2000, True)])
-def test_workers_whose_ranks_a_spare_has_not_changed_run_on(policy: Policy, port: int, stays: bool) -> None:
+@pytest.mark.parametrize(
+    ("policy", "port", "stays"),
+    [("spare", 1000, True), ("spare", 2000, False), ("worker", 2000, True)],
+)
+def test_workers_whose_ranks_a_spare_has_not_changed_run_on(
+    policy: Policy, port: int, stays: bool
+) -> None:
     agent = Agent(policy)
     agent.join()
     agent(MembershipChanged(left=("agent-1",)))
     assert agent.join(port=port) == ([Notify()] if stays else [StopWorkers()])
     if not stays:
-        assert agent(Stopped()) == [StartWorkers((0, 1))], "in the round that has come, without another one"
+        assert agent(Stopped()) == [StartWorkers((0, 1))], (
+            "in the round that has come, without another one"
+        )
 
 
 def test_an_agent_whose_worker_failed_lets_a_spare_have_its_place() -> None:
@@ -299,7 +367,7 @@ def test_an_agent_whose_worker_failed_lets_a_spare_have_its_place() -> None:
 def test_an_agent_that_is_cut_off_stops_its_workers_at_once(policy: Policy, notify: bool) -> None:
     agent = Agent(policy, notify=notify)
     agent.join()
-    assert agent(Lost("no lease")) == [StopWorkers(at_once=True)]
+    assert agent(AgentLost("no lease")) == [StopWorkers(at_once=True)]
     assert agent(Stopped()) == [Join()]
 
 
@@ -314,18 +382,24 @@ def test_being_cut_off_hurries_a_stop_that_has_begun_and_asks_for_no_answer() ->
     agent = Agent("group")
     agent.join()
     agent(WorkerExited(0, failed=True))
-    assert agent(Lost("no lease")) == [CancelAsk(), StopWorkers(at_once=True)]
+    assert agent(AgentLost("no lease")) == [CancelAsk(), StopWorkers(at_once=True)]
     assert agent(Stopped()) == [Join()], "the store that should grant a restart is away"
 
 
 @pytest.mark.parametrize("policy", ["group", "spare"])
 @pytest.mark.parametrize("stopped_first", [True, False])
-def test_a_failure_that_turns_out_as_the_loss_of_an_agent_costs_no_restart(policy: Policy, stopped_first: bool) -> None:
+def test_a_failure_that_turns_out_as_the_loss_of_an_agent_costs_no_restart(
+    policy: Policy, stopped_first: bool
+) -> None:
     agent = Agent(policy)
     agent.join()
     agent(WorkerExited(0, failed=True))
     events: list[Event] = [Stopped(), MembershipChanged(left=("agent-1",))]
-    effects = [effect for event in (events if stopped_first else reversed(events)) for effect in agent(event)]
+    effects = [
+        effect
+        for event in (events if stopped_first else reversed(events))
+        for effect in agent(event)
+    ]
     assert effects == [CancelAsk(), Join()]
 
 
@@ -337,14 +411,25 @@ def test_a_failure_without_a_restart_left_ends_the_job_for_all() -> None:
     assert agent(Stopped()) == [Close("failed: none left"), End(1, "none left")]
 
 
-@pytest.mark.parametrize(("policy", "agents", "loss"), [("group", 1, 6.0), ("group", 2, 0.0), ("spare", 1, 6.0), ("worker", 2, 6.0)])
-def test_where_no_other_agent_can_have_been_the_cause_there_is_no_roll_call(policy: Policy, agents: int, loss: float) -> None:
+@pytest.mark.parametrize(
+    ("policy", "agents", "loss"),
+    [("group", 1, 6.0), ("group", 2, 0.0), ("spare", 1, 6.0), ("worker", 2, 6.0)],
+)
+def test_where_no_other_agent_can_have_been_the_cause_there_is_no_roll_call(
+    policy: Policy, agents: int, loss: float
+) -> None:
     agent = Agent(policy, loss=loss)
     agent.join(agents=agents)
-    assert [effect.roll_call for effect in agent(WorkerExited(0, failed=True)) if isinstance(effect, AskRestart)] == [0.0]
+    assert [
+        effect.roll_call
+        for effect in agent(WorkerExited(0, failed=True))
+        if isinstance(effect, AskRestart)
+    ] == [0.0]
 
 
-def test_workers_run_on_when_the_job_has_finished_without_the_round_that_their_agent_wanted() -> None:
+def test_workers_run_on_when_the_job_has_finished_without_the_round_that_their_agent_wanted() -> (
+    None
+):
     agent = Agent("worker")
     agent.join()
     agent(MembershipChanged(waiting=1))
@@ -361,7 +446,7 @@ def test_a_signal_goes_to_the_workers_and_a_second_one_ends_them_at_once() -> No
     assert agent(Stopped()) == [Leave(), End(130)], "others may go on: the rendezvous is not closed"
 
 
-def test_a_rendezvous_that_was_closed_in_failure_stops_the_workers_and_one_that_finished_does_not() -> None:
+def test_a_rendezvous_closed_in_failure_stops_the_workers() -> None:
     agent = Agent("group")
     agent.join()
     assert agent(MembershipChanged(closed="for people", finished=True)) == []
@@ -377,7 +462,9 @@ def test_a_machine_whose_workers_hang_in_the_kernel_takes_no_further_part() -> N
 
 
 def test_every_pair_of_kinds_of_events_is_met() -> None:
-    """The exploration above is worth its name only if it meets each kind of event after each other one."""
+    """The exploration above is worth its name only if it meets each kind of event after each other
+    one.
+    """
     met: set[tuple[type[Event], type[Event]]] = set()
     for seed in range(400):
         chance = random.Random(seed)

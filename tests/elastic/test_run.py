@@ -1,4 +1,6 @@
-"""`understudy run` as its users meet it: real processes, torchrun's environment and options, failures, signals, and nothing left behind."""
+"""`understudy run` as its users meet it: real processes, torchrun's environment and options,
+failures, signals, and nothing left behind.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,39 @@ class Shell:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "OMP_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PET_", "OMP_"))
+        }
         self.environment = {**kept, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(place / "state")}
         self.running: list[subprocess.Popen[str]] = []
 
     def script(self, text: str, name: str = "train.py") -> str:
         (self.place / name).write_text(
-            f"import os, pathlib, signal, subprocess, sys, time\nHERE = pathlib.Path({str(self.place)!r})\n{text}\n"
+            "import os, pathlib, signal, subprocess, sys, time\nHERE = "
+            f"pathlib.Path({str(self.place)!r})\n{text}\n"
         )
         return name
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*UNDERSTUDY, *words], cwd=self.place, env={**self.environment, **environment}, text=True, capture_output=True, timeout=LIMIT
+            [*UNDERSTUDY, *words],
+            cwd=self.place,
+            env={**self.environment, **environment},
+            text=True,
+            capture_output=True,
+            timeout=LIMIT,
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*UNDERSTUDY, *words], cwd=self.place, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [*UNDERSTUDY, *words],
+            cwd=self.place,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.running.append(process)
         return process
@@ -96,7 +113,17 @@ said = dict(os.environ) | {"argv": sys.argv, "name": __name__, "path": sys.path[
 def test_a_script_finds_what_torchrun_would_give_it(shell: Shell) -> None:
     script = shell.script(SAY_ENVIRONMENT)
     done = shell.run(
-        "--nproc-per-node", "2", "--rdzv-id", "job", "--role", "trainer", "--max-restarts", "3", script, "--rank=${local_rank}", "$x"
+        "--nproc-per-node",
+        "2",
+        "--rdzv-id",
+        "job",
+        "--role",
+        "trainer",
+        "--max-restarts",
+        "3",
+        script,
+        "--rank=${local_rank}",
+        "$x",
     )
     assert (done.returncode, done.stderr) == (0, "")
     for rank in ("0", "1"):
@@ -125,12 +152,18 @@ def test_a_script_finds_what_torchrun_would_give_it(shell: Shell) -> None:
 
 
 @pytest.mark.long
-def test_options_come_from_the_environment_and_with_underscores_as_with_torchrun(shell: Shell) -> None:
+def test_options_come_from_the_environment_and_with_underscores_as_with_torchrun(
+    shell: Shell,
+) -> None:
     script = shell.script(SAY_ENVIRONMENT)
     done = shell.run("--max_restarts", "7", script, PET_NPROC_PER_NODE="2", OMP_NUM_THREADS="5")
     assert done.returncode == 0, done.stderr
     found = json.loads(shell.said("said-1"))
-    assert (found["WORLD_SIZE"], found["TORCHELASTIC_MAX_RESTARTS"], found["OMP_NUM_THREADS"]) == ("2", "7", "5")
+    assert (found["WORLD_SIZE"], found["TORCHELASTIC_MAX_RESTARTS"], found["OMP_NUM_THREADS"]) == (
+        "2",
+        "7",
+        "5",
+    )
 
 
 def test_modules_and_other_commands_run_as_well(shell: Shell) -> None:
@@ -171,7 +204,9 @@ if __name__ == "__main__":
     assert (done.stderr, shell.said("late")) == ("", "Thing")
 
 
-def test_the_root_cause_is_told_first_with_its_traceback_and_without_a_decorator(shell: Shell) -> None:
+def test_the_root_cause_is_told_first_with_its_traceback_and_without_a_decorator(
+    shell: Shell,
+) -> None:
     script = shell.script(
         """
 def deep(): raise ValueError("the cause")
@@ -185,13 +220,17 @@ time.sleep(600)
     assert done.returncode == 1
     report = done.stderr[done.stderr.index("job job failed") :]
     assert re.search(
-        rf"root cause: rank 2 \(local rank 2, role default\) on {re.escape(socket.gethostname())}, pid \d+: exit code 1", report
+        r"root cause: rank 2 \(local rank 2, role default\) on "
+        rf"{re.escape(socket.gethostname())}, pid \d+: exit code 1",
+        report,
     )
     assert "in deep" in report
     assert "ValueError: the cause" in report
     assert "runner.py" not in done.stderr, "the user's own frames only"
     assert "seen later" not in report, "those that were stopped for it did not fail"
-    error = json.loads((shell.place / "logs" / "job" / "attempt_0" / "2" / "error.json").read_text())
+    error = json.loads(
+        (shell.place / "logs" / "job" / "attempt_0" / "2" / "error.json").read_text()
+    )
     assert error["message"]["message"] == "ValueError: the cause"
     assert "in deep" in error["message"]["extraInfo"]["py_callstack"]
 
@@ -246,7 +285,10 @@ children = [start(), start(start_new_session=True)]
     [
         signal.SIGKILL,
         signal.SIGTERM,
-        *(pytest.param(signum, marks=pytest.mark.long) for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGSEGV)),
+        *(
+            pytest.param(signum, marks=pytest.mark.long)
+            for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGSEGV)
+        ),
     ],
 )
 def test_nothing_is_left_behind_whatever_ends_the_agent(shell: Shell, signum: int) -> None:
@@ -260,7 +302,9 @@ def test_nothing_is_left_behind_whatever_ends_the_agent(shell: Shell, signum: in
     until(lambda: not any(map(lives, pids)))
 
 
-def test_what_a_worker_leaves_in_its_group_ends_with_it_and_the_rest_with_the_agent(shell: Shell) -> None:
+def test_what_a_worker_leaves_in_its_group_ends_with_it_and_the_rest_with_the_agent(
+    shell: Shell,
+) -> None:
     done = shell.run(shell.script(FAMILY))
     assert done.returncode == 0
     assert not any(lives(int(pid)) for pid in shell.said("pids-0").split())
@@ -298,7 +342,9 @@ with expires(after=60, scope="epoch"):
     assert "stuck: in 'step' for longer than 0.2 s" in done.stderr
 
 
-def test_a_scope_of_a_forked_process_ends_that_one_alone_and_one_that_it_died_in_ends_nobody(shell: Shell) -> None:
+def test_a_scope_of_a_forked_process_ends_that_one_alone_and_one_that_it_died_in_ends_nobody(
+    shell: Shell,
+) -> None:
     script = shell.script(
         """
 import signal
@@ -325,7 +371,7 @@ print("well")
     done = shell.run(script)
     assert done.returncode == 0, done.stderr
     assert "well" in done.stdout
-    assert "it was in 'stuck in' for longer than 0.3 s" in done.stderr
+    assert "it was in scope 'stuck in' for longer than 0.3 s" in done.stderr
     assert "died in" not in done.stderr
 
 
@@ -340,8 +386,23 @@ def test_expires_changes_nothing_without_an_agent_and_refuses_what_is_no_time() 
 
 
 def test_output_goes_where_the_masks_say(shell: Shell) -> None:
-    script = shell.script("for n in range(500): print('out', n)\nprint('err', file=sys.stderr)\nprint('no line end', end='')")
-    done = shell.run("--nproc-per-node", "3", "--log-dir", "logs", "--rdzv-id", "job", "-r", "0:3,1:1", "-t", "1:2,2:3", script)
+    script = shell.script(
+        "for n in range(500): print('out', n)\nprint('err', file=sys.stderr)\nprint('no line "
+        "end', end='')"
+    )
+    done = shell.run(
+        "--nproc-per-node",
+        "3",
+        "--log-dir",
+        "logs",
+        "--rdzv-id",
+        "job",
+        "-r",
+        "0:3,1:1",
+        "-t",
+        "1:2,2:3",
+        script,
+    )
     assert done.returncode == 0
     logs = shell.place / "logs" / "job" / "attempt_0"
     whole = "".join(f"out {n}\n" for n in range(500)) + "no line end"
@@ -353,7 +414,9 @@ def test_output_goes_where_the_masks_say(shell: Shell) -> None:
         "2/stdout.log": whole,
         "2/stderr.log": "err\n",
     }
-    assert done.stdout.splitlines() == [f"[default2]: {line}" for line in whole.splitlines()], "whole lines, in order"
+    assert done.stdout.splitlines() == [f"[default2]: {line}" for line in whole.splitlines()], (
+        "whole lines, in order"
+    )
     assert sorted(done.stderr.splitlines()) == ["[default1]: err", "[default2]: err"]
 
 
@@ -364,38 +427,92 @@ def test_only_chosen_workers_are_shown_and_with_the_prefix_that_is_wanted(shell:
     assert shell.run(*words, script).stdout == "hello from 1\n"
     template = "${role_name}/${rank}/${local_rank} "
     done = shell.run(
-        *words, "-t", "1", "--role", "r", "--log-dir", "logs", "--rdzv-id", "j", "--log-line-prefix-template", template, script
+        *words,
+        "-t",
+        "1",
+        "--role",
+        "r",
+        "--log-dir",
+        "logs",
+        "--rdzv-id",
+        "j",
+        "--log-line-prefix-template",
+        template,
+        script,
     )
     assert done.stdout == "r/1/1 hello from 1\n"
-    assert (shell.place / "logs" / "j" / "attempt_0" / "0" / "stdout.log").read_text() == "hello from 0\n", "what is not shown is kept"
+    assert (
+        shell.place / "logs" / "j" / "attempt_0" / "0" / "stdout.log"
+    ).read_text() == "hello from 0\n", "what is not shown is kept"
 
 
 def test_lines_with_certain_texts_of_all_workers_are_in_one_file_as_well(shell: Shell) -> None:
-    script = shell.script("print('loss, 1\\nother'); print('loss 2'); print('error', file=sys.stderr); print('last loss, 3', end='')")
+    script = shell.script(
+        "print('loss, 1\\nother'); print('loss 2'); print('error', file=sys.stderr); print('last "
+        "loss, 3', end='')"
+    )
     filters = ("--duplicate-stdout-filters", "loss,, ,nothing", "--duplicate-stderr-filters", "rr")
-    done = shell.run("--nproc-per-node", "2", "--log-dir", "logs", "--rdzv-id", "j", "-t", "0:1", "-r", "1:3", *filters, script)
+    done = shell.run(
+        "--nproc-per-node",
+        "2",
+        "--log-dir",
+        "logs",
+        "--rdzv-id",
+        "j",
+        "-t",
+        "0:1",
+        "-r",
+        "1:3",
+        *filters,
+        script,
+    )
     assert done.returncode == 0, done.stderr
     logs = shell.place / "logs" / "j" / "attempt_0"
     for name, lines in (("stdout", ["loss, 1", "last loss, 3"]), ("stderr", ["error"])):
         found = (logs / f"filtered_{name}.log").read_text().splitlines()
-        assert sorted(found) == sorted(f"[default{rank}]: {line}" for rank in "01" for line in lines)
+        assert sorted(found) == sorted(
+            f"[default{rank}]: {line}" for rank in "01" for line in lines
+        )
     # The rest is as without.
-    assert done.stdout.splitlines() == [f"[default0]: {line}" for line in ("loss, 1", "other", "loss 2", "last loss, 3")]
+    assert done.stdout.splitlines() == [
+        f"[default0]: {line}" for line in ("loss, 1", "other", "loss 2", "last loss, 3")
+    ]
     assert done.stderr == "error\n"
     assert (logs / "1" / "stdout.log").read_text() == "loss, 1\nother\nloss 2\nlast loss, 3"
     assert (logs / "1" / "stderr.log").read_text() == "error\n"
 
 
 @pytest.mark.long
-def test_two_runs_with_one_log_directory_and_id_do_not_write_into_each_others_files(shell: Shell) -> None:
+def test_two_runs_with_one_log_directory_and_id_do_not_write_into_each_others_files(
+    shell: Shell,
+) -> None:
     for _ in range(2):
-        assert shell.run("--log-dir", "logs", "--rdzv-id", "job", "-r", "3", shell.script("print(1)")).returncode == 0
+        assert (
+            shell.run(
+                "--log-dir", "logs", "--rdzv-id", "job", "-r", "3", shell.script("print(1)")
+            ).returncode
+            == 0
+        )
     assert sorted(path.name for path in (shell.place / "logs").iterdir()) == ["job", "job_1"]
 
 
-def test_more_output_than_a_console_takes_holds_up_the_worker_and_not_the_agent(shell: Shell) -> None:
+def test_more_output_than_a_console_takes_holds_up_the_worker_and_not_the_agent(
+    shell: Shell,
+) -> None:
     script = shell.script("(HERE / 'began').write_text('\\n')\nwhile True: print('x' * 1000)")
-    agent = shell.start("-t", "1", "--log-dir", "logs", "--rdzv-id", "job", "--health-port", "0", "--shutdown-timeout", "1", script)
+    agent = shell.start(
+        "-t",
+        "1",
+        "--log-dir",
+        "logs",
+        "--rdzv-id",
+        "job",
+        "--health-port",
+        "0",
+        "--shutdown-timeout",
+        "1",
+        script,
+    )
     shell.said("began")
     agent.send_signal(signal.SIGTERM)
     # Nobody reads its standard output, and it ends all the same.
@@ -454,7 +571,12 @@ def test_an_agent_answers_about_its_health(shell: Shell) -> None:
 
 def test_what_happens_is_written_down_as_events(shell: Shell) -> None:
     script = shell.script("sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
-    assert shell.run("--max-restarts", "1", "--event-log", "events", "--rdzv-id", "job", script).returncode == 0
+    assert (
+        shell.run(
+            "--max-restarts", "1", "--event-log", "events", "--rdzv-id", "job", script
+        ).returncode
+        == 0
+    )
     events = [json.loads(line) for line in (shell.place / "events").read_text().splitlines()]
     assert sorted(each["event"] for each in events if each["event"] != "agent state") == [
         "agent ended",
@@ -471,7 +593,10 @@ def test_what_happens_is_written_down_as_events(shell: Shell) -> None:
     states = [each["state"] for each in events if each["event"] == "agent state"]
     assert states == ["running", "stopping", "joining", "running", "ended"]
     ended = [each for each in events if each["event"] == "worker ended"]
-    assert [(each["round"], each["rank"], each["exit_code"]) for each in ended] == [(0, 0, 1), (1, 0, 0)]
+    assert [(each["round"], each["rank"], each["exit_code"]) for each in ended] == [
+        (0, 0, 1),
+        (1, 0, 0),
+    ]
     assert all({"time", "run_id", "role", "host", "agent_pid"} <= each.keys() for each in events)
 
 
@@ -498,7 +623,9 @@ def test_what_happens_is_written_down_as_events(shell: Shell) -> None:
         ([], "SCRIPT"),
     ],
 )
-def test_wrong_usage_is_told_in_a_line_and_nothing_is_started(shell: Shell, words: list[str], said: str) -> None:
+def test_wrong_usage_is_told_in_a_line_and_nothing_is_started(
+    shell: Shell, words: list[str], said: str
+) -> None:
     from click.testing import CliRunner
 
     from runtime.command_line.main import main
@@ -531,7 +658,9 @@ def test_a_health_port_that_is_taken_is_an_error_in_one_line(shell: Shell) -> No
     assert "Traceback" not in done.stderr
 
 
-def test_record_writes_what_a_function_raises_and_raises_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_writes_what_a_function_raises_and_raises_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import runtime
 
     assert runtime.record is record
@@ -561,7 +690,10 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 def test_the_guardian_kills_all_that_has_the_mark_and_nothing_else(how: str) -> None:
     reader, writer = os.pipe()
     seconds = "inf" if how == "the agent ends" else "0.3"
-    watching = subprocess.Popen([sys.executable, "-I", "-S", guardian.__file__, str(reader), "token", seconds], pass_fds=[reader])
+    watching = subprocess.Popen(
+        [sys.executable, "-I", "-S", guardian.__file__, str(reader), "token", seconds],
+        pass_fds=[reader],
+    )
     os.close(reader)
     # A process has its environment when Popen returns: not before its exec.
     marked = subprocess.Popen(SLEEPER, env={**os.environ, guardian.MARK: "token/0/0"})
@@ -584,9 +716,13 @@ def test_the_guardian_kills_all_that_has_the_mark_and_nothing_else(how: str) -> 
 
 @pytest.mark.long
 def test_a_worker_whose_output_nobody_reads_is_logged_to_the_end(shell: Shell) -> None:
-    script = shell.script("for n in range(3000): print('line', n)\n(HERE / 'began').write_text('\\n')")
+    script = shell.script(
+        "for n in range(3000): print('line', n)\n(HERE / 'began').write_text('\\n')"
+    )
     agent = shell.start("-t", "1", "--log-dir", "logs", "--rdzv-id", "job", script)
     shell.said("began")
     assert agent.wait(LIMIT) == 0
-    lines = (shell.place / "logs" / "job" / "attempt_0" / "0" / "stdout.log").read_text().splitlines()
+    lines = (
+        (shell.place / "logs" / "job" / "attempt_0" / "0" / "stdout.log").read_text().splitlines()
+    )
     assert lines == [f"line {n}" for n in range(3000)]

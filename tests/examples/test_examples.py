@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 OUTPUTS = {
+    "blocking_script.py": "15\n36\n37 fetched\n[2, 1, 0]\n",
     "counter.py": "15\n16\n16\n17 kept by worker-1\n17\n",
     "stream.py": "9\n16\n25\n36\ngenerators closed: 1\n",
     "recovery.py": "added: 100\nkilled its process; added: 101\nelsewhere now: True\n",
@@ -61,19 +62,29 @@ PATTERNS = {
     # The number between is the epoch of the parsers' supervisor.
     "pipeline.py": re.escape(PIPELINE).replace(r"\-14\-", r"\-\d\d\-"),
     "pipeline_by_reference.py": BY_REFERENCE,
-    "bank.py": r"careless: seed \d+ fails: AssertionError: the balances are \[.+\]\ncareful:  20 seeds, and no money was made or lost\n",
+    "bank.py": r"careless: seed \d+ fails: AssertionError: the balances are \[.+\]\ncareful:  20 "
+    r"seeds, and no money was made or lost\n",
 }
 """What is not the same each time: the bank's seed depends on the version of Python."""
 
 
-ELSEWHERE = {"elastic_training.py"}
-"""Those that need more than a plain install with its extras: tests/pytorch has this one."""
+ELSEWHERE = {"elastic_training.py", "web_service.py"}
+"""Those that need more than a plain install with its extras: tests/pytorch has the first, and
+test_web_service the other.
+"""
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name not in ELSEWHERE))
+@pytest.mark.parametrize(
+    "name",
+    sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name not in ELSEWHERE),
+)
 def test_an_example_prints_what_it_promises(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "always", ROOT / "examples" / name], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-W", "always", ROOT / "examples" / name],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     # No warnings, not even of Python itself.
     assert (done.returncode, done.stderr) == (0, "")
@@ -83,7 +94,9 @@ def test_an_example_prints_what_it_promises(name: str) -> None:
         assert done.stdout == OUTPUTS[name]
 
 
-def test_an_example_that_needs_an_extra_says_what_to_install_where_it_is_missing(tmp_path: Path) -> None:
+def test_an_example_that_needs_an_extra_says_what_to_install_where_it_is_missing(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "numpy.py").write_text("raise ImportError('as if it were not installed')\n")
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "pipeline_by_reference.py"],
@@ -103,15 +116,23 @@ def test_the_docs_on_references_show_what_the_pipeline_by_reference_prints() -> 
 
 def test_the_readme_shows_the_counter_example_and_its_output() -> None:
     source = (ROOT / "examples" / "counter.py").read_text().split('"""', 2)[2].strip()
-    blocks = [block.strip() for block in re.findall(r"```(?:python)?\n(.*?)```", README, flags=re.DOTALL)]
+    blocks = [
+        block.strip() for block in re.findall(r"```(?:python)?\n(.*?)```", README, flags=re.DOTALL)
+    ]
     assert source in blocks
     assert OUTPUTS["counter.py"].strip() in blocks
 
 
 def test_the_lines_of_the_readme_on_recovery_are_those_of_the_example() -> None:
     source = (ROOT / "examples" / "recovery.py").read_text()
-    shown = README.split("## Kill it and watch it recover")[1].split("```python\n")[1].split("```")[0]
-    words = [line for line in shown.splitlines() if "spec =" in line or "Supervisor, [spec]" in line or "lookup" in line or "add(" in line]
+    shown = (
+        README.split("## Kill it and watch it recover")[1].split("```python\n")[1].split("```")[0]
+    )
+    words = [
+        line
+        for line in shown.splitlines()
+        if "spec =" in line or "Supervisor, [spec]" in line or "lookup" in line or "add(" in line
+    ]
     assert len(words) == 5
     assert all(line in source for line in words)
 

@@ -1,4 +1,6 @@
-"""Groups on live nodes: who is seen where, how members are called, and what is left when they have ended."""
+"""Groups on live nodes: who is seen where, how members are called, and what is left when they have
+ended.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,15 @@ import trio
 from actors import Group, RemoteError
 from actors.errors import CallTimeoutError, EmptyGroupError, NodeUnreachableError, NotExecutedError
 from runtime import open_node
-from runtime.groups.groups import LOOK_SECONDS
+from runtime.groups.groups import GROUP_LOOK_SECONDS
+from runtime.identifiers import NodeId
 from runtime.node import Node
 from runtime.simulation import Simulation, simulate
+from runtime.testing import Platform
 from tests.groups.actors_used import Reader
-from tests.node.conftest import SECRET, Pair
-from tests.node.test_members import BreakableNetwork
+from tests.live_pair import SECRET, Pair
+from tests.membership.test_members import BreakableNetwork
+from tests.waiting import until
 
 
 async def until_seen(group: Group[Reader], names: list[str]) -> None:
@@ -35,7 +40,9 @@ async def readers(pair: Pair) -> dict[str, Reader]:
     }
 
 
-async def test_members_are_seen_on_all_nodes_those_on_the_own_node_first(pair: Pair, readers: dict[str, Reader]) -> None:
+async def test_members_are_seen_on_all_nodes_those_on_the_own_node_first(
+    pair: Pair, readers: dict[str, Reader]
+) -> None:
     here, there = pair.here.group("news", Reader), pair.there.group("news", Reader)
     assert {member.name for member in here.members()} == {"a", "c"}
     await until_seen(here, list("abcd"))
@@ -54,7 +61,9 @@ async def test_a_group_is_not_mistaken_for_one_whose_name_begins_like_it(pair: P
         await until_seen(pair.here.group(name, Reader), [name])
 
 
-async def test_one_that_joins_several_times_is_in_it_several_times_and_leaves_one_at_a_time(pair: Pair, where: str) -> None:
+async def test_one_that_joins_several_times_is_in_it_several_times_and_leaves_one_at_a_time(
+    pair: Pair, where: str
+) -> None:
     reader = await pair.here.options(on=where, name="reader").spawn(Reader)
     group = pair.here.group("news", Reader)
     await reader.enter("news", 3)
@@ -66,7 +75,9 @@ async def test_one_that_joins_several_times_is_in_it_several_times_and_leaves_on
     assert not await reader.exit("never")
 
 
-async def test_membership_ends_with_the_actor_however_it_ends(pair: Pair, readers: dict[str, Reader]) -> None:
+async def test_membership_ends_with_the_actor_however_it_ends(
+    pair: Pair, readers: dict[str, Reader]
+) -> None:
     group = pair.here.group("news", Reader)
     await until_seen(group, list("abcd"))
     await pair.here.stop(readers["a"])
@@ -89,11 +100,13 @@ async def test_members_of_a_node_that_is_known_to_be_dead_are_dropped_before_the
 ) -> None:
     group = pair.here.group("news", Reader)
     await until_seen(group, list("abcd"))
-    pair.here._ended((pair.there.name, pair.there.incarnation), "proven by the test")
+    pair.here._ended(NodeId(pair.there.name, pair.there.incarnation), "proven by the test")
     assert [member.name for member in group.members()] == ["a", "c"]
 
 
-async def test_choosing_takes_local_members_first_and_each_of_them_sometimes(pair: Pair, readers: dict[str, Reader]) -> None:
+async def test_choosing_takes_local_members_first_and_each_of_them_sometimes(
+    pair: Pair, readers: dict[str, Reader]
+) -> None:
     group = pair.here.group("news", Reader)
     await until_seen(group, list("abcd"))
     assert {group.choose().name for _ in range(200)} == {"a", "c"}
@@ -103,12 +116,16 @@ async def test_choosing_takes_local_members_first_and_each_of_them_sometimes(pai
 
 
 async def test_choosing_from_nobody_is_an_error_that_says_so(pair: Pair) -> None:
-    with pytest.raises(EmptyGroupError, match="the group 'nobody' has no members that node here knows of") as caught:
+    with pytest.raises(
+        EmptyGroupError, match="the group 'nobody' has no members that node here knows of"
+    ) as caught:
         pair.here.group("nobody", Reader).choose()
     assert isinstance(caught.value, NotExecutedError)
 
 
-async def test_a_broadcast_reaches_all_members_and_says_how_many(pair: Pair, readers: dict[str, Reader]) -> None:
+async def test_a_broadcast_reaches_all_members_and_says_how_many(
+    pair: Pair, readers: dict[str, Reader]
+) -> None:
     await readers["a"].enter("news")
     for node in (pair.here, pair.there):
         await until_seen(node.group("news", Reader), list("aabcd"))
@@ -117,7 +134,9 @@ async def test_a_broadcast_reaches_all_members_and_says_how_many(pair: Pair, rea
     with trio.fail_after(5):
         for name, reader in readers.items():
             # Of two nodes' words, which comes first is not said.
-            assert sorted(await reader.wait_heard(4 if name == "a" else 2)) == sorted("xxyy" if name == "a" else "xy")
+            assert sorted(await reader.wait_heard(4 if name == "a" else 2)) == sorted(
+                "xxyy" if name == "a" else "xy"
+            )
     assert await pair.here.group("nobody", Reader).broadcast(Reader.on_news, "z") == 0
 
 
@@ -126,12 +145,19 @@ async def test_a_broadcast_is_by_a_method_of_the_class(pair: Pair) -> None:
         await pair.here.group("news", Reader).broadcast("on_news", "x")  # type: ignore[arg-type]
 
 
-async def test_all_members_are_called_and_each_answers_or_fails_for_itself(pair: Pair, readers: dict[str, Reader]) -> None:
+async def test_all_members_are_called_and_each_answers_or_fails_for_itself(
+    pair: Pair, readers: dict[str, Reader]
+) -> None:
     group = pair.here.group("news", Reader)
     await until_seen(group, list("abcd"))
     await readers["d"].on_news("broken")
     answers = await group.call_all(Reader.where)
-    assert [(answer.member.name, answer.value) for answer in answers] == [("a", "here"), ("c", "here"), ("b", "there"), ("d", None)]
+    assert [(answer.member.name, answer.value) for answer in answers] == [
+        ("a", "here"),
+        ("c", "here"),
+        ("b", "there"),
+        ("d", None),
+    ]
     assert isinstance(answers[3].error, RemoteError)
     assert [answer.error for answer in answers[:3]] == [None] * 3
     late = await group.options(timeout=0.05).call_all(Reader.hang)
@@ -162,10 +188,11 @@ async def test_a_group_that_leaves_no_member_leaves_nothing_in_the_store(pair: P
     await until_seen(group, [reader.name])
     await pair.there.stop(reader)
     await until_seen(group, [])
-    with trio.fail_after(5):
-        # The store has forgotten it before its node hears so.
-        while (await pair.here._store.range("groups/")).entries or pair.there._groups._holdings._groups:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    # The store has forgotten it before its node hears so.
+    await until(
+        lambda: pair.here._store.range("groups/"), "it is stored no more", lambda it: not it.entries
+    )
+    await until(lambda: not pair.there._groups._memberships._groups, "its node has heard so")
     assert pair.there._groups.loads()["memberships"] == 0
 
 
@@ -191,11 +218,11 @@ async def forgotten(simulation: Simulation) -> None:
     assert followers(node) == 1
     del group
     gc.collect()
-    await trio.sleep(2 * LOOK_SECONDS)
+    await trio.sleep(2 * GROUP_LOOK_SECONDS)
     assert followers(node) == 1
     del again
     gc.collect()
-    await trio.sleep(2 * LOOK_SECONDS)
+    await trio.sleep(2 * GROUP_LOOK_SECONDS)
     assert followers(node) == 0
 
 
@@ -206,8 +233,10 @@ def test_a_group_that_nobody_holds_any_more_is_not_followed_any_more() -> None:
 async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:
     network = BreakableNetwork()
     async with (
-        open_node("here", secret=SECRET, network=network) as here,
-        open_node("there", join=here.address, secret=SECRET, network=network) as there,
+        open_node("here", secret=SECRET, platform=Platform(network=network)) as here,
+        open_node(
+            "there", join=here.address, secret=SECRET, platform=Platform(network=network)
+        ) as there,
         open_node("beyond", join=here.address, secret=SECRET) as beyond,
     ):
         await here.wait_for(3)
@@ -220,11 +249,14 @@ async def test_members_whose_node_cannot_be_reached_are_passed_over() -> None:
         for connection in network.connections:
             connection.close()
         with trio.fail_after(3):
-            while here.unreachable() != ("there",):  # noqa: ASYNC110  asked until it is
-                await trio.sleep(0.01)
+            await until(
+                here.unreachable, "the other is out of reach", lambda names: names == ("there",)
+            )
             assert [member.name for member in group.members()] == ["beyond", "there"]
             assert {group.choose().name for _ in range(50)} == {"beyond"}
             assert await group.broadcast(Reader.on_news, "second") == 1
-            answers = {answer.member.name: answer for answer in await group.call_all(Reader.wait_heard, 2)}
+            answers = {
+                answer.member.name: answer for answer in await group.call_all(Reader.wait_heard, 2)
+            }
             assert answers["beyond"].value == ["first", "second"]
             assert isinstance(answers["there"].error, NodeUnreachableError)

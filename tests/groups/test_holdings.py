@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+
+import pytest
 
 from actors.method import Address
-from runtime.groups.holdings import MOST_RECORDS, Holdings
-from runtime.groups.records import RECORD_MEMBERS, Record, from_plain, plain, prefix_of
-from runtime.groups.view import GroupView
+from runtime.groups.memberships import (
+    MOST_RECORDS,
+    RECORD_MEMBERS,
+    GroupRecord,
+    GroupView,
+    LocalMemberships,
+    from_plain,
+    plain,
+    prefix_of,
+)
+from runtime.identifiers import ActorId, NodeId
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(LocalMemberships):
+        yield
 
 
 def actor(name: str, epoch: int = 1) -> Address:
@@ -15,24 +33,32 @@ def actor(name: str, epoch: int = 1) -> Address:
 
 
 class FakeStore:
-    """Revisions and conditions, nothing else. What is `lost` is applied, now or later, without an answer."""
+    """Revisions and conditions, nothing else. What is `lost` is applied, now or later, without an
+    answer.
+    """
 
     def __init__(self) -> None:
         self.revision = 10
-        self.records: dict[str, tuple[int, Record]] = {}
+        self.records: dict[str, tuple[int, GroupRecord]] = {}
 
-    def write(self, holdings: Holdings) -> bool:
+    def write(self, holdings: LocalMemberships) -> bool:
         writes = holdings.batch()
-        found = {write.key: self.records[write.key][0] if write.key in self.records else 0 for write in writes}
+        found = {
+            write.key: self.records[write.key][0] if write.key in self.records else 0
+            for write in writes
+        }
         if any(found[write.key] != write.revision for write in writes):
-            holdings.refused(found)
+            holdings.on_refused(found)
             return False
         self.apply(writes)
-        holdings.written(self.revision, writes)
+        holdings.on_written(self.revision, writes)
         return True
 
     def apply(self, writes: list) -> bool:  # type: ignore[type-arg]
-        if any((self.records[write.key][0] if write.key in self.records else 0) != write.revision for write in writes):
+        if any(
+            (self.records[write.key][0] if write.key in self.records else 0) != write.revision
+            for write in writes
+        ):
             return False
         self.revision += 1
         for write in writes:
@@ -51,7 +77,7 @@ class FakeStore:
         }
 
 
-def settle(store: FakeStore, holdings: Holdings) -> None:
+def settle(store: FakeStore, holdings: LocalMemberships) -> None:
     for _ in range(100):
         if not holdings.is_dirty:
             return
@@ -60,7 +86,7 @@ def settle(store: FakeStore, holdings: Holdings) -> None:
 
 
 def test_what_joins_meanwhile_goes_in_one_write() -> None:
-    holdings, store = Holdings("here", 7), FakeStore()
+    holdings, store = LocalMemberships("here", 7), FakeStore()
     for number in range(RECORD_MEMBERS + 1):
         holdings.join("g", actor(f"a{number}"))
     assert store.write(holdings)
@@ -70,17 +96,17 @@ def test_what_joins_meanwhile_goes_in_one_write() -> None:
 
 
 def test_a_batch_has_a_bound_and_what_is_left_comes_with_the_next() -> None:
-    holdings, store = Holdings("here", 7), FakeStore()
+    holdings, store = LocalMemberships("here", 7), FakeStore()
     for number in range(MOST_RECORDS + 1):
         holdings.join(f"g{number}", actor("a"))
     assert len(holdings.batch()) == MOST_RECORDS
-    holdings.not_written()
+    holdings.on_not_written()
     settle(store, holdings)
     assert len(store.records) == MOST_RECORDS + 1
 
 
 def test_one_more_or_less_changes_one_record() -> None:
-    holdings, store = Holdings("here", 7), FakeStore()
+    holdings, store = LocalMemberships("here", 7), FakeStore()
     for number in range(3 * RECORD_MEMBERS):
         holdings.join("g", actor(f"a{number}"))
     settle(store, holdings)
@@ -89,48 +115,48 @@ def test_one_more_or_less_changes_one_record() -> None:
 
 
 def test_what_changes_while_it_is_written_is_written_again() -> None:
-    holdings, store = Holdings("here", 7), FakeStore()
+    holdings, store = LocalMemberships("here", 7), FakeStore()
     holdings.join("g", actor("a"))
     writes = holdings.batch()
     holdings.join("g", actor("b"))
     assert store.apply(writes)
-    holdings.written(store.revision, writes)
+    holdings.on_written(store.revision, writes)
     assert holdings.is_dirty
     settle(store, holdings)
     assert store.members("g") == {"a": 1, "b": 1}
 
 
 def test_times_are_counted_and_the_end_takes_all_of_them() -> None:
-    holdings, store = Holdings("here", 7), FakeStore()
+    holdings, store = LocalMemberships("here", 7), FakeStore()
     for _ in range(3):
         holdings.join("g", actor("a"))
     holdings.join("h", actor("a"))
-    assert holdings.leave("g", ("a", 1))
+    assert holdings.leave("g", ActorId("a", 1))
     settle(store, holdings)
     assert store.members("g") == {"a": 2}
-    assert sorted(holdings.ended(("a", 1))) == ["g", "h"]
-    assert holdings.ended(("a", 1)) == []
-    assert not holdings.leave("g", ("a", 1))
+    assert sorted(holdings.on_ended(ActorId("a", 1))) == ["g", "h"]
+    assert holdings.on_ended(ActorId("a", 1)) == []
+    assert not holdings.leave("g", ActorId("a", 1))
     settle(store, holdings)
     assert store.records == {}
     assert len(holdings) == 0
 
 
 def test_the_version_changes_with_every_change_and_is_never_an_old_one() -> None:
-    holdings, store = Holdings("here", 7), FakeStore()
+    holdings, store = LocalMemberships("here", 7), FakeStore()
     seen = {holdings.version("g")}
     for _ in range(3):
         holdings.join("g", actor("a"))
         assert holdings.version("g") not in seen
         seen.add(holdings.version("g"))
-        holdings.leave("g", ("a", 1))
+        holdings.leave("g", ActorId("a", 1))
         settle(store, holdings)
 
 
 def test_a_write_that_comes_late_makes_no_ghost_member() -> None:
     for seed in range(500):
         draw = random.Random(seed)
-        holdings, store = Holdings("here", 7), FakeStore()
+        holdings, store = LocalMemberships("here", 7), FakeStore()
         late: list[list] = []  # type: ignore[type-arg]
         for _ in range(40):
             name, group = f"a{draw.randrange(4)}", f"g{draw.randrange(2)}"
@@ -138,30 +164,34 @@ def test_a_write_that_comes_late_makes_no_ghost_member() -> None:
                 case 0 | 1:
                     holdings.join(group, actor(name))
                 case 2:
-                    holdings.leave(group, (name, 1))
+                    holdings.leave(group, ActorId(name, 1))
                 case 3:
-                    holdings.ended((name, 1))
+                    holdings.on_ended(ActorId(name, 1))
                 case 4 if late:
                     store.apply(late.pop(draw.randrange(len(late))))
                 case _ if holdings.is_dirty:
                     if draw.random() < 0.4:
                         late.append(holdings.batch())
-                        holdings.doubtful()
+                        holdings.on_doubtful()
                     else:
                         store.write(holdings)
                 case _:
                     pass
         settle(store, holdings)
-        expected = {group: {one.address.name: one.times for one in holdings.members(group)} for group in ("g0", "g1")}
+        expected = {
+            group: {one.address.name: one.times for one in holdings.members(group)}
+            for group in ("g0", "g1")
+        }
         for writes in late:
             store.apply(writes)
-            # A late one may have taken effect where nothing newer had been written: never otherwise.
+            # A late one may have taken effect where nothing newer had been written: never
+            # otherwise.
         assert {group: store.members(group) for group in expected} == expected, seed
 
 
 def test_a_view_shows_the_members_of_live_nodes_but_not_its_own() -> None:
-    def record(node: str, incarnation: int, *names: str) -> Record:
-        holdings = Holdings(node, incarnation)
+    def record(node: str, incarnation: int, *names: str) -> GroupRecord:
+        holdings = LocalMemberships(node, incarnation)
         for name in names:
             holdings.join("g", Address(name, node, incarnation, 1))
         (write,) = holdings.batch()
@@ -169,19 +199,26 @@ def test_a_view_shows_the_members_of_live_nodes_but_not_its_own() -> None:
         return write.record
 
     view = GroupView(7)
-    view.replace({"g/9.1": record("z", 9, "b"), "g/8.1": record("there", 8, "a"), "g/7.1": record("here", 7, "own")}, 20)
-    dead: set[tuple[str, int]] = set()
+    view.replace(
+        {
+            "g/9.1": record("z", 9, "b"),
+            "g/8.1": record("there", 8, "a"),
+            "g/7.1": record("here", 7, "own"),
+        },
+        20,
+    )
+    dead: set[NodeId] = set()
 
     def names() -> list[str]:
         return [one.address.name for one in view.members(lambda node: node not in dead)]
 
     assert names() == ["a", "b"]
-    assert view.nodes() == {("there", 8), ("z", 9)}
+    assert view.nodes() == {NodeId("there", 8), NodeId("z", 9)}
     version = view.version
     view.change([("g/8.2", record("there", 8, "c")), ("g/9.1", None)], 22)
     assert names() == ["a", "c"]
     assert view.version != version
     view.change([("g/8.1", None)], 21)
     assert names() == ["a", "c"]
-    dead.add(("there", 8))
+    dead.add(NodeId("there", 8))
     assert names() == []

@@ -1,4 +1,6 @@
-"""For how long a loop has stood still, and whose code it runs: without threads, and with the stack of a real one."""
+"""For how long a loop has stood still, and whose code it runs: without threads, and with the stack
+of a real one.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +16,45 @@ from hypothesis import strategies as st
 from actors import Actor, method
 from actors.supervision import ExitReason
 from runtime import open_node
-from runtime.hosting.blocking import BEAT_SECONDS, LATE_SECONDS, LOOK_SECONDS, LoopWatch, running_code
+from runtime.hosting.loop_watch import LoopWatch, running_code
+from runtime.timings import Timings
 
 SECRET = "a secret for the tests of blocking"
+TIMINGS = Timings()
+GAP = TIMINGS.loop_look + TIMINGS.loop_late
 
 
 def looked_at(watch: LoopWatch, start: float, seconds: float) -> float:
     """The last look of many in time."""
     found, now = 0.0, start
     while now < start + seconds:
-        now += LOOK_SECONDS
+        now += TIMINGS.loop_look
         found = watch.look(now)
     return found
 
 
-def test_a_loop_that_beats_is_not_blocked_and_one_that_does_not_is_for_as_long_as_it_does_not() -> None:
-    watch = LoopWatch(0.0)
+def test_a_loop_that_beats_is_not_blocked_and_one_that_does_not_is_for_as_long_as_it_does_not() -> (
+    None
+):
+    watch = LoopWatch(0.0, TIMINGS.loop_beat, GAP)
     for number in range(10):
-        watch.beat(number * BEAT_SECONDS)
-        assert looked_at(watch, number * BEAT_SECONDS, BEAT_SECONDS) == 0
-    assert looked_at(watch, 5.0, 10.0) == pytest.approx(15.0 - 4.5 - BEAT_SECONDS)
+        watch.beat(number * TIMINGS.loop_beat)
+        assert looked_at(watch, number * TIMINGS.loop_beat, TIMINGS.loop_beat) == 0
+    assert looked_at(watch, 5.0, 10.0) == pytest.approx(15.0 - 4.5 - TIMINGS.loop_beat)
     watch.beat(15.0)
     assert watch.look(15.1) == 0
 
 
-@given(st.lists(st.floats(0.01, 2 * LATE_SECONDS), max_size=50), st.floats(2.0, 3600.0))
-def test_what_stood_still_together_with_the_watch_counts_for_nothing(gaps: list[float], pause: float) -> None:
-    watch, now, blocked = LoopWatch(0.0), 0.0, 0.0
+@given(st.lists(st.floats(0.01, 2 * TIMINGS.loop_late), max_size=50), st.floats(2.0, 3600.0))
+def test_what_stood_still_together_with_the_watch_counts_for_nothing(
+    gaps: list[float], pause: float
+) -> None:
+    watch, now, blocked = LoopWatch(0.0, TIMINGS.loop_beat, GAP), 0.0, 0.0
     for gap in gaps:
         now += gap
         found = watch.look(now)
         assert found <= now
-        if gap > LOOK_SECONDS + LATE_SECONDS:
+        if gap > GAP:
             assert found == 0
         else:
             assert found <= blocked + gap + 1e-9
@@ -107,11 +116,20 @@ async def test_the_actor_and_the_method_are_named_wherever_its_code_runs() -> No
     assert who[0] == "on_start of looked"
     assert who.count("a task of looked") == 2
     rest = [one for one in who[1:] if one != "a task of looked"]
-    assert rest == ["looked.at_once", "looked.later", "looked.items", "on_stop of looked", "code outside of all actors"]
+    assert rest == [
+        "looked.at_once",
+        "looked.later",
+        "looked.items",
+        "on_stop of looked",
+        "code outside of all actors",
+    ]
     text, stack = SEEN[who.index("looked.at_once")]
     assert f"{__file__}:" in text
     assert "in Looked.helper" in text
-    assert [line.rpartition(" in ")[2] for line in stack.splitlines()[1:]] == ["Looked.at_once", "Looked.helper"]
+    assert [line.rpartition(" in ")[2] for line in stack.splitlines()[1:]] == [
+        "Looked.at_once",
+        "Looked.helper",
+    ]
 
 
 def test_a_stack_that_cannot_be_seen_is_told_as_such() -> None:

@@ -12,8 +12,9 @@ from trio.abc import Instrument
 from actors import Actor, ChildSpec, method
 from actors.errors import ActorNotFoundError, CallError
 from runtime import open_node
-from runtime.hosting.cell import Job
+from runtime.hosting.cell import Invocation
 from runtime.simulation import Simulation, simulate
+from tests.waiting import until
 
 SECRET = "a secret of the tests of idleness"
 
@@ -38,9 +39,13 @@ class Sleeper(Actor):
 
 @pytest.mark.parametrize("name", ["sleep", "beside"])
 @pytest.mark.parametrize("seconds", [0.0, 0.9, 1.0, 2.5, 10.5])
-def test_the_idle_time_begins_when_the_last_call_has_ended_however_long_that_took(name: str, seconds: float) -> None:
+def test_the_idle_time_begins_when_the_last_call_has_ended_however_long_that_took(
+    name: str, seconds: float
+) -> None:
     async def story(simulation: Simulation) -> None:
-        sleeper: Any = await simulation.node.options(name="sleeper", on="node-2", idle_timeout=1.0).spawn(Sleeper)
+        sleeper: Any = await simulation.node.options(
+            name="sleeper", on="node-2", idle_timeout=1.0
+        ).spawn(Sleeper)
         epoch = await getattr(sleeper, name)(seconds)
         for _ in range(5):
             await trio.sleep(0.8)
@@ -58,18 +63,20 @@ class Outcomes:
     def __init__(self) -> None:
         self.all: list[object] = []
 
-    def value(self, job: Job, value: object) -> None:
+    def value(self, job: Invocation, value: object) -> None:
         self.all.append(value)
 
-    def raised(self, job: Job, error: BaseException) -> None:
+    def raised(self, job: Invocation, error: BaseException) -> None:
         self.all.append(error)
 
-    def refused(self, job: Job, error: CallError) -> None:
+    def refused(self, job: Invocation, error: CallError) -> None:
         self.all.append(error)
 
 
 class AtTheLastMoment(Instrument):
-    """Delivers a job when the end of an idle actor has been decided, and nothing of it has run yet."""
+    """Delivers a job when the end of an idle actor has been decided, and nothing of it has
+    run yet.
+    """
 
     def __init__(self, host: Any, cell: Any, concurrent: bool) -> None:
         self.host, self.cell = host, cell
@@ -80,7 +87,16 @@ class AtTheLastMoment(Instrument):
     def task_spawned(self, task: trio.lowlevel.Task) -> None:
         if self.times and task.name.rpartition(".")[2] in ("stop", "_end_of_idleness"):
             self.times -= 1
-            job = Job(self.cell, self.cell.methods[self.method], (0.0,), {}, self.outcomes, None, 1, float("inf"))
+            job = Invocation(
+                self.cell,
+                self.cell.methods[self.method],
+                (0.0,),
+                {},
+                self.outcomes,
+                None,
+                1,
+                float("inf"),
+            )
             assert self.host.deliver(job) is None
 
 
@@ -88,13 +104,11 @@ class AtTheLastMoment(Instrument):
 async def test_mail_that_is_there_when_an_actor_goes_idle_keeps_it(concurrent: bool) -> None:
     async with open_node("alone", secret=SECRET) as node:
         await node.options(name="sleeper", idle_timeout=0.02).spawn(Sleeper)
-        cell = node._station.host.cells["sleeper"]
-        late = AtTheLastMoment(node._station.host, cell, concurrent)
+        cell = node._endpoint.host.cells["sleeper"]
+        late = AtTheLastMoment(node._endpoint.host, cell, concurrent)
         trio.lowlevel.add_instrument(late)
         try:
-            with trio.fail_after(5):
-                while cell.ended is None:  # noqa: ASYNC110  asked as any outsider would
-                    await trio.sleep(0.005)
+            await until(lambda: cell.ended, "the actor has ended", lambda ended: ended is not None)
         finally:
             trio.lowlevel.remove_instrument(late)
         assert late.outcomes.all == [cell.address.epoch] * 3
@@ -119,6 +133,15 @@ async def test_an_actor_that_ends_otherwise_is_not_stopped_for_idleness_as_well(
 
 
 def test_a_permanent_child_with_an_idle_timeout_is_refused_for_it_would_never_stay_idle() -> None:
-    with pytest.raises(ValueError, match="child 'a': a permanent child is started again whenever it ends, so idle_timeout makes no sense"):
+    with pytest.raises(
+        ValueError,
+        match="child 'a': a permanent child is started again whenever it ends, so idle_timeout "
+        "makes no sense",
+    ):
         ChildSpec.of("a", Sleeper).changed(idle_timeout=1.0)
-    assert ChildSpec.of("a", Sleeper).changed(idle_timeout=1.0, restart="transient").options.idle_timeout == 1.0
+    assert (
+        ChildSpec.of("a", Sleeper)
+        .changed(idle_timeout=1.0, restart="transient")
+        .options.idle_timeout
+        == 1.0
+    )

@@ -1,4 +1,6 @@
-"""What is plain, and may block, runs in threads: constructors, hooks, methods. None that blocks holds up what is not its own."""
+"""What is plain, and may block, runs in threads: constructors, hooks, methods. None that blocks
+holds up what is not its own.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
+from actors.actor import Ended
 from actors.errors import ActorStartError, CallTimeoutError
 from actors.supervision import ExitReason
-from actors.watching import Ended
 from runtime import open_node
 from runtime.environment import SystemEnvironment
+from runtime.testing import Platform
+from tests.waiting import until
 
 SECRET = "a secret for the tests of threads"
 
@@ -36,8 +40,7 @@ class Gate:
         self._open.set()
 
     async def until_waiting(self, count: int) -> None:
-        while self.waiting < count:  # noqa: ASYNC110  asked until they do
-            await trio.sleep(0.01)
+        await until(lambda: self.waiting, f"{count} wait", lambda waiting: waiting >= count)
 
 
 GATES: list[Gate] = []
@@ -123,7 +126,9 @@ class Blocking(Actor):
         return "here"
 
 
-async def test_a_constructor_that_blocks_holds_up_nobody_on_its_node_and_can_be_given_up(gate: Gate) -> None:
+async def test_a_constructor_that_blocks_holds_up_nobody_on_its_node_and_can_be_given_up(
+    gate: Gate,
+) -> None:
     async with open_node("alone", secret=SECRET) as node:
         other = await node.spawn(Blocking)
         with trio.fail_after(10):
@@ -151,10 +156,15 @@ async def test_plain_hooks_run_in_threads_and_may_start_tasks_on_the_loop() -> N
             ended = await node.spawn(Blocking)
             await plain.observe(ended)
             await node.stop(ended)
-            while len(await plain.where()) < 4:  # noqa: ASYNC110  asked until the notice has arrived
-                await trio.sleep(0.01)
+            await until(plain.where, "the notice has arrived", lambda found: len(found) >= 4)
             await node.stop(plain)
-    expected = [("__init__", False), ("its own task", True), ("on_start", False), ("on_ended", False), ("on_stop", False)]
+    expected = [
+        ("__init__", False),
+        ("its own task", True),
+        ("on_start", False),
+        ("on_ended", False),
+        ("on_stop", False),
+    ]
     assert PARTING.pop() == expected
 
 
@@ -178,7 +188,7 @@ class Wrapped(Actor):
         return self.begun
 
 
-async def test_a_constructor_that_raises_in_its_thread_is_told_of_with_its_place_and_a_wrapped_hook_is_awaited() -> None:
+async def test_a_constructor_that_raises_in_its_thread_is_reported_with_its_line() -> None:
     async with open_node("alone", secret=SECRET) as node:
         with pytest.raises(ActorStartError, match="ValueError: not this one") as caught:
             await node.spawn(Refusing)
@@ -186,9 +196,13 @@ async def test_a_constructor_that_raises_in_its_thread_is_told_of_with_its_place
         assert await (await node.spawn(Wrapped)).has_begun()
 
 
-async def test_forty_methods_that_block_stop_neither_those_of_others_nor_the_threads_of_the_runtime(gate: Gate) -> None:
+async def test_forty_methods_that_block_stop_neither_those_of_others_nor_the_threads_of_the_runtime(
+    gate: Gate,
+) -> None:
     environment = SystemEnvironment()
-    async with open_node("alone", secret=SECRET, environment=environment) as node:
+    async with open_node(
+        "alone", secret=SECRET, platform=Platform(environment=environment)
+    ) as node:
         greedy = await node.spawn(Blocking)
         others = [await node.spawn(Blocking) for _ in range(40)]
         with trio.fail_after(20):
@@ -197,14 +211,16 @@ async def test_forty_methods_that_block_stop_neither_those_of_others_nor_the_thr
                     nursery.start_soon(greedy.block_beside)
                 for other in others:
                     nursery.start_soon(other.block)
-                # Also what users block by themselves: trio's own limit is for 40 in the whole program.
+                # Also what users block by themselves: trio's own limit is for 40 in the whole
+                # program.
                 for _ in range(40):
                     nursery.start_soon(trio.to_thread.run_sync, gate.wait)
                 await gate.until_waiting(40 + 40 + 40)
                 assert await (await node.spawn(Blocking)).answer() == "here"
                 assert await (await node.spawn(Plain)).where()
                 assert await environment.in_thread(lambda: "disk") == "disk"
-                # The greedy one has as many threads as one actor may have; its next call waits for one, within its time.
+                # The greedy one has as many threads as one actor may have; its next call waits for
+                # one, within its time.
                 with pytest.raises(CallTimeoutError):
                     await greedy.answer.options(timeout=0.2)()
                 gate.set()
@@ -213,7 +229,9 @@ async def test_forty_methods_that_block_stop_neither_those_of_others_nor_the_thr
 
 @pytest.mark.parametrize("where", ["actor", "node"])
 async def test_the_limit_is_the_actors_or_the_nodes_own(gate: Gate, where: str) -> None:
-    async with open_node("alone", secret=SECRET, thread_limit=2 if where == "node" else 100) as node:
+    async with open_node(
+        "alone", secret=SECRET, thread_limit=2 if where == "node" else 100
+    ) as node:
         options = SpawnOptions(thread_limit=2 if where == "actor" else None)
         spec = ChildSpec(id="child", actor=Blocking, options=options)
         await node.options(name="tree").spawn(Supervisor, [spec])

@@ -32,7 +32,9 @@ class Sleepy(Actor):
 def test_concurrent_calls_that_waited_for_the_start_of_their_actor_run_beside_each_other() -> None:
     async def story(simulation: Simulation) -> None:
         node = simulation.node
-        await node.options(name="tree").spawn(Supervisor, [ChildSpec.of("sleepy", Sleepy).changed(on="node-2")])
+        await node.options(name="tree").spawn(
+            Supervisor, [ChildSpec.of("sleepy", Sleepy).changed(on="node-2")]
+        )
         sleepy = await node.lookup("tree/sleepy", Sleepy)
         with pytest.raises(UnderstudyError):
             await sleepy.crash()
@@ -49,7 +51,9 @@ def test_concurrent_calls_that_waited_for_the_start_of_their_actor_run_beside_ea
 def test_a_call_that_ran_for_long_before_its_actor_moved_waits_for_it_as_any_other_does() -> None:
     async def story(simulation: Simulation) -> None:
         node = simulation.node
-        await node.options(name="tree").spawn(Supervisor, [ChildSpec.of("sleepy", Turn).changed(on="node-2")], intensity=10)
+        await node.options(name="tree").spawn(
+            Supervisor, [ChildSpec.of("sleepy", Turn).changed(on="node-2")], intensity=10
+        )
         turn = await node.lookup("tree/sleepy", Turn)
         async with trio.open_nursery() as nursery:
 
@@ -59,7 +63,8 @@ def test_a_call_that_ran_for_long_before_its_actor_moved_waits_for_it_as_any_oth
 
             nursery.start_soon(first)
             await trio.sleep(0.1)
-            # Waits behind the first for so long that its patience with an owner who denies would be over, had it begun with the call.
+            # Waits behind the first for so long that its patience with an owner who denies would be
+            # over, had it begun with the call.
             nursery.start_soon(turn.wait, 0.1)
             await trio.sleep(12.0)
             for _ in range(2):

@@ -170,7 +170,14 @@ class Guest(Actor):
 
     @method
     async def itself(self) -> tuple[str, str, int, int, str, int]:
-        return self.name, self.node.name, self.node.incarnation, self.epoch, self.handle.address.node, os.getpid()
+        return (
+            self.name,
+            self.node.name,
+            self.node.incarnation,
+            self.epoch,
+            self.handle.address.node,
+            os.getpid(),
+        )
 
     @method
     async def remember(self, state: Any) -> None:

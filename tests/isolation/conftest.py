@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from runtime import open_node
-from runtime.liveness import process_start
+from runtime.environment import process_start
 from runtime.node import Node
 
 SECRET = "a secret for the tests of isolation"

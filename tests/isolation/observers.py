@@ -9,7 +9,7 @@ import trio
 
 from actors import Actor, Group, Ignore, method
 from actors.errors import ActorStartError
-from runtime.isolation import following
+from runtime.isolation import child as resident_module
 from tests.groups.actors_used import Reader
 from tests.isolation.actors_used import Counter
 from tests.watching.actors_used import Watched, Watcher
@@ -143,7 +143,7 @@ class Onlooker(Reader):
 
     @method(concurrent=True)
     async def look_often(self, seconds: float) -> None:
-        following.LOOK_SECONDS = seconds
+        resident_module.FOLLOWED_GROUP_LOOK_SECONDS = seconds
 
     @method(concurrent=True)
     async def tasks(self) -> list[str]:
@@ -154,7 +154,9 @@ class Onlooker(Reader):
             task = waiting.pop()
             if task is not None:
                 found.append(task.name)
-                waiting.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
+                waiting.extend(
+                    child for nursery in task.child_nurseries for child in nursery.child_tasks
+                )
         return found
 
     @method

@@ -25,14 +25,14 @@ from runtime import open_node
 from runtime.node import Node
 from tests.isolation.actors_used import Counter, FailsToStart, Guest, Overseer, Refusal, Waiter
 from tests.isolation.conftest import SECRET, is_running
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
 
 async def until_exists(path: Path) -> None:
     """Wait for a mark that another process leaves."""
-    while not path.exists():  # noqa: ASYNC110, ASYNC240  asked until it is there
-        await trio.sleep(0.005)
+    await until(path.exists, f"{path} is there")
 
 
 async def test_calls_run_in_a_process_of_their_own_and_keep_its_state(node: Node) -> None:
@@ -56,19 +56,35 @@ async def test_values_of_every_size_come_and_go(node: Node, value: object) -> No
 
 
 @pytest.mark.parametrize("kind", ["message", "unsent", "builtin", "memory"])
-async def test_what_a_method_raises_is_what_its_caller_would_see_without_isolation(kind: str) -> None:
+async def test_what_a_method_raises_is_what_its_caller_would_see_without_isolation(
+    kind: str,
+) -> None:
     seen: list[object] = []
-    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:
+    async with (
+        open_node("here", secret=SECRET) as here,
+        open_node("there", join=here.address, secret=SECRET) as there,
+    ):
         await here.wait_for(2)
         for node in (here, there):
             isolations: tuple[Isolation, ...] = ("none", "process")
             for isolation in isolations:
-                counter = await here.options(isolation=isolation, name=f"c-{isolation}-{node.name}").spawn(Counter)
+                counter = await here.options(
+                    isolation=isolation, name=f"c-{isolation}-{node.name}"
+                ).spawn(Counter)
                 handle = await node.lookup(counter.name, Counter)  # type: ignore[attr-defined]
                 with pytest.raises(RemoteError) as caught:
                     await handle.refuse(kind)
                 error = caught.value
-                seen.append((type(error).__mro__[1:], error.args, error.remote_type, error.method, error.node, vars(error).get("amount")))
+                seen.append(
+                    (
+                        type(error).__mro__[1:],
+                        error.args,
+                        error.remote_type,
+                        error.method,
+                        error.node,
+                        vars(error).get("amount"),
+                    )
+                )
                 assert error.actor == counter.name  # type: ignore[attr-defined]
                 assert "in refuse" in error.remote_traceback
                 assert "stand_in" not in error.remote_traceback
@@ -100,7 +116,9 @@ async def test_the_mailbox_stays_with_the_node(node: Node, tmp_path: Path) -> No
     assert not (tmp_path / "third").exists()
 
 
-async def test_a_call_that_is_cancelled_or_late_is_stopped_in_the_process(node: Node, tmp_path: Path) -> None:
+async def test_a_call_that_is_cancelled_or_late_is_stopped_in_the_process(
+    node: Node, tmp_path: Path
+) -> None:
     waiter = await node.options(isolation="process").spawn(Waiter, str(tmp_path))
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
@@ -116,7 +134,9 @@ async def test_a_call_that_is_cancelled_or_late_is_stopped_in_the_process(node: 
         await until_exists(tmp_path / "late-ended")
 
 
-async def test_streams_come_item_by_item_and_raise_what_they_raise(node: Node, tmp_path: Path) -> None:
+async def test_streams_come_item_by_item_and_raise_what_they_raise(
+    node: Node, tmp_path: Path
+) -> None:
     counter = await node.options(isolation="process").spawn(Counter)
     waiter = await node.options(isolation="process").spawn(Waiter, str(tmp_path))
     with trio.fail_after(10):
@@ -150,7 +170,9 @@ async def test_an_actor_is_asked_to_stop_in_its_process(node: Node, tmp_path: Pa
         ("exit", "exited with code 5", ""),
     ],
 )
-async def test_an_actor_that_does_not_start_says_why(node: Node, how: str, text: str, trace: str) -> None:
+async def test_an_actor_that_does_not_start_says_why(
+    node: Node, how: str, text: str, trace: str
+) -> None:
     for _ in range(2):
         with trio.fail_after(10), pytest.raises(ActorStartError, match=text) as caught:
             await node.options(name="never", isolation="process").spawn(FailsToStart, how)
@@ -159,18 +181,21 @@ async def test_an_actor_that_does_not_start_says_why(node: Node, how: str, text:
     assert node.status()["actors"] == []
 
 
-async def test_an_actor_that_hangs_while_it_starts_is_ended_with_its_spawn(node: Node, tmp_path: Path) -> None:
+async def test_an_actor_that_hangs_while_it_starts_is_ended_with_its_spawn(
+    node: Node, tmp_path: Path
+) -> None:
     mark = tmp_path / "pid"
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(node.options(isolation="process").spawn, FailsToStart, "hang", str(mark))
+            nursery.start_soon(
+                node.options(isolation="process").spawn, FailsToStart, "hang", str(mark)
+            )
             await until_exists(mark)
-            while not mark.read_text():  # noqa: ASYNC110  written a moment after it is there
-                await trio.sleep(0.005)
+            # Written a moment after it is there.
+            await until(mark.read_text, "the process has written its number")
             nursery.cancel_scope.cancel()
         pid = int(mark.read_text())
-        while is_running(pid):  # noqa: ASYNC110  asked until it is gone
-            await trio.sleep(0.005)
+        await until(lambda: not is_running(pid), f"process {pid} has ended")
     assert node.status()["actors"] == []
 
 
@@ -222,25 +247,31 @@ async def test_an_isolated_actor_may_stop_itself_and_may_not_wait_for_itself(nod
     with trio.fail_after(10):
         with pytest.raises(RemoteError) as caught:
             await guest.ask_itself()
-        assert SelfCallError.__name__ in caught.value.remote_traceback, traceback.format_exception(caught.value)
+        assert SelfCallError.__name__ in caught.value.remote_traceback, traceback.format_exception(
+            caught.value
+        )
         address = guest.address
         assert await guest.finish() == "the last word"
-        reason = await node.starting.watch_address(address)
+        reason = await node._spawner.watch_address(address)
         assert (reason.kind, reason.text) == ("stopped", "finished")
 
 
-async def test_members_that_come_and_go_are_seen_and_their_actors_are_called_from_the_process() -> None:
+async def test_members_that_come_and_go_are_seen_and_their_actors_are_called_from_the_process() -> (
+    None
+):
     async with open_node("here", secret=SECRET) as here:
         guest = await here.options(isolation="process").spawn(Guest)
         with trio.fail_after(15):
             async with open_node("there", join=here.address, secret=SECRET) as there:
-                elsewhere = await there.options(name="elsewhere", isolation="process").spawn(Counter, 7)
-                while await guest.members() != ["here", "there"]:  # noqa: ASYNC110  asked until it is so
-                    await trio.sleep(0.005)
+                elsewhere = await there.options(name="elsewhere", isolation="process").spawn(
+                    Counter, 7
+                )
+                await until(
+                    guest.members, "both are members", lambda names: names == ["here", "there"]
+                )
                 assert await guest.raise_by(elsewhere, 1) == 8
                 assert await guest.raise_by_name("elsewhere", 1) == 9
-            while await guest.members() != ["here"]:  # noqa: ASYNC110  asked until it is so
-                await trio.sleep(0.005)
+            await until(guest.members, "one is left", lambda names: names == ["here"])
 
 
 async def test_a_supervisor_is_refused_a_process(node: Node) -> None:
@@ -258,6 +289,8 @@ async def test_a_supervisor_is_refused_a_process(node: Node) -> None:
         ({"isolation": "process", "memory_limit": True}, TypeError),
     ],
 )
-def test_options_that_make_no_sense_are_refused(changes: dict[str, Any], error: type[Exception]) -> None:
+def test_options_that_make_no_sense_are_refused(
+    changes: dict[str, Any], error: type[Exception]
+) -> None:
     with pytest.raises(error, match=r"isolation|memory_limit"):
         SpawnOptions(**changes)

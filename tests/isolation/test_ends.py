@@ -1,4 +1,6 @@
-"""No process outlives its actor or its node; an actor that loses its process gets another from its supervisor."""
+"""No process outlives its actor or its node; an actor that loses its process gets another from its
+supervisor.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from runtime.processes import open_fork_server
 from runtime.simulation import Simulation, run_scenario
 from tests.isolation.actors_used import Counter, Guest, Starter, Victim
 from tests.isolation.conftest import SECRET, is_running
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -40,17 +43,17 @@ def living(marker: bytes) -> set[int]:
 
 
 async def until_gone(pids: list[int]) -> None:
-    while any(map(is_running, pids)):  # noqa: ASYNC110  asked until they are
-        await trio.sleep(0.005)
+    await until(
+        lambda: [pid for pid in pids if is_running(pid)], "all have ended", lambda left: not left
+    )
 
 
-async def test_a_node_that_leaves_leaves_no_process_behind_not_even_one_that_is_stopped_or_spare() -> None:
+async def test_a_leaving_node_leaves_no_process_behind() -> None:
     with trio.fail_after(40):
         async with open_node("alone", secret=SECRET) as node:
             actors = [await node.options(isolation="process").spawn(Counter) for _ in range(3)]
             pids = [await actor.pid() for actor in actors]
-            while not node._isolation._spares:  # type: ignore[attr-defined]  # noqa: ASYNC110  asked until there is one
-                await trio.sleep(0.005)
+            await until(lambda: node._isolation._spares, "there is a spare process")  # type: ignore[attr-defined]
             pids += [spare.pid for spare in node._isolation._spares]  # type: ignore[attr-defined]
             pids.append(node._isolation._server.pid)  # type: ignore[attr-defined]
             assert all(map(is_running, pids))
@@ -62,8 +65,7 @@ async def test_a_spare_process_that_is_killed_is_missed_by_nobody(node: Node) ->
     with trio.fail_after(20):
         for wait in (False, True):
             await node.options(isolation="process").spawn(Counter)
-            while not node._isolation._spares:  # type: ignore[attr-defined]  # noqa: ASYNC110  asked until there is one
-                await trio.sleep(0.005)
+            await until(lambda: node._isolation._spares, "there is a spare process")  # type: ignore[attr-defined]
             (spare,) = node._isolation._spares  # type: ignore[attr-defined]
             os.kill(spare.pid, signal.SIGKILL)
             if wait:
@@ -73,7 +75,9 @@ async def test_a_spare_process_that_is_killed_is_missed_by_nobody(node: Node) ->
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-async def test_a_subprocess_that_an_isolated_actor_has_started_ends_with_it(node: Node, how: str) -> None:
+async def test_a_subprocess_that_an_isolated_actor_has_started_ends_with_it(
+    node: Node, how: str
+) -> None:
     starter = await node.options(isolation="process").spawn(Starter)
     with trio.fail_after(20):
         pid, started = await starter.start()
@@ -98,7 +102,9 @@ async def test_a_block_that_raises_leaves_no_process_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("parents", [20, pytest.param(200, marks=pytest.mark.long)])
-async def test_parents_killed_at_any_moment_leave_no_orphan(parents: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parents_killed_at_any_moment_leave_no_orphan(
+    parents: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marker = f"UNDERSTUDY_TEST_MARK={os.urandom(8).hex()}"
     monkeypatch.setenv(*marker.split("="))
     draw = random.Random(parents)
@@ -110,7 +116,9 @@ async def test_parents_killed_at_any_moment_leave_no_orphan(parents: int, monkey
             nonlocal told
             while left[0] > 0:
                 left[0] = number = left[0] - 1
-                parent = await server.start("tests.isolation.parents:be_parent", b"", f"parent-{number}")
+                parent = await server.start(
+                    "tests.isolation.parents:be_parent", b"", f"parent-{number}"
+                )
                 pids: list[int] = []
                 with trio.move_on_after(0.5 * draw.random() if number % 2 else 30):
                     pids = cbor2.loads(await parent.ready())
@@ -125,14 +133,21 @@ async def test_parents_killed_at_any_moment_leave_no_orphan(parents: int, monkey
             for _ in range(AT_A_TIME):
                 nursery.start_soon(kill_parents)
         assert told >= parents // 2
-        with trio.move_on_after(10):
-            while living(marker.encode()) - {server.pid}:  # noqa: ASYNC110  asked until they are gone
-                await trio.sleep(0.02)
+        await until(
+            lambda: living(marker.encode()) - {server.pid},
+            "no process is left",
+            lambda left: not left,
+            every=0.02,
+        )
         assert living(marker.encode()) - {server.pid} == set()
 
 
-async def test_an_actor_whose_process_is_killed_is_started_again_by_its_supervisor_with_its_state(node: Node) -> None:
-    spec = ChildSpec(id="guest", actor=Guest, options=SpawnOptions(name="guest", isolation="process"))
+async def test_an_actor_whose_process_is_killed_is_started_again_by_its_supervisor_with_its_state(
+    node: Node,
+) -> None:
+    spec = ChildSpec(
+        id="guest", actor=Guest, options=SpawnOptions(name="guest", isolation="process")
+    )
     await node.options(name="supervisor").spawn(Supervisor, [spec], intensity=100)
     guest = await node.lookup("guest", Guest)
     pids: set[int] = set()
@@ -154,18 +169,22 @@ async def test_an_actor_whose_process_is_killed_is_started_again_by_its_supervis
 
 async def test_isolated_children_that_fail_too_often_end_their_supervisor(node: Node) -> None:
     spec = ChildSpec.of("victim", Victim).changed(isolation="process")
-    supervisor = await node.options(name="supervisor").spawn(Supervisor, [spec], intensity=1, period=60.0)
+    supervisor = await node.options(name="supervisor").spawn(
+        Supervisor, [spec], intensity=1, period=60.0
+    )
     victim = await node.lookup("supervisor/victim", Victim)
     with trio.fail_after(20):
         for _ in range(2):
             with pytest.raises(ActorDiedError):
                 await victim.suffer("segfault")
-        reason = await node.starting.watch_address(supervisor.address)  # type: ignore[attr-defined]
+        reason = await node._spawner.watch_address(supervisor.address)  # type: ignore[attr-defined]
         assert reason.kind == "shutdown"
 
 
-@pytest.mark.parametrize(("how", "isolation"), [("exit 0", "process"), ("sys.exit 0", "process"), ("sys.exit 0", "none")])
-async def test_an_exit_with_0_is_a_normal_end_for_a_transient_child_and_one_with_another_status_is_not(
+@pytest.mark.parametrize(
+    ("how", "isolation"), [("exit 0", "process"), ("sys.exit 0", "process"), ("sys.exit 0", "none")]
+)
+async def test_an_exit_with_0_is_a_normal_end_for_a_transient_child(
     node: Node, how: str, isolation: Any
 ) -> None:
     spec = ChildSpec.of("victim", Victim).changed(restart="transient", isolation=isolation)
@@ -175,18 +194,18 @@ async def test_an_exit_with_0_is_a_normal_end_for_a_transient_child_and_one_with
         first = victim.address
         with pytest.raises(CallError):
             await victim.suffer("exit" if isolation == "process" else "sys.exit")
-        assert (await node.starting.watch_address(first)).kind != "normal"
+        assert (await node._spawner.watch_address(first)).kind != "normal"
         again = await node.lookup("supervisor/victim", Victim)
         assert again.address.epoch > first.epoch
         with pytest.raises(CallError):
             await again.suffer(how)
-        reason = await node.starting.watch_address(again.address)
+        reason = await node._spawner.watch_address(again.address)
         assert (reason.kind, reason.text) == ("normal", "it exited with code 0")
         # No other start of it is on its way: the supervisor itself says so.
         supervisor = await node.lookup("supervisor", Supervisor)
-        with trio.move_on_after(1):
-            while (await supervisor.count()).active:  # noqa: ASYNC110  asked until it is
-                await trio.sleep(0.01)
+        await until(
+            supervisor.count, "nothing is active", lambda count: not count.active, every=0.01
+        )
         assert (await supervisor.count()).active == 0
 
 
@@ -202,7 +221,9 @@ async def test_a_process_ends_when_its_node_is_not_heard_of_for_longer_than_a_le
 
 
 async def in_simulation(simulation: Simulation) -> None:
-    options = simulation.node.options(on="node-1", name="isolated", isolation="process", memory_limit=10_000_000)
+    options = simulation.node.options(
+        on="node-1", name="isolated", isolation="process", memory_limit=10_000_000
+    )
     counter = await options.spawn(Counter, 1)
     assert await counter.pid() == os.getpid()
 

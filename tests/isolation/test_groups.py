@@ -17,6 +17,7 @@ from runtime.node import Node
 from tests.groups.actors_used import Reader
 from tests.isolation.conftest import SECRET
 from tests.isolation.observers import Onlooker
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -24,7 +25,10 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[Node, Node]]:
     """Two nodes that know each other."""
-    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:
+    async with (
+        open_node("here", secret=SECRET) as here,
+        open_node("there", join=here.address, secret=SECRET) as there,
+    ):
         await here.wait_for(2)
         with trio.fail_after(30):
             yield here, there
@@ -37,7 +41,9 @@ async def until_seen(group: Group[Reader], names: list[str]) -> None:
             return
 
 
-async def test_isolated_members_are_seen_everywhere_as_often_as_they_have_joined_and_leave(pair: tuple[Node, Node]) -> None:
+async def test_isolated_members_are_seen_everywhere_as_often_as_they_have_joined_and_leave(
+    pair: tuple[Node, Node],
+) -> None:
     here, there = pair
     await here.options(name="a", isolation="process").spawn(Reader, "news")
     b = await there.options(name="b", isolation="process").spawn(Reader)
@@ -54,7 +60,9 @@ async def test_isolated_members_are_seen_everywhere_as_often_as_they_have_joined
     await until_seen(here.group("news", Reader), ["a"])
 
 
-async def test_a_process_that_is_killed_takes_its_actor_out_of_its_groups(pair: tuple[Node, Node]) -> None:
+async def test_a_process_that_is_killed_takes_its_actor_out_of_its_groups(
+    pair: tuple[Node, Node],
+) -> None:
     here, there = pair
     onlooker = await there.options(isolation="process").spawn(Onlooker)
     staying = await here.options(name="staying").spawn(Reader, "news")
@@ -67,16 +75,28 @@ async def test_a_process_that_is_killed_takes_its_actor_out_of_its_groups(pair: 
     assert await onlooker.wait_sees("news", 0) == []
 
 
-async def test_members_of_the_own_node_come_first_and_are_chosen_first(pair: tuple[Node, Node]) -> None:
+async def test_members_of_the_own_node_come_first_and_are_chosen_first(
+    pair: tuple[Node, Node],
+) -> None:
     here, there = pair
     for node in pair:
         for isolation in ("none", "process"):
-            await node.options(name=f"{node.name}-{isolation}", isolation=isolation).spawn(Reader, "news")  # type: ignore[arg-type]
+            await node.options(name=f"{node.name}-{isolation}", isolation=isolation).spawn(
+                Reader, "news"
+            )  # type: ignore[arg-type]
     for node, other in ((here, there), (there, here)):
         onlooker = await node.options(isolation="process").spawn(Onlooker)
         seen = await onlooker.wait_sees("news", 4)
-        assert [name.partition("-")[0] for name in seen] == [node.name, node.name, other.name, other.name]
-        assert set(await onlooker.choose_some("news", 60)) == {f"{node.name}-none", f"{node.name}-process"}
+        assert [name.partition("-")[0] for name in seen] == [
+            node.name,
+            node.name,
+            other.name,
+            other.name,
+        ]
+        assert set(await onlooker.choose_some("news", 60)) == {
+            f"{node.name}-none",
+            f"{node.name}-process",
+        }
 
 
 async def test_a_group_without_members_has_none_to_choose(pair: tuple[Node, Node]) -> None:
@@ -90,7 +110,9 @@ async def test_a_group_without_members_has_none_to_choose(pair: tuple[Node, Node
     assert await onlooker.choose_some("news", 2) == ["far", "far"]
 
 
-async def test_all_members_are_called_from_the_process_and_what_each_does_is_told(pair: tuple[Node, Node]) -> None:
+async def test_all_members_are_called_from_the_process_and_what_each_does_is_told(
+    pair: tuple[Node, Node],
+) -> None:
     here, _ = pair
     onlooker = await here.options(isolation="process").spawn(Onlooker)
     readers = [
@@ -99,7 +121,10 @@ async def test_all_members_are_called_from_the_process_and_what_each_does_is_tol
         for isolation in ("none", "process")
     ]
     await onlooker.wait_sees("news", 4)
-    assert sorted(await onlooker.ask_all("news")) == [("here", "NoneType")] * 2 + [("there", "NoneType")] * 2  # type: ignore[type-var]
+    assert (
+        sorted(await onlooker.ask_all("news"))
+        == [("here", "NoneType")] * 2 + [("there", "NoneType")] * 2
+    )  # type: ignore[type-var]
     assert await onlooker.spread("news", "hello") == 4
     for reader in readers:
         assert await reader.wait_heard(1) == ["hello"]
@@ -116,7 +141,9 @@ async def test_an_actor_sees_itself_in_a_group_and_thousands_of_members_arrive(n
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-async def test_a_member_that_broadcasts_in_its_turn_hears_it_afterwards(node: Node, isolation: Isolation) -> None:
+async def test_a_member_that_broadcasts_in_its_turn_hears_it_afterwards(
+    node: Node, isolation: Isolation
+) -> None:
     with trio.fail_after(20):
         onlooker = await node.options(isolation=isolation).spawn(Onlooker, "news")
         other = await node.options(isolation="process").spawn(Reader, "news")
@@ -131,13 +158,16 @@ async def test_a_group_that_nobody_holds_any_more_is_followed_no_longer(node: No
         await onlooker.look_often(0.05)
         await onlooker.wait_sees("news", 0)
         assert "group news" in await onlooker.tasks()
-        while "group news" in await onlooker.tasks():  # noqa: ASYNC110  asked until it is so
-            await trio.sleep(0.02)
+        await until(
+            onlooker.tasks,
+            "the group is not followed any more",
+            lambda tasks: "group news" not in tasks,
+            every=0.02,
+        )
         # And what is held is followed, however long.
         await onlooker.hold("news")
         for _ in range(4):
             await trio.sleep(0.05)
         reader = await node.options(name="late").spawn(Reader, "news")
-        while await onlooker.held_names() != ["late"]:  # noqa: ASYNC110  asked until it is so
-            await trio.sleep(0.005)
+        await until(onlooker.held_names, "the late one is seen", lambda names: names == ["late"])
         await node.stop(reader)

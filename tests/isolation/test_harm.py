@@ -1,4 +1,6 @@
-"""What happens to an isolated actor happens to nobody else, and its end is told of as what it was."""
+"""What happens to an isolated actor happens to nobody else, and its end is told of as what
+it was.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ async def test_a_call_in_the_middle_of_the_end_of_its_process_ends_at_once_and_t
             nursery.start_soon(wait_behind)
             with pytest.raises(ActorDiedError, match=text):
                 await victim.suffer(how)
-        reason = await node.starting.watch_address(address)
+        reason = await node._spawner.watch_address(address)
         assert (reason.kind, reason.text) == (kind, text)
         assert bool(reason.traceback) == (how == "task")
         assert "a task of its own" in reason.traceback or how != "task"
@@ -58,19 +60,23 @@ async def test_a_call_in_the_middle_of_the_end_of_its_process_ends_at_once_and_t
         assert await again.block_for(0) == "back"
 
 
-async def test_a_method_that_asks_its_process_to_exit_ends_as_it_would_without_isolation(node: Node) -> None:
+async def test_a_method_that_asks_its_process_to_exit_ends_as_it_would_without_isolation(
+    node: Node,
+) -> None:
     seen: list[tuple[str, str, str]] = []
     for isolation in ("none", "process"):
         victim = await node.options(isolation=isolation).spawn(Victim)  # type: ignore[arg-type]
         with trio.fail_after(10):
             with pytest.raises(Exception, match="SystemExit: 4") as caught:
                 await victim.suffer("sys.exit")
-            reason = await node.starting.watch_address(victim.address)
+            reason = await node._spawner.watch_address(victim.address)
         seen.append((type(caught.value).__name__, reason.kind, reason.text))
     assert seen[0] == seen[1]
 
 
-async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_it_is_stopped(node: Node) -> None:
+async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_it_is_stopped(
+    node: Node,
+) -> None:
     victim = await node.options(isolation="process").spawn(Victim)
     bystander = await node.options(isolation="process").spawn(Counter)
     pid = await victim.pid()
@@ -78,11 +84,13 @@ async def test_a_blocked_loop_holds_up_nobody_else_and_its_actor_is_killed_when_
         await victim.suffer.options(timeout=0.2)("block")
     assert await bystander.add(1) == 1
     with trio.fail_after(10):
-        await node.starting.stop_address(victim.address, STOPPED, 0.3)
+        await node._spawner.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
 
 
-async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_goes_on(node: Node) -> None:
+async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_goes_on(
+    node: Node,
+) -> None:
     victim = await node.options(isolation="process").spawn(Victim)
     pid = await victim.pid()
     with pytest.raises(CallTimeoutError), trio.fail_after(10):
@@ -91,19 +99,23 @@ async def test_an_actor_whose_process_is_stopped_by_a_signal_can_be_stopped_or_g
     with trio.fail_after(10):
         assert await victim.pid() == pid
         os.kill(pid, signal.SIGSTOP)
-        await node.starting.stop_address(victim.address, STOPPED, 0.3)
+        await node._spawner.stop_address(victim.address, STOPPED, 0.3)
     assert not is_running(pid)
 
 
 @pytest.mark.slow
-async def test_a_process_that_is_busy_for_longer_than_any_silence_between_nodes_answers_in_the_end(node: Node) -> None:
+async def test_a_process_that_is_busy_for_longer_than_any_silence_between_nodes_answers_in_the_end(
+    node: Node,
+) -> None:
     victim = await node.options(isolation="process").spawn(Victim)
     with trio.fail_after(30):
         assert await victim.block_for(9.0) == "back"
         assert await victim.block_for(0) == "back"
 
 
-async def test_memory_beyond_the_limit_is_refused_in_the_process_and_nowhere_else(node: Node) -> None:
+async def test_memory_beyond_the_limit_is_refused_in_the_process_and_nowhere_else(
+    node: Node,
+) -> None:
     victim = await node.options(isolation="process", memory_limit=1024 * MEBIBYTE).spawn(Victim)
     free = await node.options(isolation="process").spawn(Victim)
     with trio.fail_after(10):
@@ -113,12 +125,14 @@ async def test_memory_beyond_the_limit_is_refused_in_the_process_and_nowhere_els
         assert await free.allocate(1024 * MEBIBYTE) == 1024 * MEBIBYTE
 
 
-async def test_the_end_of_the_warm_process_ends_the_actors_and_later_ones_get_another(node: Node) -> None:
+async def test_the_end_of_the_warm_process_ends_the_actors_and_later_ones_get_another(
+    node: Node,
+) -> None:
     victim = await node.options(isolation="process").spawn(Victim)
     warm = node._isolation._server.pid  # type: ignore[attr-defined]
     with trio.fail_after(10):
         os.kill(warm, signal.SIGKILL)
-        reason = await node.starting.watch_address(victim.address)
+        reason = await node._spawner.watch_address(victim.address)
         assert reason.kind == "signal"
         while True:
             again = await node.options(isolation="process").spawn(Victim)

@@ -1,4 +1,6 @@
-"""Classes of the main script itself, isolated, on nodes that are processes of a local cluster: whole programs."""
+"""Classes of the main script itself, isolated, on nodes that are processes of a local cluster:
+whole programs.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("way", ["script", "module"])
-def test_a_class_of_the_main_script_has_a_process_of_its_own_on_any_node_of_a_local_cluster(tmp_path: Path, way: str) -> None:
+def test_a_class_of_the_main_script_has_a_process_of_its_own_on_any_node_of_a_local_cluster(
+    tmp_path: Path, way: str
+) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()

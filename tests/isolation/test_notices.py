@@ -1,4 +1,6 @@
-"""How a notice reaches the actor in its process, and what becomes of one that nobody wants any more: without processes."""
+"""How a notice reaches the actor in its process, and what becomes of one that nobody wants any
+more: without processes.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,27 @@ import attrs
 import pytest
 import trio
 
+from actors.actor import Ended
 from actors.method import Address
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
-from actors.watching import Ended
 from runtime.environment import SystemEnvironment
-from runtime.hosting.cell import Cell
-from runtime.hosting.host import Host
-from runtime.isolation.observing import WatchingNextDoor
-from runtime.isolation.surroundings import NodeNextDoor
+from runtime.hosting.cell import ActorCell
+from runtime.hosting.host import ActorHost
+from runtime.isolation.child import WatchingClient
+from runtime.isolation.node_api import NodeApi
 from tests.watching.actors_used import Fragile, Watcher
 
 
-class NextDoor(NodeNextDoor):
+class Node:
     """A node that answers when the test lets it."""
 
     def __init__(self) -> None:
-        super().__init__("node", 1)
-        self.asked: list[tuple[object, ...]] = []
+        self.asked: list[tuple[str, int, int]] = []
         self.answer = trio.Event()
 
-    async def ask(self, question: str, *args: object) -> Any:
-        self.asked.append((question, *args))
+    async def unwatch(self, name: str, epoch: int, number: int) -> None:
+        self.asked.append((name, epoch, number))
         await self.answer.wait()
 
 
@@ -38,12 +39,12 @@ class NextDoor(NodeNextDoor):
 class Process:
     """The inside of one: its host, what it watches, and its actor."""
 
-    next_door: NextDoor
-    watching: WatchingNextDoor
-    host: Host
+    node: Node
+    watching: WatchingClient
+    host: ActorHost
     nursery: trio.Nursery
 
-    async def begin(self, cls: type[Watcher]) -> tuple[Cell, Watcher]:
+    async def begin(self, cls: type[Watcher]) -> tuple[ActorCell, Watcher]:
         """Start the actor."""
         await self.host.begin(cls, (), {}, SpawnOptions(), Address("watcher", "node", 1, 1))
         cell = self.host.cells["watcher"]
@@ -54,16 +55,16 @@ class Process:
 async def process() -> AsyncIterator[Process]:
     """One without a node."""
     async with trio.open_nursery() as nursery:
-        next_door = NextDoor()
-        watching = WatchingNextDoor(next_door, nursery)
+        node = Node()
+        watching = WatchingClient(cast("NodeApi", node), nursery)
 
         def nothing(*args: object) -> Any:
             raise AssertionError(args)
 
-        host = Host(next_door, nursery, SystemEnvironment(), nothing, nothing, nothing)
+        host = ActorHost(cast("Any", node), nursery, SystemEnvironment(), nothing, nothing, nothing)
         host.extensions.add("watching", watching)
         with trio.fail_after(10):
-            yield Process(next_door, watching, host, nursery)
+            yield Process(node, watching, host, nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -72,21 +73,25 @@ def notice(number: int) -> Ended:
     return Ended(number, "other", 1, "node", ExitReason("stopped"))
 
 
-async def test_a_notice_that_arrives_after_its_watch_was_cancelled_is_dropped_and_soon_forgotten(process: Process) -> None:
+async def test_a_notice_that_arrives_after_its_watch_was_cancelled_is_dropped_and_soon_forgotten(
+    process: Process,
+) -> None:
     cell, actor = await process.begin(Watcher)
     process.watching.cancel(cell, 1)
     process.watching.cancel(cell, 1)
     assert await process.watching.tell(process.host, cell, notice(1))
     assert await process.watching.tell(process.host, cell, notice(2))
     assert [one.watch for one in actor.notices] == [2]
-    assert process.next_door.asked == [("unwatch_for", "watcher", 1, 1)]
-    process.next_door.answer.set()
+    assert process.node.asked == [("watcher", 1, 1)]
+    process.node.answer.set()
     await trio.testing.wait_all_tasks_blocked()
     assert not process.watching._cancelled
     assert not process.watching._under_way
 
 
-async def test_one_that_waits_in_the_mailbox_is_taken_out_when_its_watch_is_cancelled(process: Process) -> None:
+async def test_one_that_waits_in_the_mailbox_is_taken_out_when_its_watch_is_cancelled(
+    process: Process,
+) -> None:
     cell, actor = await process.begin(Watcher)
     cell.busy = True
     outcomes: list[bool] = []
@@ -117,7 +122,9 @@ async def test_telling_that_is_cancelled_takes_the_notice_back(process: Process)
 
 
 @pytest.mark.parametrize("ends", ["before", "in its turn"])
-async def test_one_that_has_ended_or_ends_of_it_is_said_to_have(process: Process, ends: str) -> None:
+async def test_one_that_has_ended_or_ends_of_it_is_said_to_have(
+    process: Process, ends: str
+) -> None:
     cell, actor = await process.begin(Fragile)
     if ends == "before":
         await process.host.stop("watcher", 1, ExitReason("stopped"))

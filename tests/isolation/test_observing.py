@@ -1,4 +1,6 @@
-"""An isolated actor watches, is watched, and is linked like any other; and one that is not needed does not start."""
+"""An isolated actor watches, is watched, and is linked like any other; and one that is not needed
+does not start.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from runtime.node import Node
 from tests.isolation.actors_used import Counter
 from tests.isolation.conftest import SECRET
 from tests.isolation.observers import Erring, Exiting, Hesitant, Needless, NeedlessOnce
+from tests.waiting import until
 from tests.watching.actors_used import Fragile, LinksAtStart, Partner, Survivor, Watched, Watcher
 
 pytestmark = pytest.mark.cluster
@@ -49,13 +52,24 @@ async def test_an_actor_that_is_not_needed_does_not_start_and_leaves_nothing(nod
 
 async def test_a_child_that_is_not_needed_keeps_its_spec_without_an_actor(node: Node) -> None:
     idle, gone, later = (
-        ChildSpec.of(id, cls).changed(isolation="process") for id, cls in (("idle", Needless), ("gone", Needless), ("later", NeedlessOnce))
+        ChildSpec.of(id, cls).changed(isolation="process")
+        for id, cls in (("idle", Needless), ("gone", Needless), ("later", NeedlessOnce))
     )
     with trio.fail_after(20):
         top = await node.options(name="tree").spawn(
-            Supervisor, [idle, gone.changed(restart="temporary"), later.changed(name="later"), ChildSpec.of("a", Counter)]
+            Supervisor,
+            [
+                idle,
+                gone.changed(restart="temporary"),
+                later.changed(name="later"),
+                ChildSpec.of("a", Counter),
+            ],
         )
-        assert [(child.id, child.state) for child in await top.children()] == [("idle", "stopped"), ("later", "stopped"), ("a", "running")]
+        assert [(child.id, child.state) for child in await top.children()] == [
+            ("idle", "stopped"),
+            ("later", "stopped"),
+            ("a", "running"),
+        ]
         with pytest.raises(ActorNotNeededError, match="tree/idle"):
             await top.restart_child("idle")
         await top.restart_child("later")
@@ -86,15 +100,23 @@ async def test_one_notice_comes_for_each_watch_whatever_the_end(
             await suffer(victim, how)
         notices = await watcher.wait_told(2)
         assert sorted(notice.watch for notice in notices) == sorted(numbers)
-        assert {(notice.name, notice.epoch, notice.node, notice.reason.kind) for notice in notices} == {("victim", epoch, "alone", kind)}
+        assert {
+            (notice.name, notice.epoch, notice.node, notice.reason.kind) for notice in notices
+        } == {("victim", epoch, "alone", kind)}
         assert "SIGKILL" in str(notices[0].reason) or kind != "signal"
         late = await watcher.look_at(victim)
-        assert [notice.reason.kind for notice in await watcher.wait_told(3)] == [kind, kind, "no such actor"]
+        assert [notice.reason.kind for notice in await watcher.wait_told(3)] == [
+            kind,
+            kind,
+            "no such actor",
+        ]
         assert notices[0].restarts is False
         assert late not in numbers
 
 
-async def test_a_supervised_one_that_is_killed_is_told_of_with_the_promise_of_another(node: Node) -> None:
+async def test_a_supervised_one_that_is_killed_is_told_of_with_the_promise_of_another(
+    node: Node,
+) -> None:
     with trio.fail_after(20):
         spec = ChildSpec.of("victim", Watched).changed(isolation="process")
         await node.options(name="tree").spawn(Supervisor, [spec])
@@ -113,13 +135,18 @@ async def test_notices_come_over_nodes_and_for_nodes_that_leave() -> None:
             async with open_node("there", join=here.address, secret=SECRET) as there:
                 await here.wait_for(2)
                 far = await there.options(isolation="process").spawn(Watcher)
-                near, killed = [await here.options(isolation="process").spawn(Watched) for _ in range(2)]
+                near, killed = [
+                    await here.options(isolation="process").spawn(Watched) for _ in range(2)
+                ]
                 staying = await there.options(isolation="process").spawn(Watched)
                 await watcher.look_at(staying)
                 await far.look_at_all([near, killed])
                 await near.end()
                 await suffer(killed, "kill_process")
-                assert sorted(notice.reason.kind for notice in await far.wait_told(2)) == ["signal", "stopped"]
+                assert sorted(notice.reason.kind for notice in await far.wait_told(2)) == [
+                    "signal",
+                    "stopped",
+                ]
             (notice,) = await watcher.wait_told(1)
             assert (notice.name, notice.node) == (staying.address.name, "there")
 
@@ -141,7 +168,9 @@ async def test_a_watch_that_is_cancelled_while_its_notice_waits_gives_none(node:
         assert await watcher.told_in_order() == [f"ended {told}", "after"]
 
 
-async def test_a_notice_that_is_being_told_is_told_to_the_end_and_those_behind_it_can_still_be_cancelled(node: Node) -> None:
+async def test_a_notice_under_delivery_is_delivered_and_later_ones_can_be_cancelled(
+    node: Node,
+) -> None:
     with trio.fail_after(20):
         watcher = await node.options(isolation="process").spawn(Hesitant)
         victims = [await node.spawn(Watched) for _ in range(4)]
@@ -155,8 +184,7 @@ async def test_a_notice_that_is_being_told_is_told_to_the_end_and_those_behind_i
         notices = await watcher.wait_told(3)
         assert [notice.watch for notice in notices] == [numbers[0], numbers[1], numbers[3]]
         # The node has been told, and nothing is remembered for ever.
-        while await watcher.still_cancelled():  # noqa: ASYNC110  asked until it is so
-            await trio.sleep(0.005)
+        await until(watcher.still_cancelled, "the node has been told", lambda left: not left)
         assert node._watching.loads() == dict.fromkeys(node._watching.loads(), 0)  # type: ignore[attr-defined]
 
 
@@ -167,10 +195,18 @@ async def test_notices_come_in_their_turn_and_in_order_with_calls(node: Node) ->
         number = await watcher.look_at(victim)
         await watcher.stop_in_its_turn(victim)
         await watcher.note("after")
-        assert await watcher.told_in_order() == ["method over", "before", f"ended {number}", "after"]
+        assert await watcher.told_in_order() == [
+            "method over",
+            "before",
+            f"ended {number}",
+            "after",
+        ]
 
 
-@pytest.mark.parametrize(("cls", "kind", "text"), [(Fragile, "raised", "cannot bear it"), (Exiting, "raised", "SystemExit: 7")])
+@pytest.mark.parametrize(
+    ("cls", "kind", "text"),
+    [(Fragile, "raised", "cannot bear it"), (Exiting, "raised", "SystemExit: 7")],
+)
 async def test_an_exception_in_on_ended_ends_the_actor_and_what_waits_is_refused(
     node: Node, cls: type[Watcher], kind: str, text: str
 ) -> None:
@@ -188,10 +224,14 @@ async def test_an_exception_in_on_ended_ends_the_actor_and_what_waits_is_refused
             await watcher.note("late")
 
 
-async def test_an_actor_that_hangs_in_on_ended_is_stopped_in_time_and_one_whose_process_dies_there_ends_at_once(node: Node) -> None:
+async def test_an_actor_that_hangs_in_on_ended_is_stopped_in_time(
+    node: Node,
+) -> None:
     with trio.fail_after(20):
         for how in ("stop", "kill"):
-            spec = ChildSpec.of("hesitant", Hesitant).changed(isolation="process", shutdown=0.2, restart="temporary")
+            spec = ChildSpec.of("hesitant", Hesitant).changed(
+                isolation="process", shutdown=0.2, restart="temporary"
+            )
             top = await node.options(name=how).spawn(Supervisor, [spec])
             watcher = await node.lookup(f"{how}/hesitant", Hesitant)
             victim = await node.spawn(Watched)
@@ -209,7 +249,9 @@ async def test_an_actor_that_hangs_in_on_ended_is_stopped_in_time_and_one_whose_
                 await node.lookup(f"{how}/hesitant")
 
 
-async def test_nothing_is_left_of_the_watches_of_an_actor_whose_process_is_killed(node: Node) -> None:
+async def test_nothing_is_left_of_the_watches_of_an_actor_whose_process_is_killed(
+    node: Node,
+) -> None:
     with trio.fail_after(20):
         watcher = await node.options(isolation="process").spawn(Survivor)
         victim = await node.spawn(Partner)
@@ -222,14 +264,18 @@ async def test_nothing_is_left_of_the_watches_of_an_actor_whose_process_is_kille
         await node.stop(victim)
 
 
-async def test_a_process_that_is_killed_at_any_moment_gives_one_notice_for_each_watch(node: Node) -> None:
+async def test_a_process_that_is_killed_at_any_moment_gives_one_notice_for_each_watch(
+    node: Node,
+) -> None:
     chance = random.Random(7)
     with trio.fail_after(40):
         watcher = await node.options(isolation="process").spawn(Watcher)
         told = 0
         for _ in range(30):
             victim = await node.options(isolation="process").spawn(Watched)
-            (pid,) = [row["pid"] for row in node.status()["actors"] if row["name"] == victim.address.name]  # type: ignore[attr-defined]
+            (pid,) = [
+                row["pid"] for row in node.status()["actors"] if row["name"] == victim.address.name
+            ]  # type: ignore[attr-defined]
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watcher.look_at_all, [victim] * 3)
                 for _ in range(chance.randrange(60)):
@@ -246,7 +292,9 @@ async def test_a_process_that_is_killed_at_any_moment_gives_one_notice_for_each_
 
 @pytest.mark.parametrize(("linking", "linked"), PAIRS)
 @pytest.mark.parametrize("crashing", ["linking", "linked"])
-async def test_a_link_ends_the_other_when_either_ends_abnormally(node: Node, linking: Isolation, linked: Isolation, crashing: str) -> None:
+async def test_a_link_ends_the_other_when_either_ends_abnormally(
+    node: Node, linking: Isolation, linked: Isolation, crashing: str
+) -> None:
     with trio.fail_after(20):
         one = await node.options(isolation=linking).spawn(Partner)
         other = await node.options(isolation=linked).spawn(Partner)
@@ -261,7 +309,9 @@ async def test_a_link_ends_the_other_when_either_ends_abnormally(node: Node, lin
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-async def test_a_process_that_is_killed_ends_what_it_is_linked_to_as_a_signal(node: Node, isolation: Isolation) -> None:
+async def test_a_process_that_is_killed_ends_what_it_is_linked_to_as_a_signal(
+    node: Node, isolation: Isolation
+) -> None:
     with trio.fail_after(20):
         partner = await node.options(isolation=isolation).spawn(Partner)
         victim = await node.options(isolation="process").spawn(Watched)
@@ -271,7 +321,9 @@ async def test_a_process_that_is_killed_ends_what_it_is_linked_to_as_a_signal(no
             assert (await node.wait_ended(partner)).reason.kind == "signal"
 
 
-async def test_one_that_handles_exits_is_told_instead_and_a_normal_end_ends_nobody(node: Node) -> None:
+async def test_one_that_handles_exits_is_told_instead_and_a_normal_end_ends_nobody(
+    node: Node,
+) -> None:
     with trio.fail_after(20):
         survivor = await node.options(isolation="process").spawn(Survivor)
         partner = await node.options(isolation="process").spawn(Partner)
@@ -295,7 +347,9 @@ async def test_one_that_handles_exits_is_told_instead_and_a_normal_end_ends_nobo
         assert len(await survivor.told()) == 2
 
 
-async def test_a_link_in_on_start_to_one_that_has_ended_keeps_the_actor_from_starting(node: Node) -> None:
+async def test_a_link_in_on_start_to_one_that_has_ended_keeps_the_actor_from_starting(
+    node: Node,
+) -> None:
     with trio.fail_after(20):
         other = await node.options(isolation="process").spawn(Watched)
         await suffer(other, "kill_process")
@@ -318,15 +372,23 @@ async def test_a_link_in_on_start_to_one_that_has_ended_keeps_the_actor_from_sta
         ("needless alone", "ActorNotNeededError"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_as_elsewhere(node: Node, how: str, error: str) -> None:
-    answers = [await (await node.options(isolation=isolation).spawn(Erring)).err(how) for isolation in ISOLATIONS]
+async def test_what_makes_no_sense_is_refused_as_elsewhere(
+    node: Node, how: str, error: str
+) -> None:
+    answers = [
+        await (await node.options(isolation=isolation).spawn(Erring)).err(how)
+        for isolation in ISOLATIONS
+    ]
     assert answers == [error, error]
 
 
 async def test_an_isolated_actor_waits_for_the_end_of_another(node: Node, tmp_path: Path) -> None:
     with trio.fail_after(20):
         waiting = await node.options(isolation="process").spawn(Erring)
-        for isolation, how, kind in (("process", "kill_process", "signal"), ("none", "crash", "raised")):
+        for isolation, how, kind in (
+            ("process", "kill_process", "signal"),
+            ("none", "crash", "raised"),
+        ):
             victim = await node.options(isolation=isolation).spawn(Watched)  # type: ignore[arg-type]
             kinds: list[str] = []
 
@@ -335,16 +397,14 @@ async def test_an_isolated_actor_waits_for_the_end_of_another(node: Node, tmp_pa
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
-                while not node._watching.loads()["watches"]:  # type: ignore[attr-defined]  # noqa: ASYNC110  asked until it waits
-                    await trio.sleep(0.005)
+                await until(lambda: node._watching.loads()["watches"], "it waits")  # type: ignore[attr-defined]
                 await suffer(victim, how)
             assert kinds == [kind]
             assert await waiting.wait_for(victim) == "no such actor"
         victim = await node.spawn(Watched)
         with trio.move_on_after(0.2):
             await waiting.wait_for(victim)
-        while node._watching.loads()["watches"]:  # type: ignore[attr-defined]  # noqa: ASYNC110  asked until nobody waits
-            await trio.sleep(0.005)
+        await until(lambda: not node._watching.loads()["watches"], "nobody waits")  # type: ignore[attr-defined]
 
 
 async def test_the_node_is_the_candidate_for_a_singleton_that_an_isolated_actor_asks_for() -> None:
@@ -369,13 +429,18 @@ async def test_the_node_is_the_candidate_for_a_singleton_that_an_isolated_actor_
                     await trio.sleep(0.02)
 
 
-async def test_links_between_processes_of_two_nodes_end_both_and_a_node_that_dies_is_told_of() -> None:
+async def test_links_between_processes_of_two_nodes_end_both_and_a_node_that_dies_is_told_of() -> (
+    None
+):
     with trio.fail_after(40):
         async with open_local_cluster(nodes=1) as cluster:
             node = cluster.node
             near = [await node.options(isolation="process").spawn(Partner) for _ in range(2)]
             survivor = await node.options(isolation="process").spawn(Survivor)
-            far = [await node.options(on="worker-1", isolation="process").spawn(Partner) for _ in range(2)]
+            far = [
+                await node.options(on="worker-1", isolation="process").spawn(Partner)
+                for _ in range(2)
+            ]
             victim = await node.options(on="worker-1", isolation="process").spawn(Watched)
             await near[0].tie(victim)
             await far[0].tie(near[1])

@@ -1,4 +1,6 @@
-"""A node process that hosts ledgers: `python -m tests.links.ledger_node JOIN_ADDRESS`. It lives until its input ends."""
+"""A node process that hosts ledgers: `python -m tests.links.ledger_node JOIN_ADDRESS`. It lives
+until its input ends.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ import trio
 
 from actors import Actor, method
 from runtime import open_node
-from runtime.membership import members
+from runtime.environment import SystemEnvironment
+from runtime.testing import Platform
+from runtime.timings import Timings
 
 SECRET = "a secret of the tests with a proxy"
 NAME = "ledgers"
 
 
 class Ledger(Actor):
-    """Writes down every run of every entry; each caller makes each entry once, so a second run of one is a doubled call."""
+    """Writes down every run of every entry; each caller makes each entry once, so a second run of
+    one is a doubled call.
+    """
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -58,10 +64,17 @@ class Ledger(Actor):
         return self.entries
 
 
+TIMINGS = Timings(lease=60.0, renewals=36, renewal_retries=300, silence_share=1 / 24)
+"""Of this node and of those of the callers. Weather that costs a node its lease says nothing about
+calls, so leases are long. They are renewed as often as ever, and connections that fall silent are
+redialled as soon.
+"""
+
+
 async def main(address: str) -> None:
-    """Host until told to stop. Weather that costs a node its lease ends the ledgers and says nothing about calls, so this one's is long."""
-    members.LEASE_SECONDS = 60.0
-    async with open_node(NAME, join=address, secret=SECRET):
+    """Host until told to stop."""
+    platform = Platform(environment=SystemEnvironment(TIMINGS))
+    async with open_node(NAME, join=address, secret=SECRET, platform=platform):
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
 
 

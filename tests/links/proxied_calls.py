@@ -1,7 +1,8 @@
 """Calls through a proxy that spoils their connections, and the books on what became of each.
 
-Callers and actors are in two processes, and all links between them lead through the proxy. `python -m tests.links.proxied_calls [CALLS]
-[SEED]` makes 100,000 calls without failpoints and 100,000 with them, and prints the counts.
+Callers and actors are in two processes, and all links between them lead through the proxy. `python
+-m tests.links.proxied_calls [CALLS] [SEED]` makes 100,000 calls without failpoints and 100,000 with
+them, and prints the counts.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ import trio
 from actors import RetryPolicy
 from actors.errors import CallTimeoutError, NotAMemberError, NotExecutedError, OutcomeUnknownError
 from runtime import Node, open_node
-from runtime.testing import Faults
-from tests.links.ledger_node import NAME, SECRET, Ledger
+from runtime.environment import SystemEnvironment
+from runtime.testing import Faults, Platform
+from tests.links.ledger_node import NAME, SECRET, TIMINGS, Ledger
 from tests.links.proxy import ProxyNetwork, Weather, open_proxy
 
 T = TypeVar("T")
 Outcome = Literal["value", "raised", "sent", "not executed", "unknown", "cancelled"]
 
 LARGE = 200_000
-PATIENT = RetryPolicy(max_retries=20, initial_delay=0.02, max_delay=0.2, attempt_timeout=0.5)
+PATIENT = RetryPolicy(max_retries=20, initial_delay=0.02, max_delay=0.2, attempt_timeout=1.0)
 
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """What is to be called. `callers`: tasks on each node. `faults`: failpoints, then all calls may be repeated."""
+    """What is to be called. `callers`: tasks on each node. `faults`: failpoints, then all calls may
+    be repeated.
+    """
 
     seed: int
     calls: int
@@ -65,13 +69,24 @@ class Books:
 
     def mistakes(self) -> list[str]:
         """Every entry whose caller was told something else than what has happened."""
-        allowed = {"value": {1}, "raised": {1}, "sent": {1}, "not executed": {0}, "unknown": {0, 1}, "cancelled": {0, 1}}
+        allowed = {
+            "value": {1},
+            "raised": {1},
+            "sent": {1},
+            "not executed": {0},
+            "unknown": {0, 1},
+            "cancelled": {0, 1},
+        }
         found = [
             f"entry {number}: {outcome}, and {self.entries[number]} runs"
             for number, outcome in self.outcomes.items()
             if self.entries[number] not in allowed[outcome]
         ]
-        found += [f"entry {number}: nobody made this call" for number in self.entries if number not in self.outcomes]
+        found += [
+            f"entry {number}: nobody made this call"
+            for number in self.entries
+            if number not in self.outcomes
+        ]
         return found + [f"entry {number}: a wrong answer" for number in self.wrong_answers]
 
     def summary(self) -> str:
@@ -81,7 +96,8 @@ class Books:
         return (
             f"{len(self.outcomes)} calls in {self.seconds:.1f} s ({rate:.0f}/s): {dict(counts)}\n"
             f"  errors: {dict(self.errors)}\n  faults: {dict(self.faults)}\n"
-            f"  longest call {self.longest:.2f} s, latest after its timeout {self.lateness:.2f} s, mistakes {len(self.mistakes())}"
+            f"  longest call {self.longest:.2f} s, latest after its timeout {self.lateness:.2f} "
+            f"s, mistakes {len(self.mistakes())}"
         )
 
 
@@ -96,7 +112,9 @@ class Callers:
         self._padding = random.Random(0).randbytes(LARGE)
 
     async def run(self, handles: list[Ledger]) -> None:
-        """Make calls, one after the other, each to an actor drawn, until all have been made, or this node has lost its place."""
+        """Make calls, one after the other, each to an actor drawn, until all have been made, or
+        this node has lost its place.
+        """
         is_member = True
         while is_member and (number := next(self._numbers)) < self._load.calls:
             began = trio.current_time()
@@ -104,7 +122,9 @@ class Callers:
             self.books.longest = max(self.books.longest, trio.current_time() - began)
 
     async def _call(self, handle: Ledger, number: int) -> bool:
-        """Make one, and note what became of it; False if calls of this node are of no use any more."""
+        """Make one, and note what became of it; False if calls of this node are of no use
+        any more.
+        """
         draw, books = self._draw, self.books
         padding = self._padding[: LARGE if draw.random() < 0.01 else draw.randrange(100)]
         kind = draw.random()
@@ -115,7 +135,9 @@ class Callers:
         is_member = True
         try:
             if self._load.faults or kind < 0.15:
-                answer = await handle.enter_again.options(retry=PATIENT, timeout=60)(number, padding)
+                answer = await handle.enter_again.options(retry=PATIENT, timeout=60)(
+                    number, padding
+                )
             elif kind < 0.60:
                 answer = await handle.enter(number, padding)
             elif kind < 0.65:
@@ -166,7 +188,9 @@ async def _ledger_process(address: str, environment: dict[str, str]) -> AsyncIte
 
 async def make_calls(load: Load) -> Books:
     """Make all calls of a load under bad weather, heal, and let the actors' books be read."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("UNDERSTUDY_")
+    }
     if load.faults:
         environment["UNDERSTUDY_FAULTS"] = "reply-lost=0.1"
     callers = Callers(load)
@@ -178,7 +202,16 @@ async def make_calls(load: Load) -> Books:
             faults = Faults()
             join = nodes[0].address if nodes else None
             network = ProxyNetwork(proxy)
-            node = await stack.enter_async_context(open_node(f"caller-{number}", join=join, secret=SECRET, network=network, faults=faults))
+            node = await stack.enter_async_context(
+                open_node(
+                    f"caller-{number}",
+                    join=join,
+                    secret=SECRET,
+                    platform=Platform(
+                        environment=SystemEnvironment(TIMINGS), network=network, faults=faults
+                    ),
+                )
+            )
             nodes.append(node)
             switches.append(faults)
         await stack.enter_async_context(_ledger_process(nodes[0].address, environment))
@@ -187,7 +220,11 @@ async def make_calls(load: Load) -> Books:
         handles = await _spawn(nodes, load)
         if load.faults:
             for faults in switches:
-                for point, probability in (("request-lost", 0.01), ("request-repeated", 0.01), ("in-flight", 0.001)):
+                for point, probability in (
+                    ("request-lost", 0.01),
+                    ("request-repeated", 0.01),
+                    ("in-flight", 0.001),
+                ):
                     faults.add(point, probability, method="enter_again")  # type: ignore[arg-type]
         began = time.perf_counter()
         proxy.rage(load.weather)
@@ -210,7 +247,9 @@ async def _spawn(nodes: list[Node], load: Load) -> list[list[Ledger]]:
     handles: list[list[Ledger]] = [[] for _ in nodes]
 
     async def spawn(name: str) -> None:
-        handles[0].append(await nodes[0].options(on=NAME, name=name, mailbox_limit=1_000_000).spawn(Ledger))
+        handles[0].append(
+            await nodes[0].options(on=NAME, name=name, mailbox_limit=1_000_000).spawn(Ledger)
+        )
         for node, known in zip(nodes[1:], handles[1:], strict=True):
             known.append(await node.lookup(name, Ledger))
 
@@ -221,10 +260,13 @@ async def _spawn(nodes: list[Node], load: Load) -> list[list[Ledger]]:
 
 
 async def _read(handles: list[list[Ledger]], books: Books) -> None:
-    """What the actors have written down, after everything that was on its way to them has arrived."""
+    """What the actors have written down, after everything that was on its way to them has
+    arrived.
+    """
 
     async def flush(handle: Ledger) -> None:
-        # The last of what this node has to say to that actor: calls of one node to one actor start in their order.
+        # The last of what this node has to say to that actor: calls of one node to one actor start
+        # in their order.
         await _insist(handle.flush.options(timeout=1.0))
 
     async def read(handle: Ledger) -> None:
@@ -246,8 +288,12 @@ async def _insist(call: Callable[[], Awaitable[T]]) -> T:
 
 
 def with_failpoints(seed: int, calls: int) -> Load:
-    """A load for failpoints: many actors, because each has a budget of retries, and many callers, because each waits for what is lost."""
-    return Load(seed=seed, calls=calls, faults=True, actors=400, callers=200)
+    """A load for failpoints: many actors, because each has a budget of retries, and many callers,
+    because each waits for what is lost. Fewer make a small load: an attempt must not take longer
+    than its time only because all others are in the same loop.
+    """
+    callers = 200 if calls > 10_000 else 60
+    return Load(seed=seed, calls=calls, faults=True, actors=400, callers=callers)
 
 
 def main(calls: int = 100_000, seed: int = 0) -> int:
@@ -257,7 +303,9 @@ def main(calls: int = 100_000, seed: int = 0) -> int:
     for load in (Load(seed=seed, calls=calls), with_failpoints(seed, calls)):
         sys.stdout.write(f"seed {seed}, {'with' if load.faults else 'without'} failpoints\n")
         books = trio.run(make_calls, load)
-        sys.stdout.write(books.summary() + "\n" + "".join(f"  {mistake}\n" for mistake in books.mistakes()[:20]))
+        sys.stdout.write(
+            books.summary() + "\n" + "".join(f"  {mistake}\n" for mistake in books.mistakes()[:20])
+        )
         sys.stdout.flush()
         mistakes += len(books.mistakes())
     return mistakes

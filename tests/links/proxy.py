@@ -1,7 +1,8 @@
-"""A proxy that spoils connections: cuts them at any byte, stalls, delays, throttles, half-closes and refuses them, all drawn from one seed.
+"""A proxy that spoils connections: cuts them at any byte, stalls, delays, throttles, half-closes
+and refuses them, all drawn from one seed.
 
-It needs no rights and no tools, only sockets. `ProxyNetwork` leads all connections of the nodes that use it through the proxy, both those
-that they dial and those that others dial to them.
+It needs no rights and no tools, only sockets. `ProxyNetwork` leads all connections of the nodes
+that use it through the proxy, both those that they dial and those that others dial to them.
 """
 
 from __future__ import annotations
@@ -62,12 +63,23 @@ class Passage:
 
 @attrs.frozen
 class Weather:
-    """How bad it is. `pause`: mean seconds between two faults; `kinds`: the weight of each; `longest`: seconds that one lasts at most."""
+    """How bad it is. `pause`: mean seconds between two faults; `kinds`: the weight of each;
+    `longest`: seconds that one lasts at most.
+    """
 
     pause: float = 0.01
     longest: float = 0.5
     kinds: dict[str, int] = attrs.field(
-        factory=lambda: {"reset": 12, "end": 8, "stall": 4, "stall one way": 3, "delay": 3, "throttle": 2, "half-close": 2, "refuse": 1}
+        factory=lambda: {
+            "reset": 12,
+            "end": 8,
+            "stall": 4,
+            "stall one way": 3,
+            "delay": 3,
+            "throttle": 2,
+            "half-close": 2,
+            "refuse": 1,
+        }
     )
 
 
@@ -85,7 +97,9 @@ class Proxy:
         self._raging = trio.CancelScope()
 
     async def door(self, address: str) -> str:
-        """An address of the proxy behind which connections lead to `address`; for a door, itself."""
+        """An address of the proxy behind which connections lead to `address`; for a door,
+        itself.
+        """
         where = split_host_port(split_address(address)[1])
         if f"tcp:{where[0]}:{where[1]}" in self._doors.values():
             return address
@@ -179,15 +193,22 @@ class Proxy:
         try:
             with passage.scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._pass_on, passage, passage.near, passage.far, passage.ways[0])
-                    nursery.start_soon(self._pass_on, passage, passage.far, passage.near, passage.ways[1])
+                    nursery.start_soon(
+                        self._pass_on, passage, passage.near, passage.far, passage.ways[0]
+                    )
+                    nursery.start_soon(
+                        self._pass_on, passage, passage.far, passage.near, passage.ways[1]
+                    )
         finally:
             self._passages.discard(passage)
 
-    async def _pass_on(self, passage: Passage, source: trio.SocketStream, sink: trio.SocketStream, way: Way) -> None:
+    async def _pass_on(
+        self, passage: Passage, source: trio.SocketStream, sink: trio.SocketStream, way: Way
+    ) -> None:
         try:
             while data := await source.receive_some(CHUNK):
-                while (still := way.still_until - trio.current_time()) > 0:  # noqa: ASYNC110  `heal` may end it
+                # `heal` may end it
+                while (still := way.still_until - trio.current_time()) > 0:  # noqa: ASYNC110
                     await trio.sleep(min(still, 0.02))
                 if way.slow_until > trio.current_time():
                     if way.delay:
@@ -221,7 +242,9 @@ class Proxy:
 
 
 class ProxyNetwork(SocketNetwork):
-    """Sockets that lead through a proxy: those that are dialled, and those that listen for others. There are no Unix sockets here."""
+    """Sockets that lead through a proxy: those that are dialled, and those that listen for others.
+    There are no Unix sockets here.
+    """
 
     def __init__(self, proxy: Proxy) -> None:
         super().__init__()

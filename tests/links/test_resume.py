@@ -1,4 +1,6 @@
-"""Links over connections that break at any byte: nothing is lost, nothing is doubled, order is kept."""
+"""Links over connections that break at any byte: nothing is lost, nothing is doubled, order is
+kept.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ import trio
 from actors import Actor, method
 from runtime import Node, open_node
 from runtime.links.transports import Connection, SocketConnection, SocketNetwork
+from runtime.testing import Platform
+from tests.waiting import until
 
 SECRET = "a secret of these tests"
 
@@ -40,7 +44,9 @@ class Recorder(Actor):
 
 
 class Fragile(SocketConnection):
-    """Passes `budget` bytes in its sending direction and then breaks, in the middle of whatever it was sending."""
+    """Passes `budget` bytes in its sending direction and then breaks, in the middle of whatever it
+    was sending.
+    """
 
     budget = 1 << 62
 
@@ -55,9 +61,12 @@ class Fragile(SocketConnection):
 
 
 class CuttingNetwork(SocketNetwork):
-    """Every connection dialled breaks after a random number of bytes, as long as `cutting` holds."""
+    """Every connection dialled breaks after a random number of bytes, as long as `cutting`
+    holds.
+    """
 
     def __init__(self, draw: random.Random, shortest: int, longest: int) -> None:
+        super().__init__()
         self.draw = draw
         self.range = (shortest, longest)
         self.cutting = True
@@ -80,8 +89,10 @@ async def pair(nursery: trio.Nursery, network: CuttingNetwork) -> tuple[Node, No
     async def run(task_status: trio.TaskStatus[None]) -> None:
         network.cutting = False
         async with (
-            open_node("home", secret=SECRET, network=network) as home,
-            open_node("away", join=home.address, secret=SECRET, network=network) as away,
+            open_node("home", secret=SECRET, platform=Platform(network=network)) as home,
+            open_node(
+                "away", join=home.address, secret=SECRET, platform=Platform(network=network)
+            ) as away,
         ):
             nodes.extend((home, away))
             task_status.started()
@@ -137,7 +148,9 @@ async def test_calls_of_one_task_run_in_their_order_over_cut_connections() -> No
             nursery.cancel_scope.cancel()
 
 
-async def test_a_call_that_runs_while_its_connection_is_cut_still_delivers_its_result_once() -> None:
+async def test_a_call_that_runs_while_its_connection_is_cut_still_delivers_its_result_once() -> (
+    None
+):
     network = CuttingNetwork(random.Random(2), 400, 2_000)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -152,8 +165,7 @@ async def test_a_call_that_runs_while_its_connection_is_cut_still_delivers_its_r
 
             async with trio.open_nursery() as callers:
                 callers.start_soon(call)
-                while 7 not in await recorder.all():  # noqa: ASYNC110  asked until the call runs
-                    await trio.lowlevel.checkpoint()
+                await until(recorder.all, "the call runs", lambda found: 7 in found, every=0)
                 assert network.latest is not None
                 network.latest.close()
             assert answers == [7]

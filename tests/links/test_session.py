@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import ProtocolError
 from runtime.links.session import ACKNOWLEDGE_FRAMES, WINDOW_BYTES, Session
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(Session):
+        yield
 
 
 @given(st.data())
-def test_frames_arrive_once_and_in_order_however_often_the_connection_is_cut(data: st.DataObject) -> None:
+def test_frames_arrive_once_and_in_order_however_often_the_connection_is_cut(
+    data: st.DataObject,
+) -> None:
     sender, receiver = Session(), Session()
     arrived: list[bytes] = []
     posted = 0
@@ -26,7 +37,7 @@ def test_frames_arrive_once_and_in_order_however_often_the_connection_is_cut(dat
         elif step == "deliver" and in_flight:
             arrived.append(in_flight.pop(0))
             receiver.received += 1
-            receiver.arrived(1, 1)
+            receiver.on_arrived(1, 1)
         elif step == "acknowledge":
             sender.acknowledge(receiver.acknowledgement())
         elif step == "cut":
@@ -63,8 +74,8 @@ def test_the_window_is_full_when_too_many_bytes_are_not_acknowledged_and_opens_a
 
 def test_an_acknowledgement_is_due_after_many_frames_and_then_not_at_once_again() -> None:
     session = Session()
-    due = [session.arrived(1, 10) for _ in range(ACKNOWLEDGE_FRAMES)]
+    due = [session.on_arrived(1, 10) for _ in range(ACKNOWLEDGE_FRAMES)]
     assert due == [False] * (ACKNOWLEDGE_FRAMES - 1) + [True]
     session.acknowledgement()
     assert not session.owes_acknowledgement
-    assert not session.arrived(1, 10)
+    assert not session.on_arrived(1, 10)

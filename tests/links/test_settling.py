@@ -1,4 +1,6 @@
-"""Settling, alone: two ends dial, offers cross, are late or lost, and both ends go on with one session over one connection."""
+"""Settling, alone: two ends dial, offers cross, are late or lost, and both ends go on with one
+session over one connection.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.errors import ProtocolError
-from runtime.links.settling import Answer, Offer, Settlement, Verdict
+from runtime.links.settlement import Offer, Settlement, SettlementAnswer, SettlementAnswerKind
 
 
 def pair() -> tuple[Settlement, Settlement]:
@@ -16,8 +18,8 @@ def pair() -> tuple[Settlement, Settlement]:
 
 
 def accept(dialer: Settlement, acceptor: Settlement, offer: Offer) -> None:
-    assert acceptor.judge(offer) == Verdict.ACCEPTED
-    assert dialer.answered(offer, acceptor.accept(offer, 0))
+    assert acceptor.judge(offer) == SettlementAnswerKind.ACCEPTED
+    assert dialer.on_answered(offer, acceptor.accept(offer, 0))
 
 
 def test_a_first_contact_tells_each_end_the_number_of_the_others_link() -> None:
@@ -30,7 +32,7 @@ def test_a_first_contact_tells_each_end_the_number_of_the_others_link() -> None:
 def test_of_two_offers_that_cross_the_leading_ends_stands_and_the_other_is_given_up() -> None:
     leading, following = pair()
     ours, theirs = leading.dial(0), following.dial(0)
-    assert leading.judge(theirs) == Verdict.CROSSED
+    assert leading.judge(theirs) == SettlementAnswerKind.CROSSED
     accept(leading, following, ours)
     assert not following.is_open(theirs)
 
@@ -41,7 +43,7 @@ def test_an_offer_that_comes_after_the_one_that_stands_ends_nothing() -> None:
     theirs = following.dial(0)
     accept(leading, following, leading.dial(0))
     assert not leading.is_superseded(theirs)
-    assert leading.judge(theirs) == Verdict.STALE
+    assert leading.judge(theirs) == SettlementAnswerKind.STALE
 
 
 def test_an_offer_whose_answer_was_lost_is_repeated_and_goes_on_with_the_same_session() -> None:
@@ -53,7 +55,7 @@ def test_an_offer_whose_answer_was_lost_is_repeated_and_goes_on_with_the_same_se
     assert (one.peer_number, other.peer_number) == (8, 3)
 
 
-def test_the_following_end_that_has_accepted_a_dial_may_dial_although_the_leading_one_still_waits_for_its_answer() -> None:
+def test_the_following_end_may_dial_while_the_leading_one_waits_for_its_answer() -> None:
     leading, following = pair()
     following.accept(leading.dial(0), 0)
     # The connection broke on the way back, and only the following end has noticed.
@@ -64,16 +66,18 @@ def test_offers_of_one_end_that_overtake_each_other_are_accepted_once() -> None:
     one, other = pair()
     first = one.dial(0)
     accept(one, other, one.dial(0))
-    assert other.judge(first) == Verdict.STALE
+    assert other.judge(first) == SettlementAnswerKind.STALE
 
 
-def test_an_end_that_was_begun_anew_is_met_as_a_new_one_and_the_earlier_ones_session_is_over() -> None:
+def test_an_end_that_was_begun_anew_is_met_as_a_new_one_and_the_earlier_ones_session_is_over() -> (
+    None
+):
     one, other = pair()
     accept(one, other, one.dial(0))
     again = Settlement(4, leads=True)
     assert other.is_superseded(again.dial(0))
-    assert again.judge(other.dial(0)) == Verdict.FORGOTTEN
-    assert Settlement(9, leads=False).judge(Offer(3, 8, 5, 0, 0)) == Verdict.FORGOTTEN
+    assert again.judge(other.dial(0)) == SettlementAnswerKind.FORGOTTEN
+    assert Settlement(9, leads=False).judge(Offer(3, 8, 5, 0, 0)) == SettlementAnswerKind.FORGOTTEN
 
 
 def test_a_late_offer_of_a_link_that_has_ended_does_not_disturb_its_successor() -> None:
@@ -82,7 +86,7 @@ def test_a_late_offer_of_a_link_that_has_ended_does_not_disturb_its_successor() 
     again = Settlement(4, leads=True)
     accept(again, other, again.dial(0))
     assert not other.is_superseded(late)
-    assert other.judge(late) == Verdict.STALE
+    assert other.judge(late) == SettlementAnswerKind.STALE
 
 
 def test_what_no_honest_peer_says_breaks_the_protocol() -> None:
@@ -92,22 +96,26 @@ def test_what_no_honest_peer_says_breaks_the_protocol() -> None:
     accept(one, other, one.dial(0))
     offer = one.dial(0)
     with pytest.raises(ProtocolError, match="with its link 9"):
-        one.answered(offer, Answer(Verdict.ACCEPTED, 9, 0))
+        one.on_answered(offer, SettlementAnswer(SettlementAnswerKind.ACCEPTED, 9, 0))
 
 
 @attrs.define(eq=False)
 class Line:
-    """A connection: what is under way on it in each direction, in order, and which ends still have it."""
+    """A connection: what is under way on it in each direction, in order, and which ends still have
+    it.
+    """
 
     dialer: int
     offer: Offer
-    answer: Answer | None = None
+    answer: SettlementAnswer | None = None
     offered: bool = False
     cut: bool = False
 
 
 class World:
-    """Two ends and the connections between them. Each end carries the session over one connection at most."""
+    """Two ends and the connections between them. Each end carries the session over one connection
+    at most.
+    """
 
     def __init__(self) -> None:
         self.ends = (Settlement(1, leads=True), Settlement(2, leads=False))
@@ -131,19 +139,23 @@ class World:
             line.offered = True
             here = self.ends[acceptor]
             assert not here.is_superseded(line.offer)
-            verdict = here.judge(line.offer)
-            assert verdict != Verdict.FORGOTTEN
-            if verdict == Verdict.ACCEPTED:
+            kind = here.judge(line.offer)
+            assert kind != SettlementAnswerKind.FORGOTTEN
+            if kind == SettlementAnswerKind.ACCEPTED:
                 line.answer = here.accept(line.offer, 0)
                 self.carry(acceptor, line)
             else:
-                line.answer = Answer(verdict)
+                line.answer = SettlementAnswer(kind)
         elif line.answer is not None:
             answer, line.answer = line.answer, None
             self.lines.remove(line)
-            if not line.cut and self.dialled[dialer] is line and self.ends[dialer].is_open(line.offer):
+            if (
+                not line.cut
+                and self.dialled[dialer] is line
+                and self.ends[dialer].is_open(line.offer)
+            ):
                 self.dialled[dialer] = None
-                if self.ends[dialer].answered(line.offer, answer):
+                if self.ends[dialer].on_answered(line.offer, answer):
                     self.carry(dialer, line)
 
     def lose(self, end: int) -> None:
@@ -158,7 +170,16 @@ class World:
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["dial", "step", "step", "step", "lose"]), st.integers(0, 1), st.integers(0, 20)), max_size=80))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["dial", "step", "step", "step", "lose"]),
+            st.integers(0, 1),
+            st.integers(0, 20),
+        ),
+        max_size=80,
+    )
+)
 def test_whatever_crosses_is_late_or_lost_both_ends_settle_on_one_connection_of_one_session(
     story: list[tuple[str, int, int]],
 ) -> None:
@@ -170,7 +191,8 @@ def test_whatever_crosses_is_late_or_lost_both_ends_settle_on_one_connection_of_
             world.lose(end)
         elif world.lines:
             world.step(world.lines[which % len(world.lines)])
-    # From here on nothing is lost: what is under way arrives, ends see that the other has dropped a connection, and dial again.
+    # From here on nothing is lost: what is under way arrives, ends see that the other has dropped a
+    # connection, and dial again.
     for _ in range(10):
         while world.lines:
             world.step(world.lines[0])

@@ -5,24 +5,23 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
 import trio
 
 from actors.handle import Handle
 from actors.method import Address
-from runtime.links import peers
-from runtime.simulation.first_contacts import GREETER, Greeter, open_station
+from runtime.simulation.first_contacts import GREETER, Greeter, open_endpoint
 from runtime.simulation.network import Path, SimulatedNetwork
+from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock, run
-from runtime.simulation.trace import Trace
+from runtime.timings import Timings
 
 ONE_WAY = 1.0
 
 
-def test_a_handshake_whose_steps_take_long_together_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_whose_steps_take_long_together_is_waited_for() -> None:
     # HELLO, CHALLENGE, PROOF, WELCOME: together they take longer than a step may, and no step does.
-    monkeypatch.setattr(peers, "HANDSHAKE_SECONDS", 2.5 * ONE_WAY)
-    assert 2 * ONE_WAY < peers.SILENCE, "the connection would be dropped once it stands"
+    timings = Timings(handshake=2.5 * ONE_WAY)
+    assert timings.silence > 2 * ONE_WAY, "the connection would be dropped once it stands"
     connections: list[int] = []
 
     async def main(clock: VirtualClock) -> tuple[Trace, float]:
@@ -31,10 +30,14 @@ def test_a_handshake_whose_steps_take_long_together_is_waited_for(monkeypatch: p
         for there, back in (("here", "there"), ("there", "here")):
             network._paths[there, back] = Path(ONE_WAY, 0.0, 1e9)
         async with trio.open_nursery() as nursery:
-            here = await open_station("here", 1, 1, network, clock, nursery)
-            there = await open_station("there", 2, 1, network, clock, nursery)
-            there.station.host.add_system(GREETER, Greeter())
-            handle: Any = Handle(here.station.caller, Address(GREETER, *there.station.identity), Greeter.__methods__)
+            here = await open_endpoint("here", 1, 1, network, clock, nursery, timings)
+            there = await open_endpoint("there", 2, 1, network, clock, nursery, timings)
+            there.endpoint.host.add_system(GREETER, Greeter())
+            handle: Any = Handle(
+                here.endpoint.caller,
+                Address(GREETER, *there.endpoint.identity),
+                Greeter.__methods__,
+            )
             with trio.fail_after(60):
                 assert await handle.greet("hello") == "hello"
             connections.append(len(network.connections))

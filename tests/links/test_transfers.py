@@ -1,4 +1,6 @@
-"""Large frames in parts, on links without an event loop: whatever is cut, delayed or interleaved, bytes out are bytes in, in order."""
+"""Large frames in parts, on links without an event loop: whatever is cut, delayed or interleaved,
+bytes out are bytes in, in order.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.errors import ProtocolError
-from runtime.links import outbound, session, transfers
+from runtime.links import link as link_module
+from runtime.links import session, transfers
 from runtime.links.link import Link
-from runtime.links.reassembly import MOST_BYTES, MOST_TRANSFERS, Reassembly
-from runtime.links.transfers import QueuedFrame, Ticket, Transfers
+from runtime.links.transfers import (
+    MOST_BYTES,
+    MOST_TRANSFERS,
+    QueuedFrame,
+    Reassembly,
+    Ticket,
+    Transfers,
+)
 from runtime.links.transports import Connection
 from runtime.wire import frames as frames_module
-from runtime.wire.frames import HEADER, LIMITS, Buffer, Frame, FrameReader, Kind, Limits, encode_frame
-from runtime.wire.segments import ReceivedSegment
+from runtime.wire.frames import (
+    HEADER,
+    LIMITS,
+    Buffer,
+    Frame,
+    FrameReader,
+    Kind,
+    Limits,
+    ReceivedSegment,
+    encode_frame,
+)
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(Transfers, Reassembly):
+        yield
+
 
 PART, WHOLE, DIRECT = 50, 80, 16
 """Sizes small enough for hypothesis to try every place to cut."""
@@ -32,7 +58,7 @@ def small_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfers, "PART", PART)
         patch.setattr(transfers, "WHOLE", WHOLE)
-        patch.setattr(outbound, "WHOLE", WHOLE)
+        patch.setattr(link_module, "WHOLE", WHOLE)
         patch.setattr(session, "PARTS_BYTES", 3 * PART)
         patch.setattr(frames_module, "DIRECT_SIZE", DIRECT)
         patch.setattr(session, "ACKNOWLEDGE_BYTES", 2 * PART)
@@ -77,7 +103,9 @@ class Side:
         self.ended = True
 
     def write(self, count: int) -> None:
-        """What the writing task does, until the pipe has taken `count` more bytes or nothing is left."""
+        """What the writing task does, until the pipe has taken `count` more bytes or nothing is
+        left.
+        """
         self.pipe.budget = count
         link = self.link
         while (link._out or link._next_part()) and link._flush(cast("Connection", self.pipe)):
@@ -106,19 +134,25 @@ def connect(sides: tuple[Side, Side]) -> None:
         side.pipe = Pipe()
         side.reader = FrameReader()
         side.link.open(cast("Connection", side.pipe), peer_received)
-        side.link._reassembly.connected(side.reader.limits)
+        side.link._reassembly.on_connected(side.reader.limits)
         side.reader.place = side.link._reassembly.place
 
 
 def settle(sides: tuple[Side, Side]) -> None:
     """Write, read and acknowledge until nothing moves any more."""
     for _ in range(2_000):
-        before = [(len(side.seen), side.link.session.acknowledged, side.link.session.received) for side in sides]
+        before = [
+            (len(side.seen), side.link.session.acknowledged, side.link.session.received)
+            for side in sides
+        ]
         for here, there in (sides, sides[::-1]):
             here.write(1 << 20)
             there.read(here.pipe, 1 << 20)
             there.link.acknowledge()
-        if before == [(len(side.seen), side.link.session.acknowledged, side.link.session.received) for side in sides]:
+        if before == [
+            (len(side.seen), side.link.session.acknowledged, side.link.session.received)
+            for side in sides
+        ]:
             return
     raise AssertionError("it never settles")
 
@@ -139,7 +173,9 @@ class Posted:
             memory[:] = b"\xff" * len(memory)
 
 
-def post(side: Side, number: int, sizes: Sequence[int], control_size: int, lane: Hashable, changing: bool) -> Posted:
+def post(
+    side: Side, number: int, sizes: Sequence[int], control_size: int, lane: Hashable, changing: bool
+) -> Posted:
     chance = random.Random(number)
     control = b"%04d" % number + chance.randbytes(control_size)
     segments = tuple(chance.randbytes(size) for size in sizes)
@@ -150,7 +186,9 @@ def post(side: Side, number: int, sizes: Sequence[int], control_size: int, lane:
 
 
 def check(posted: list[Posted], seen: list[tuple[bytes, tuple[bytes, ...]]]) -> None:
-    """All that was posted arrived once, and in order within each lane; what was abandoned did not."""
+    """All that was posted arrived once, and in order within each lane; what was abandoned
+    did not.
+    """
     expected = {frame.control: frame for frame in posted if not frame.abandoned}
     assert sorted(control for control, _ in seen) == sorted(expected)
     for control, segments in seen:
@@ -179,8 +217,13 @@ STEPS = st.one_of(
 
 
 @settings(max_examples=400)
-@given(before=st.lists(STEPS.filter(lambda step: step[0] in ("post", "abandon", "own")), max_size=4), steps=st.lists(STEPS, max_size=60))
-def test_frames_arrive_whole_once_and_in_the_order_of_their_lane_whatever_happens(before: list[Any], steps: list[Any]) -> None:
+@given(
+    before=st.lists(STEPS.filter(lambda step: step[0] in ("post", "abandon", "own")), max_size=4),
+    steps=st.lists(STEPS, max_size=60),
+)
+def test_frames_arrive_whole_once_and_in_the_order_of_their_lane_whatever_happens(
+    before: list[Any], steps: list[Any]
+) -> None:
     sides = (Side(), Side())
     posted: tuple[list[Posted], list[Posted]] = ([], [])
     count = 0
@@ -217,7 +260,12 @@ def test_frames_arrive_whole_once_and_in_the_order_of_their_lane_whatever_happen
     for side in sides:
         assert not side.link._transfers.unfinished
         assert not side.link._lanes
-        assert side.link._transfers._unsent == side.link._transfers._small_bytes == side.link._transfers._frames == 0
+        assert (
+            side.link._transfers._unsent
+            == side.link._transfers._small_bytes
+            == side.link._transfers._frames
+            == 0
+        )
         assert side.link._reassembly._bytes == 0
         assert side.link.session._parts_bytes == side.link.session._kept_bytes == 0
 
@@ -262,7 +310,10 @@ def test_small_frames_overtake_a_large_one_and_those_of_its_lane_wait() -> None:
 
 def test_large_frames_take_turns() -> None:
     sides = opened()
-    posted = [post(sides[0], number, [size], 0, number, changing=False) for number, size in ((1, 2_000), (2, 100), (3, 1_000))]
+    posted = [
+        post(sides[0], number, [size], 0, number, changing=False)
+        for number, size in ((1, 2_000), (2, 100), (3, 1_000))
+    ]
     settle(sides)
     check(posted, sides[1].seen)
     assert [int(control[:4]) for control, _ in sides[1].seen] == [2, 3, 1]
@@ -281,7 +332,9 @@ def test_a_large_frame_never_uses_up_the_room_of_small_ones() -> None:
     assert sides[0].pipe.bytes, "an acknowledgement makes room for more parts"
 
 
-def test_there_is_no_room_while_too_much_waits_behind_a_large_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_room_while_too_much_waits_behind_a_large_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transfers, "OVERTAKEN_FRAMES", 10)
     sides = opened()
     post(sides[0], 1, [1_000], 0, "lane", changing=False)
@@ -294,7 +347,9 @@ def test_there_is_no_room_while_too_much_waits_behind_a_large_frame(monkeypatch:
     assert len(sides[1].seen) == 11
 
 
-def test_large_frames_are_only_taken_while_few_of_them_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_frames_are_only_taken_while_few_of_them_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transfers, "QUEUED_BYTES", 1_500)
     waiting = Transfers()
     waiting.add([encode_frame(Kind.CALL, b"", [bytes(1_000)]), bytes(1_000)], 1_012, None)
@@ -307,30 +362,43 @@ def test_large_frames_are_only_taken_while_few_of_them_wait(monkeypatch: pytest.
 
 def test_more_transfers_are_never_begun_than_the_peer_accepts() -> None:
     sides = opened()
-    posted = [post(sides[0], number, [200], 0, None, changing=False) for number in range(3 * MOST_TRANSFERS)]
+    posted = [
+        post(sides[0], number, [200], 0, None, changing=False)
+        for number in range(3 * MOST_TRANSFERS)
+    ]
     settle(sides)
     check(posted, sides[1].seen)
 
 
 def test_a_frame_of_as_many_segments_as_are_allowed_arrives() -> None:
     sides = opened()
-    posted = [post(sides[0], 1, [number % 3 for number in range(LIMITS.segments)], 0, None, changing=False)]
+    posted = [
+        post(
+            sides[0], 1, [number % 3 for number in range(LIMITS.segments)], 0, None, changing=False
+        )
+    ]
     settle(sides)
     check(posted, sides[1].seen)
 
 
 def test_frames_around_the_size_that_is_sent_whole_arrive() -> None:
     sides = opened()
-    posted = [post(sides[0], size, [size], 0, "lane", changing=True) for size in range(WHOLE - 40, WHOLE + 2 * PART)]
+    posted = [
+        post(sides[0], size, [size], 0, "lane", changing=True)
+        for size in range(WHOLE - 40, WHOLE + 2 * PART)
+    ]
     settle(sides)
     check(posted, sides[1].seen)
     assert any(isinstance(frame.ticket, int) for frame in posted)
     assert any(isinstance(frame.ticket, QueuedFrame) for frame in posted)
 
 
-def test_a_frame_that_was_posted_before_there_was_a_session_is_not_taken_for_one_that_was_never_sent() -> None:
+def test_a_frame_posted_before_the_session_counts_as_sent() -> None:
     sides = (Side(), Side())
-    tickets = [sides[0].link.post(encode_frame(Kind.CALL, b"1")), post(sides[0], 2, [500], 0, None, changing=False).ticket]
+    tickets = [
+        sides[0].link.post(encode_frame(Kind.CALL, b"1")),
+        post(sides[0], 2, [500], 0, None, changing=False).ticket,
+    ]
     assert all(map(sides[0].link.certainly_not_received, tickets))
     connect(sides)
     assert all(map(sides[0].link.certainly_not_received, tickets))
@@ -356,7 +424,10 @@ def test_a_large_frame_is_certainly_not_received_until_its_last_part_is_written(
 
 def test_an_abandoned_transfer_frees_the_memory_of_its_peer_and_its_lane() -> None:
     sides = opened()
-    post_of_lane = [post(sides[0], number, [size], 0, "lane", changing=False) for number, size in ((1, 5_000), (2, 0), (3, 200))]
+    post_of_lane = [
+        post(sides[0], number, [size], 0, "lane", changing=False)
+        for number, size in ((1, 5_000), (2, 0), (3, 200))
+    ]
     sides[0].write(100)
     sides[1].read(sides[0].pipe, 1 << 20)
     assert sides[1].link._reassembly._bytes > 5_000
@@ -377,7 +448,7 @@ def test_a_goodbye_waits_for_the_transfers_before_it() -> None:
     assert sides[1].ended
 
 
-def test_the_end_of_a_link_frees_everything_and_says_of_each_frame_whether_it_may_have_arrived() -> None:
+def test_the_end_of_a_link_says_of_each_frame_whether_it_may_have_arrived() -> None:
     sides = opened()
     sent = post(sides[0], 1, [100], 0, None, changing=False)
     sides[0].write(1 << 20)
@@ -394,11 +465,15 @@ def test_the_end_of_a_link_frees_everything_and_says_of_each_frame_whether_it_ma
         assert link.abandon(frame.ticket)
     assert not link._transfers.unfinished
     assert sides[1].link._reassembly._bytes == 0
-    assert link.certainly_not_received(post(sides[0], 5, [10_000], 0, "lane", changing=False).ticket)
+    assert link.certainly_not_received(
+        post(sides[0], 5, [10_000], 0, "lane", changing=False).ticket
+    )
 
 
 def layout(kind: int, sizes: Sequence[int], control: int = 0, count: int | None = None) -> bytes:
-    return HEADER.pack(kind, 0, len(sizes) if count is None else count, control) + struct.pack(f"!{len(sizes)}I", *sizes)
+    return HEADER.pack(kind, 0, len(sizes) if count is None else count, control) + struct.pack(
+        f"!{len(sizes)}I", *sizes
+    )
 
 
 def begin(identity: bytes, described: bytes, segments: tuple[bytes, ...] = ()) -> Frame:
@@ -443,11 +518,16 @@ ONE, TWO = b"0001", b"0002"
         [begin(ONE, layout(Kind.CALL, [10])), Frame(Kind.ABANDON, 0, ONE, (b"x",))],
         [begin(ONE, layout(Kind.CALL, [10])), Frame(Kind.ABANDON, 0, ONE, ()), part(ONE, b"1")],
         [begin(b"%04d" % number, layout(Kind.CALL, [1])) for number in range(MOST_TRANSFERS + 1)],
-        [begin(b"%04d" % number, layout(Kind.CALL, [LIMITS.frame - 12])) for number in range(MOST_BYTES // LIMITS.frame + 1)],
+        [
+            begin(b"%04d" % number, layout(Kind.CALL, [LIMITS.frame - 12]))
+            for number in range(MOST_BYTES // LIMITS.frame + 1)
+        ],
         [Frame(31, 0, b"", ())],
     ],
 )
-def test_what_no_peer_of_ours_sends_breaks_the_protocol_and_costs_no_memory(garbage: list[Frame]) -> None:
+def test_what_no_peer_of_ours_sends_breaks_the_protocol_and_costs_no_memory(
+    garbage: list[Frame],
+) -> None:
     reassembly = Reassembly()
     tracemalloc.start()
     try:
@@ -472,8 +552,12 @@ def test_a_part_that_does_not_fit_is_refused_before_it_is_received(size: int) ->
 
 def test_the_limits_of_a_link_hold_for_what_is_put_together() -> None:
     reassembly = Reassembly()
-    reassembly.connected(Limits(control=10, frame=1_000, segments=2))
-    for described in (layout(Kind.CALL, [1], control=11), layout(Kind.CALL, [1, 1, 1]), layout(Kind.CALL, [989])):
+    reassembly.on_connected(Limits(control=10, frame=1_000, segments=2))
+    for described in (
+        layout(Kind.CALL, [1], control=11),
+        layout(Kind.CALL, [1, 1, 1]),
+        layout(Kind.CALL, [989]),
+    ):
         with pytest.raises(ProtocolError):
             reassembly.take(begin(ONE, described))
     reassembly.take(begin(ONE, layout(Kind.CALL, [988])))

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from runtime.links.turns import CONNECT_SECONDS, MOST_DIALS, SHAKE_SECONDS, Turns
+from runtime.links.dial_turns import CONNECT_SECONDS, MOST_DIALS, SHAKE_SECONDS, DialTurns
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ class Dials:
     """Dials that take their turns."""
 
     def __init__(self) -> None:
-        self.turns = Turns(trio.current_time, random.Random(1).random)
+        self.turns = DialTurns(trio.current_time, random.Random(1).random)
         self.open = 0
         self.most = 0
         self.done = 0
@@ -31,7 +31,7 @@ class Dials:
             self.open += 1
             self.most = max(self.most, self.open)
             await trio.sleep(connecting)
-            self.turns.connected(turn)
+            self.turns.on_connected(turn)
             await trio.sleep(shaking)
             self.open -= 1
         self.done += 1
@@ -48,7 +48,9 @@ async def test_a_few_dials_are_open_at_once_and_all_of_them_end(autojump: MockCl
     assert not dials.turns._turns
 
 
-@pytest.mark.parametrize(("connecting", "shaking", "seconds"), [(60.0, 0.0, CONNECT_SECONDS), (0.0, 60.0, SHAKE_SECONDS)])
+@pytest.mark.parametrize(
+    ("connecting", "shaking", "seconds"), [(60.0, 0.0, CONNECT_SECONDS), (0.0, 60.0, SHAKE_SECONDS)]
+)
 async def test_addresses_that_are_silent_hold_others_up_for_one_turn(
     autojump: MockClock, connecting: float, shaking: float, seconds: float
 ) -> None:
@@ -64,7 +66,9 @@ async def test_addresses_that_are_silent_hold_others_up_for_one_turn(
         nursery.cancel_scope.cancel()
 
 
-async def test_dials_that_are_cancelled_while_they_wait_leave_their_room_to_others(autojump: MockClock) -> None:
+async def test_dials_that_are_cancelled_while_they_wait_leave_their_room_to_others(
+    autojump: MockClock,
+) -> None:
     dials, draw = Dials(), random.Random(2)
     scopes: list[trio.CancelScope] = []
 

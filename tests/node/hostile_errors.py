@@ -1,4 +1,6 @@
-"""Exceptions that do harm wherever they are looked at, and an actor that raises any of them in any place there is."""
+"""Exceptions that do harm wherever they are looked at, and an actor that raises any of them in any
+place there is.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import trio
 import trio.lowlevel
 
 from actors import Actor, message, method
+from actors.actor import Ended
 from actors.errors import ActorNotFoundError, DecodeError, ProtocolError, RemoteError
 from actors.supervision import ExitReason
-from actors.watching import Ended
 
 
 class Panic(BaseException):
@@ -308,11 +310,17 @@ KINDS: dict[str, Callable[[], BaseException]] = {
     "surrogate": lambda: ValueError("\udc80"),
     "huge": lambda: ValueError("x" * 3_000_000),
     "huge bytes": lambda: ValueError(bytes(1_500_000)),
-    "deep argument": lambda: ValueError([[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]),
+    "deep argument": lambda: ValueError(
+        [[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]
+    ),
     "many arguments": lambda: ValueError(*range(1000)),
     "group": lambda: ExceptionGroup("two", [ValueError("one"), Need(2)]),
-    "group of base": lambda: BaseExceptionGroup("base", [KeyboardInterrupt(), SystemExit(3), Panic()]),
-    "group of all": lambda: ExceptionGroup("all", [HarmfulText(), HarmfulClass(), HarmfulAttributes(), Named(), HarmfulNew()]),
+    "group of base": lambda: BaseExceptionGroup(
+        "base", [KeyboardInterrupt(), SystemExit(3), Panic()]
+    ),
+    "group of all": lambda: ExceptionGroup(
+        "all", [HarmfulText(), HarmfulClass(), HarmfulAttributes(), Named(), HarmfulNew()]
+    ),
     "group in groups": lambda: _nested(60),
     "group too deep": lambda: _nested(300),
     "wide group": lambda: ExceptionGroup("wide", [ValueError(number) for number in range(500)]),

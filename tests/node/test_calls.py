@@ -29,7 +29,8 @@ from actors.errors import (
     StoreUnavailableError,
 )
 from runtime.store.embedded import EmbeddedStore
-from tests.node.conftest import Pair
+from tests.live_pair import Pair
+from tests.waiting import until
 
 
 @message
@@ -300,7 +301,9 @@ async def test_values_come_back_equal_and_of_their_own_type(worker: Worker, valu
     assert type(back) is type(value)
 
 
-async def test_a_builtin_exception_keeps_its_type_and_brings_the_remote_traceback(worker: Worker) -> None:
+async def test_a_builtin_exception_keeps_its_type_and_brings_the_remote_traceback(
+    worker: Worker,
+) -> None:
     with trio.fail_after(5), pytest.raises(KeyError) as caught:
         await worker.fail("key")
     error = caught.value
@@ -310,14 +313,23 @@ async def test_a_builtin_exception_keeps_its_type_and_brings_the_remote_tracebac
     assert 'raise KeyError("no such key")' in error.remote_traceback
     assert str(error) == "'no such key'"
     assert any("test_calls.py" in note for note in error.__notes__)
-    assert (error.actor, error.method, error.outcome, error.attempts) == ("worker", "fail", "raised", 1)
+    assert (error.actor, error.method, error.outcome, error.attempts) == (
+        "worker",
+        "fail",
+        "raised",
+        1,
+    )
 
 
 async def test_an_operating_system_error_keeps_what_it_carries(worker: Worker) -> None:
     with trio.fail_after(5), pytest.raises(FileNotFoundError) as caught:
         await worker.fail("system")
     assert isinstance(caught.value, RemoteError)
-    assert (caught.value.errno, caught.value.strerror, caught.value.filename) == (2, "not there", "name.txt")
+    assert (caught.value.errno, caught.value.strerror, caught.value.filename) == (
+        2,
+        "not there",
+        "name.txt",
+    )
 
 
 async def test_a_builtin_exception_with_a_constructor_of_its_own_arrives(worker: Worker) -> None:
@@ -372,7 +384,9 @@ async def test_an_error_raised_two_calls_away_keeps_its_type(pair: Pair, worker:
     assert isinstance(caught.value, RemoteError)
 
 
-async def test_a_refusal_that_a_method_met_is_not_taken_for_a_refusal_of_the_call(pair: Pair, where: str) -> None:
+async def test_a_refusal_that_a_method_met_is_not_taken_for_a_refusal_of_the_call(
+    pair: Pair, where: str
+) -> None:
     relay = await pair.here.options(on=where).spawn(Relay)
     with trio.fail_after(5), pytest.raises(RemoteError) as caught:
         await relay.not_found_inside()
@@ -391,11 +405,14 @@ async def test_the_method_sees_the_callers_deadline_and_is_cancelled_at_it(worke
     assert deadline <= seen < deadline + 1
 
 
-async def test_a_callers_own_deadline_ends_the_call_as_trio_does_and_never_with_an_error_of_ours(worker: Worker) -> None:
+async def test_a_callers_own_deadline_ends_the_call_as_trio_does_and_never_with_an_error_of_ours(
+    worker: Worker,
+) -> None:
     for _ in range(20):
         with pytest.raises(trio.TooSlowError), trio.fail_after(0.005):
             await worker.wait()
-        # The last one has gone from the mailbox: behind others a call with so little time may be turned away.
+        # The last one has gone from the mailbox: behind others a call with so little time may be
+        # turned away.
         await worker.echo(1)
 
 
@@ -405,7 +422,7 @@ async def test_a_call_whose_actor_cannot_be_looked_up_while_the_store_is_away_di
     worker = await pair.here.options(name="sought", on="there").spawn(Worker)
     address = worker.address  # type: ignore[attr-defined]
     # As a handle from before the actor has moved.
-    lost = pair.here.station.make_handle(attrs.evolve(address, incarnation=1), Worker)
+    lost = pair.here._endpoint.make_handle(attrs.evolve(address, incarnation=1), Worker)
 
     async def away(*arguments: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -413,7 +430,9 @@ async def test_a_call_whose_actor_cannot_be_looked_up_while_the_store_is_away_di
 
     with monkeypatch.context() as patched:
         patched.setattr(EmbeddedStore, "transaction", away)
-        with pytest.raises(NotExecutedError, match="sought could not be looked up, and may live: away"):
+        with pytest.raises(
+            NotExecutedError, match="sought could not be looked up, and may live: away"
+        ):
             await lost.deadline()
     assert await lost.deadline() == float("inf")
 
@@ -472,7 +491,9 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_never_runs(worker: W
         assert [line for line in await worker.read() if "must" in line] == []
 
 
-async def test_a_shielded_section_of_a_method_is_finished_after_its_caller_has_gone(worker: Worker) -> None:
+async def test_a_shielded_section_of_a_method_is_finished_after_its_caller_has_gone(
+    worker: Worker,
+) -> None:
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.finish_what_it_began)
@@ -484,7 +505,9 @@ async def test_a_shielded_section_of_a_method_is_finished_after_its_caller_has_g
         assert await worker.read() == ["began", "finished", "cancelled"]
 
 
-async def test_a_plain_method_runs_in_a_thread_and_the_node_answers_others_meanwhile(pair: Pair, where: str, worker: Worker) -> None:
+async def test_a_plain_method_runs_in_a_thread_and_the_node_answers_others_meanwhile(
+    pair: Pair, where: str, worker: Worker
+) -> None:
     other = await pair.here.options(on=where).spawn(Worker)
     answers: list[str] = []
 
@@ -525,7 +548,9 @@ async def test_one_message_runs_at_a_time_and_all_callers_are_answered(worker: W
     assert seen == [1] * 200
 
 
-async def test_concurrent_methods_run_beside_each_other_and_beside_the_one_whose_turn_it_is(worker: Worker) -> None:
+async def test_concurrent_methods_run_beside_each_other_and_beside_the_one_whose_turn_it_is(
+    worker: Worker,
+) -> None:
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.wait_at_gate)
@@ -547,7 +572,9 @@ async def test_calls_of_one_node_start_in_the_order_in_which_they_were_made(work
         assert await worker.read() == [*map(str, range(300)), "end"]
 
 
-async def test_many_callers_on_both_nodes_lose_and_double_nothing(pair: Pair, worker: Worker) -> None:
+async def test_many_callers_on_both_nodes_lose_and_double_nothing(
+    pair: Pair, worker: Worker
+) -> None:
     elsewhere = await pair.there.lookup("worker", Worker)
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
@@ -556,7 +583,9 @@ async def test_many_callers_on_both_nodes_lose_and_double_nothing(pair: Pair, wo
         assert Counter(await worker.read()) == Counter(map(str, range(500)))
 
 
-async def test_a_handle_inside_a_message_can_be_called_where_it_arrives(pair: Pair, worker: Worker) -> None:
+async def test_a_handle_inside_a_message_can_be_called_where_it_arrives(
+    pair: Pair, worker: Worker
+) -> None:
     relay = await pair.there.spawn(Relay)
     with trio.fail_after(5):
         assert await relay.ask(worker, "hello") == "hello"
@@ -566,12 +595,18 @@ async def test_a_handle_inside_a_message_can_be_called_where_it_arrives(pair: Pa
         assert await back["nested"][1].add(1) == 2
 
 
-async def test_a_timeout_option_ends_the_call_with_a_named_error_and_cancels_the_method(worker: Worker) -> None:
+async def test_a_timeout_option_ends_the_call_with_a_named_error_and_cancels_the_method(
+    worker: Worker,
+) -> None:
     with trio.fail_after(5):
         with pytest.raises(CallTimeoutError) as caught:
             await worker.wait.options(timeout=0.05)()
         assert isinstance(caught.value, TimeoutError)
-        assert (caught.value.actor, caught.value.method, caught.value.outcome) == ("worker", "wait", "unknown")
+        assert (caught.value.actor, caught.value.method, caught.value.outcome) == (
+            "worker",
+            "wait",
+            "unknown",
+        )
         await worker.seen("cancelled")
         assert await worker.options(timeout=4).add(1) == 2
 
@@ -581,7 +616,9 @@ async def test_the_earlier_of_timeout_and_scope_ends_the_call(worker: Worker) ->
         await worker.wait.options(timeout=4)()
 
 
-async def test_a_method_that_awaits_its_own_actor_is_refused_instead_of_hanging(worker: Worker) -> None:
+async def test_a_method_that_awaits_its_own_actor_is_refused_instead_of_hanging(
+    worker: Worker,
+) -> None:
     with trio.fail_after(5):
         with pytest.raises(RemoteError) as caught:
             await worker.call_self()
@@ -590,7 +627,9 @@ async def test_a_method_that_awaits_its_own_actor_is_refused_instead_of_hanging(
         assert await worker.call_self_properly() == 3
 
 
-async def test_an_argument_changed_after_the_call_does_not_change_at_the_actor(worker: Worker) -> None:
+async def test_an_argument_changed_after_the_call_does_not_change_at_the_actor(
+    worker: Worker,
+) -> None:
     value: list[object] = [1, {"a": [2]}, bytearray(100_000)]
     with trio.fail_after(5):
         await worker.keep(value[:2])
@@ -599,7 +638,9 @@ async def test_an_argument_changed_after_the_call_does_not_change_at_the_actor(w
         assert await worker.kept_value() == [1, {"a": [2]}]
 
 
-async def test_a_buffer_changed_while_the_call_waits_does_not_change_at_the_actor(worker: Worker) -> None:
+async def test_a_buffer_changed_while_the_call_waits_does_not_change_at_the_actor(
+    worker: Worker,
+) -> None:
     buffer = bytearray(b"a" * 100_000)
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
@@ -619,7 +660,9 @@ async def test_a_result_changed_by_the_caller_does_not_change_at_the_actor(worke
         assert await worker.kept_value() == [1]
 
 
-async def test_a_buffer_that_the_actor_changes_after_returning_it_arrives_as_it_was(worker: Worker) -> None:
+async def test_a_buffer_that_the_actor_changes_after_returning_it_arrives_as_it_was(
+    worker: Worker,
+) -> None:
     size = 8 * 1024 * 1024  # more than a socket takes at once
     answers: list[bytes] = []
 
@@ -634,7 +677,9 @@ async def test_a_buffer_that_the_actor_changes_after_returning_it_arrives_as_it_
         assert answers == [b"a" * size]
 
 
-async def test_what_cannot_be_sent_is_refused_at_the_caller_with_the_path_to_it(worker: Worker) -> None:
+async def test_what_cannot_be_sent_is_refused_at_the_caller_with_the_path_to_it(
+    worker: Worker,
+) -> None:
     with trio.fail_after(5):
         with pytest.raises(EncodeError) as caught:
             await worker.echo({"a": [1, threading.Lock()]})
@@ -666,16 +711,20 @@ async def test_arguments_that_do_not_fit_are_refused_unexecuted(worker: Worker) 
         assert await worker.add(1) == 2
 
 
-async def test_a_method_that_is_not_there_is_named_with_those_that_are(pair: Pair, worker: Worker) -> None:
+async def test_a_method_that_is_not_there_is_named_with_those_that_are(
+    pair: Pair, worker: Worker
+) -> None:
     with pytest.raises(AttributeError, match="did you mean 'echo'"):
         worker.ecko  # noqa: B018
     untyped = attrs.evolve(worker.address, class_path="")
-    anything = pair.here._station.make_handle(untyped)
+    anything = pair.here._endpoint.make_handle(untyped)
     with trio.fail_after(5), pytest.raises(MethodNotFoundError, match=r"it offers:.*echo"):
         await anything.write("not marked")
 
 
-async def test_a_one_way_call_is_made_and_its_error_logged_where_the_actor_runs(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_one_way_call_is_made_and_its_error_logged_where_the_actor_runs(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
     with trio.fail_after(5), caplog.at_level(logging.WARNING, "understudy"):
         await worker.note.send("one way")
         await worker.seen("one way")
@@ -700,9 +749,13 @@ async def test_a_call_is_given_up_after_the_retries_that_its_policy_allows(worke
         assert await worker.fail_times(3) == 4
 
 
-async def test_a_repeat_of_a_call_that_still_runs_is_attached_to_that_run(pair: Pair, where: str) -> None:
+async def test_a_repeat_of_a_call_that_still_runs_is_attached_to_that_run(
+    pair: Pair, where: str
+) -> None:
     slow = await pair.here.options(on=where).spawn(Slow)
-    policy = RetryPolicy(max_retries=1_000, initial_delay=0.001, max_delay=0.001, attempt_timeout=0.01)
+    policy = RetryPolicy(
+        max_retries=1_000, initial_delay=0.001, max_delay=0.001, attempt_timeout=0.01
+    )
     answers: list[int] = []
 
     async def read() -> None:
@@ -712,14 +765,15 @@ async def test_a_repeat_of_a_call_that_still_runs_is_attached_to_that_run(pair: 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             # Each attempt given up as too slow costs a token: several were made.
-            budget = pair.here._station.caller.budget(slow.name)
-            while budget.tokens > 6:  # noqa: ASYNC110  asked until they were
-                await trio.lowlevel.checkpoint()
+            budget = pair.here._endpoint.caller.budget(slow.name)
+            await until(lambda: budget.tokens <= 6, "several attempts were made", every=0)
             await slow.open_gate()
         assert answers == [1]
 
 
-async def test_a_call_that_may_have_run_is_not_made_again_unless_it_is_idempotent(pair: Pair, where: str) -> None:
+async def test_a_call_that_may_have_run_is_not_made_again_unless_it_is_idempotent(
+    pair: Pair, where: str
+) -> None:
     slow = await pair.here.options(on=where).spawn(Slow)
     policy = RetryPolicy(max_retries=3, initial_delay=0.001, attempt_timeout=0.05)
     with trio.fail_after(5):
@@ -778,10 +832,14 @@ class Haunted(Actor):
         return True
 
 
-async def test_a_result_whose_class_cannot_be_found_ends_its_call_and_no_more(pair: Pair, where: str) -> None:
+async def test_a_result_whose_class_cannot_be_found_ends_its_call_and_no_more(
+    pair: Pair, where: str
+) -> None:
     haunted = await pair.here.options(on=where).spawn(Haunted)
     with trio.fail_after(5):
-        with pytest.raises(OutcomeUnknownError, match="Vanished is not known to the process that was to read it"):
+        with pytest.raises(
+            OutcomeUnknownError, match="Vanished is not known to the process that was to read it"
+        ):
             await haunted.ghost()
         assert await haunted.alive()
 
@@ -830,7 +888,9 @@ async def test_a_call_whose_deadline_passes_in_the_mailbox_does_not_run(worker: 
         assert "too late" not in await worker.read()
 
 
-async def test_a_call_that_runs_when_its_actor_crashes_ends_with_an_unknown_outcome_and_those_behind_it_unexecuted(worker: Worker) -> None:
+async def test_a_crash_ends_the_running_call_unknown_and_queued_ones_unexecuted(
+    worker: Worker,
+) -> None:
     outcomes: list[str] = []
 
     async def call(function: partial[object]) -> None:
@@ -852,10 +912,12 @@ async def test_a_call_that_runs_when_its_actor_crashes_ends_with_an_unknown_outc
     assert sorted(outcomes) == ["not executed", "unknown"]
 
 
-async def test_options_of_a_handle_hold_for_its_calls_and_travel_with_nothing(worker: Worker) -> None:
+async def test_options_of_a_handle_hold_for_its_calls_and_travel_with_nothing(
+    worker: Worker,
+) -> None:
     impatient = worker.options(timeout=0.02)
     with trio.fail_after(5):
         with pytest.raises(CallTimeoutError):
             await impatient.wait()
         assert impatient == worker
-        assert worker.echo.options_ == CallOptions()
+        assert worker.echo._options == CallOptions()

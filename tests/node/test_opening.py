@@ -1,4 +1,6 @@
-"""Opening a node: what it was given makes sense or is refused, and it can be used in full from the moment that it is there."""
+"""Opening a node: what it was given makes sense or is refused, and it can be used in full from the
+moment that it is there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from actors import Actor, method
 from actors.errors import NoPlacementError
 from runtime import open_node
 from runtime.membership.members import PREFIX, NodeRecord
-from tests.node.conftest import SECRET, Pair
+from tests.live_pair import SECRET, Pair
 
 
 class Greeter(Actor):
@@ -25,18 +27,28 @@ class Greeter(Actor):
 
 
 @pytest.mark.parametrize("joins", [False, True])
-async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_was_just_opened(joins: bool) -> None:
+async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_was_just_opened(
+    joins: bool,
+) -> None:
     async with open_node("founder", secret=SECRET) as founder:
         for number in range(15):
             label = {"number": str(number)}
             async with open_node(
-                f"n{number}", join=founder.address if joins else None, secret=SECRET, labels=label, resources={"slots": 1}
+                f"n{number}",
+                join=founder.address if joins else None,
+                secret=SECRET,
+                labels=label,
+                resources={"slots": 1},
             ) as node:
-                assert next(member for member in node.members() if member.name == node.name).state == "up"
+                assert (
+                    next(member for member in node.members() if member.name == node.name).state
+                    == "up"
+                )
                 found = await node.options(labels=label, resources={"slots": 1}).spawn(Greeter)
                 assert await found.where() == node.name
                 if joins:
-                    # Nor does another node, which may not have heard of it yet, say that there is none.
+                    # Nor does another node, which may not have heard of it yet, say that there is
+                    # none.
                     found = await founder.options(labels=label).spawn(Greeter)
                     assert await found.where() == node.name
 
@@ -66,6 +78,8 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
         ({"advertise": "0.0.0.0:7400"}, ValueError, "nothing that others can dial"),
         ({"advertise": "here:port"}, ValueError, "expected HOST:PORT"),
         ({"advertise": ""}, ValueError, "nothing that others can dial"),
+        ({"advertise": ":::"}, ValueError, "is no address"),
+        ({"advertise": "[fe80:::1]:7400"}, ValueError, "is no address"),
         ({"secret": ""}, ValueError, "secret is empty"),
         ({"secret": 7}, TypeError, "secret must be bytes or a str"),
         ({"reference_memory": "1G"}, TypeError, "reference_memory is a number of bytes"),
@@ -74,21 +88,31 @@ async def test_what_is_placed_by_label_or_resource_at_once_finds_the_node_that_w
         ({"references_on_leave": "keep"}, ValueError, "references_on_leave is one of"),
     ],
 )
-async def test_an_option_that_makes_no_sense_is_refused_by_name(options: dict[str, Any], error: type[Exception], words: str) -> None:
+async def test_an_option_that_makes_no_sense_is_refused_by_name(
+    options: dict[str, Any], error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         async with open_node(**{"secret": SECRET, **options}):
             pass
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"resources": {"cpu": "lots"}}, {"resources": 5}, {"resources": {"cpu": math.nan}}, {"labels": {"a": 1}}]
+    "wrong",
+    [
+        {"resources": {"cpu": "lots"}},
+        {"resources": 5},
+        {"resources": {"cpu": math.nan}},
+        {"labels": {"a": 1}},
+    ],
 )
-async def test_what_one_node_says_wrongly_of_itself_breaks_no_placement_on_others(pair: Pair, wrong: dict[str, Any]) -> None:
+async def test_what_one_node_says_wrongly_of_itself_breaks_no_placement_on_others(
+    pair: Pair, wrong: dict[str, Any]
+) -> None:
     """As a node of another version might, or one that is mistaken."""
     store, here = pair.here._store, pair.here
-    record = attrs.evolve(pair.there._enrolment.record, name="mistaken", state="up", **wrong)
+    record = attrs.evolve(pair.there._registration.record, name="mistaken", state="up", **wrong)
     lease = await store.grant(60.0)
-    await store.put(PREFIX + "mistaken", bytes(here.station.codec.encode(record, [])), lease)
+    await store.put(PREFIX + "mistaken", bytes(here._endpoint.codec.encode(record, [])), lease)
     with trio.fail_after(5):
         await here.wait_for(3)
         await pair.there.wait_for(3)
@@ -104,7 +128,7 @@ async def test_a_record_that_is_none_is_passed_over(pair: Pair, value: bytes | s
     here = pair.here
     if isinstance(value, str):
         strange = NodeRecord("strange", 7, "", 0, "", 0, 0.0)  # type: ignore[arg-type]
-        value = bytes(here.station.codec.encode(strange, []))
+        value = bytes(here._endpoint.codec.encode(strange, []))
     await here._store.put(PREFIX + "strange", value)
     await here._store.put(PREFIX + "strange/2", value)
     with trio.fail_after(5):

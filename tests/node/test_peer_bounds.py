@@ -1,4 +1,6 @@
-"""What one peer can make a node keep is bounded: sessions, calls of services, links between actors, and lines in its log."""
+"""What one peer can make a node keep is bounded: sessions, calls of services, links between actors,
+and lines in its log.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from actors.errors import HandshakeError, MailboxFullError
 from actors.method import Address
 from runtime.calls import dispatch
 from runtime.links import peers
-from runtime.links.settling import Verdict
+from runtime.links.settlement import SettlementAnswerKind
+from runtime.timings import Timings
 from runtime.watching import watching
 from runtime.wire.frames import Kind, encode_frame
-from tests.node.conftest import Pair
+from tests.live_pair import Pair
 from tests.node.test_strangers import dial, introduction, offer, settle, shake_hands, wait_closed
+from tests.waiting import until
 
 
 class Quiet(Actor):
@@ -33,14 +37,23 @@ async def test_a_flood_of_clients_that_come_and_go_leaves_no_more_sessions_than_
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peers, "MOST_STRANGERS", 8)
-    table = pair.here.station.peers.links
+    table = pair.here._endpoint.peers.links
     with trio.fail_after(20):
         for number in range(40):
             async with await dial(pair.here) as stream:
                 reader = await shake_hands(stream, introduction(name=f"client-{number}"))
-                assert await offer(stream, reader, 1) == Verdict.ACCEPTED
-            while any(link.connected for link in table.values() if link.peer.name == f"client-{number}"):  # noqa: ASYNC110
-                await trio.sleep(0.001)
+                assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
+            await until(
+                lambda: (
+                    not any(
+                        link.connected
+                        for link in table.values()
+                        if link.peer.name == f"client-{number}"  # noqa: B023
+                    )
+                ),
+                "the client's connection is gone",
+                every=0.001,
+            )
             assert sum(link.peer.name.startswith("client-") for link in table.values()) <= 8
     assert [link.peer.name for link in table.values() if link.peer.name == "there"] == ["there"]
 
@@ -50,33 +63,52 @@ async def test_a_client_beyond_the_limit_is_turned_away_and_members_are_not(
 ) -> None:
     monkeypatch.setattr(peers, "MOST_STRANGERS", 2)
     with trio.fail_after(10):
-        async with await dial(pair.here) as one, await dial(pair.here) as two, await dial(pair.here) as three:
+        async with (
+            await dial(pair.here) as one,
+            await dial(pair.here) as two,
+            await dial(pair.here) as three,
+        ):
             for number, stream in enumerate((one, two)):
                 reader = await shake_hands(stream, introduction(name=f"client-{number}"))
-                assert await offer(stream, reader, 1) == Verdict.ACCEPTED
+                assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
             reader = await shake_hands(three, introduction(name="client-3"))
             await three.send_all(encode_frame(Kind.RESUME, cbor2.dumps([1, 0, 1, 0, 0])))
             assert await three.receive_some() == b""
         assert "client-3 is turned away" in caplog.text
-        pair.here.station.peers.ended("there", pair.there.incarnation, "ended by the test, which is not told to the other end")
+        pair.here._endpoint.peers.on_peer_ended(
+            "there", pair.there.incarnation, "ended by the test, which is not told to the other end"
+        )
         actor = await pair.there.options(on="here").spawn(Quiet)
         await pair.there.stop(actor)
 
 
-async def test_what_calls_itself_a_node_and_is_no_member_is_neither_dialled_nor_kept(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "CLIENT_PATIENCE", 0.05)
+@pytest.mark.parametrize("timings", [Timings(client_leases=0.01)])
+async def test_what_calls_itself_a_node_and_is_no_member_is_neither_dialled_nor_kept(
+    pair: Pair,
+) -> None:
     ghost = introduction(name="ghost")
-    # Later than all that the members' view knows: it can say nothing about it, neither that it lives nor that it has ended.
-    ghost = attrs.evolve(ghost, peer=attrs.evolve(ghost.peer, role="node", incarnation=2**40, addresses=("tcp:127.0.0.1:9",)))
+    # Later than all that the members' view knows: it can say nothing about it, neither that it
+    # lives nor that it has ended.
+    ghost = attrs.evolve(
+        ghost,
+        peer=attrs.evolve(
+            ghost.peer, role="node", incarnation=2**40, addresses=("tcp:127.0.0.1:9",)
+        ),
+    )
     with trio.fail_after(5):
         async with await dial(pair.here) as stream:
             reader = await shake_hands(stream, ghost)
-            assert await offer(stream, reader, 1) == Verdict.ACCEPTED
-        while any(link.peer.name == "ghost" for link in pair.here.station.peers.links.values()):  # noqa: ASYNC110  a table has no event
-            await trio.sleep(0.005)
+            assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
+        links = pair.here._endpoint.peers.links
+        await until(
+            lambda: all(link.peer.name != "ghost" for link in links.values()),
+            "no link to it is left",
+        )
 
 
-async def test_calls_of_services_are_limited_by_peer(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_of_services_are_limited_by_peer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dispatch, "MOST_SERVICE_CALLS", 10)
     quiet = await pair.here.options(name="quiet").spawn(Quiet)
     with trio.fail_after(10):
@@ -89,24 +121,32 @@ async def test_calls_of_services_are_limited_by_peer(pair: Pair, monkeypatch: py
             while len(codes) < 20:
                 data = await stream.receive_some()
                 assert data
-                codes += [cbor2.loads(frame.control)[1] for frame in reader.feed(data) if frame.kind == Kind.ERROR]
+                codes += [
+                    cbor2.loads(frame.control)[1]
+                    for frame in reader.feed(data)
+                    if frame.kind == Kind.ERROR
+                ]
             assert set(codes) == {MailboxFullError.__name__}
             # Another peer is served.
             await pair.there.stop(await pair.there.options(on="here").spawn(Quiet))
     await pair.here.stop(quiet)
 
 
-async def test_links_that_others_tie_to_one_actor_are_limited(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_links_that_others_tie_to_one_actor_are_limited(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watching, "MOST_LINKS", 5)
     await pair.here.options(name="quiet").spawn(Quiet)
     desk = pair.here._watching
     for number in range(5):
-        desk.linked("quiet", 0, Address(f"linker-{number}", "there", pair.there.incarnation, 1))
+        desk.on_link("quiet", 0, Address(f"linker-{number}", "there", pair.there.incarnation, 1))
     with pytest.raises(MailboxFullError, match="its limit"):
-        desk.linked("quiet", 0, Address("linker-5", "there", pair.there.incarnation, 1))
+        desk.on_link("quiet", 0, Address("linker-5", "there", pair.there.incarnation, 1))
 
 
-async def test_lines_that_strangers_cause_are_limited(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines_that_strangers_cause_are_limited(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "understudy")
     with trio.fail_after(20):
         for _ in range(50):

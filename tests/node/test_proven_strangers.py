@@ -1,9 +1,10 @@
-"""What the fuzzer of proven peers (`tests.wire.proven`) has found. Each ended a node, kept it busy for good, or was kept for good."""
+"""What the fuzzer of proven peers (`tests.wire.proven`) has found. Each ended a node, kept it busy
+for good, or was kept for good.
+"""
 
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
 
 import cbor2
 import pytest
@@ -11,13 +12,15 @@ import trio
 
 from actors import Actor, method
 from actors.errors import BadArgumentsError
-from runtime.links import peers
-from runtime.links.settling import Verdict
+from runtime.identifiers import NodeId
+from runtime.links.settlement import SettlementAnswerKind
 from runtime.membership.members import Members
-from runtime.watching.service import WATCHING_SERVICE, WatchingService
+from runtime.timings import Timings
+from runtime.watching.watching import WATCHING_SERVICE, WatchingService
 from runtime.wire.frames import Kind, encode_frame
-from tests.node.conftest import Pair
+from tests.live_pair import Pair
 from tests.node.test_strangers import dial, introduction, offer, shake_hands, wait_closed
+from tests.waiting import until
 
 NEVER_GIVEN = 2**40
 """An incarnation that no store has come to."""
@@ -31,31 +34,52 @@ class Plain(Actor):
 
 def watching(pair: Pair) -> Any:
     """The service of the first node, called from the second."""
-    return pair.there.station.system_handle(WatchingService, WATCHING_SERVICE, *pair.here.station.identity)
+    return pair.there._endpoint.system_handle(
+        WatchingService, WATCHING_SERVICE, *pair.here._endpoint.identity
+    )
 
 
-@pytest.mark.parametrize("node", [5, b"there", None, ["there"]])
-async def test_a_service_that_is_told_something_of_another_type_refuses_it_and_its_node_lives(pair: Pair, node: object) -> None:
+@pytest.mark.parametrize(
+    ("node", "serial", "why"),
+    [
+        *((node, 1, "in its own name only") for node in (5, b"there", None, ["there"])),
+        *(
+            ("there", serial, "was given a serial of another type")
+            for serial in ("1", b"1", None, [1])
+        ),
+    ],
+)
+async def test_a_service_that_is_told_something_of_another_type_refuses_it_and_its_node_lives(
+    pair: Pair, node: object, serial: object, why: str
+) -> None:
     # What is told here is used when the actor ends, by a task of the node's own.
     plain = await pair.here.options(name="plain").spawn(Plain)
-    with pytest.raises(BadArgumentsError, match=r"ask\(\) was given a node of another type"):
-        await watching(pair).ask("plain", 0, node, NEVER_GIVEN, 1, False)
+    with pytest.raises(BadArgumentsError, match=why):
+        await watching(pair).ask("plain", 0, node, pair.there.incarnation, serial, False)
     await pair.here.stop(plain)
     other = await pair.here.options(name="other").spawn(Plain)
     assert await other.ping() == "pong"
 
 
-async def test_the_end_of_an_actor_is_not_told_for_ever_to_a_node_that_never_was(pair: Pair) -> None:
+async def test_the_end_of_an_actor_is_not_told_for_ever_to_a_node_that_never_was(
+    pair: Pair,
+) -> None:
     plain = await pair.here.options(name="plain").spawn(Plain)
-    assert await watching(pair).ask("plain", 0, "nobody", NEVER_GIVEN, 1, False) is None
+    # A peer may ask in its own name only, but it may be a client, or of an incarnation that no
+    # store has given.
+    assert (
+        pair.here._watching.on_ask("plain", 0, NodeId("nobody", NEVER_GIVEN), 1, before=False)
+        is None
+    )
     await pair.here.stop(plain)
-    with trio.fail_after(30):
-        while pair.here._watching.loads()["untold"]:  # noqa: ASYNC110  a task of the node's has no event
-            await trio.sleep(0.01)
+    await until(lambda: not pair.here._watching.loads()["untold"], "no end is left to tell")
 
 
-async def test_a_view_that_has_all_there_is_wakes_nobody_when_it_is_asked_to_catch_up(pair: Pair) -> None:
-    # Those who ask are those who wait for changes: each would wake all others, and itself, for ever.
+async def test_a_view_that_has_all_there_is_wakes_nobody_when_it_is_asked_to_catch_up(
+    pair: Pair,
+) -> None:
+    # Those who ask are those who wait for changes: each would wake all others, and itself, for
+    # ever.
     members: Members = pair.here._members
     for _ in range(100):
         before, changed = members.revision, members._changed
@@ -74,21 +98,19 @@ async def test_a_link_whose_first_offer_cannot_be_is_not_kept(pair: Pair) -> Non
                 # On a session that is new, it says that it has frames.
                 await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([1, 0, 1, 0, 7])))
                 await wait_closed(stream)
-    assert [name for name, _ in pair.here.station.peers.links if name.startswith("stranger")] == []
+    assert [
+        name for name, _ in pair.here._endpoint.peers.links if name.startswith("stranger")
+    ] == []
 
 
+@pytest.mark.parametrize("timings", [Timings(orphans=0.2, client_leases=0.04)])
 async def test_what_a_client_holds_is_freed_when_it_has_gone(pair: Pair) -> None:
     await pair.here.options(name="plain").spawn(Plain)
-    with patch.object(peers, "DEPARTED_SECONDS", 0.2), patch.object(peers, "CLIENT_PATIENCE", 0.2):
-        async with await dial(pair.here) as stream:
-            reader = await shake_hands(stream, introduction())
-            assert await offer(stream, reader, 1) == Verdict.ACCEPTED
-            # A call whose result stays here, for a reference that the client has made.
-            call = cbor2.dumps([7, "plain", 0, "ping", [], None, None, [34, 1]])
-            await stream.send_all(encode_frame(Kind.CALL, call, flags=1))
-            with trio.fail_after(10):
-                while not len(pair.here.station.references):  # noqa: ASYNC110  a table has no event
-                    await trio.sleep(0.01)
-        with trio.fail_after(30):
-            while len(pair.here.station.references):  # noqa: ASYNC110  a table has no event
-                await trio.sleep(0.01)
+    async with await dial(pair.here) as stream:
+        reader = await shake_hands(stream, introduction())
+        assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
+        # A call whose result stays here, for a reference that the client has made.
+        call = cbor2.dumps([7, "plain", 0, "ping", [], None, None, [34, 1]])
+        await stream.send_all(encode_frame(Kind.CALL, call, flags=1))
+        await until(lambda: len(pair.here._endpoint.references), "the value is held")
+    await until(lambda: not len(pair.here._endpoint.references), "what was held is freed")

@@ -1,4 +1,6 @@
-"""Whoever does not belong: each mistake has a named error on the side that can act on it, and disturbs nobody else."""
+"""Whoever does not belong: each mistake has a named error on the side that can act on it, and
+disturbs nobody else.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import cbor2
@@ -26,16 +29,17 @@ from actors.errors import (
     WrongSecretError,
 )
 from runtime import open_node
-from runtime.links import peers
-from runtime.links.settling import Verdict
+from runtime.environment import SystemEnvironment
+from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
-from runtime.membership import join
 from runtime.node import Node
+from runtime.testing import Platform
+from runtime.timings import Timings
+from runtime.wire.codec import ENUM
 from runtime.wire.frames import HEADER, Frame, FrameReader, Kind, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer
-from runtime.wire.introduction import VERSIONS, Introduction, Peer
-from runtime.wire.values import ENUM
-from tests.node.conftest import SECRET, Pair
+from runtime.wire.handshake import VERSIONS, Acceptor, Dialer, Introduction, Peer
+from tests.live_pair import SECRET, Pair
+from tests.waiting import until
 
 
 class Patient(Actor):
@@ -62,7 +66,9 @@ class Patient(Actor):
 
 @attrs.define
 class Scene:
-    """A live cluster with a call in flight in each direction. `undisturbed` is what strangers must leave true."""
+    """A live cluster with a call in flight in each direction. `undisturbed` is what strangers must
+    leave true.
+    """
 
     pair: Pair
     patients: list[Patient]
@@ -70,7 +76,9 @@ class Scene:
     answers: list[int] = attrs.field(factory=list)
 
     async def undisturbed(self) -> None:
-        """All actors answer, the calls in flight are still in flight, over the same connections as before."""
+        """All actors answer, the calls in flight are still in flight, over the same connections as
+        before.
+        """
         for number, patient in enumerate(self.patients):
             before = await patient.count_up()
             assert await patient.count_up() == before + 1, number
@@ -86,7 +94,10 @@ def _connections(pair: Pair) -> dict[str, int]:
 
 @pytest.fixture
 async def scene(pair: Pair) -> AsyncIterator[Scene]:
-    patients = [await pair.here.options(on="there").spawn(Patient), await pair.there.options(on="here").spawn(Patient)]
+    patients = [
+        await pair.here.options(on="there").spawn(Patient),
+        await pair.there.options(on="here").spawn(Patient),
+    ]
     scene = Scene(pair, patients, _connections(pair))
 
     async def wait(patient: Patient) -> None:
@@ -103,8 +114,12 @@ async def scene(pair: Pair) -> AsyncIterator[Scene]:
     assert len(scene.answers) == 2
 
 
-def introduction(cluster: str = "understudy", versions: tuple[int, int] = VERSIONS, name: str = "stranger") -> Introduction:
-    return Introduction(cluster=cluster, peer=Peer(name=name, incarnation=10**6, role="client"), versions=versions)
+def introduction(
+    cluster: str = "understudy", versions: tuple[int, int] = VERSIONS, name: str = "stranger"
+) -> Introduction:
+    return Introduction(
+        cluster=cluster, peer=Peer(name=name, incarnation=10**6, role="client"), versions=versions
+    )
 
 
 async def dial(node: Node) -> trio.SocketStream:
@@ -133,7 +148,9 @@ async def next_frame(stream: trio.SocketStream, reader: FrameReader) -> Frame:
     return frames[0]
 
 
-async def shake_hands(stream: trio.SocketStream, me: Introduction, secret: bytes = SECRET.encode()) -> FrameReader:
+async def shake_hands(
+    stream: trio.SocketStream, me: Introduction, secret: bytes = SECRET.encode()
+) -> FrameReader:
     """As any peer would; raises what a dialler raises."""
     reader = FrameReader()
     dialer = Dialer(me, secret, os.urandom(32))
@@ -149,18 +166,20 @@ async def shake_hands(stream: trio.SocketStream, me: Introduction, secret: bytes
 LINKS = itertools.count(1)
 
 
-async def offer(stream: trio.SocketStream, reader: FrameReader, link: int, peer_link: int = 0, dial: int = 1) -> Verdict:
+async def offer(
+    stream: trio.SocketStream, reader: FrameReader, link: int, peer_link: int = 0, dial: int = 1
+) -> SettlementAnswerKind:
     """Offer to go on with a session of which nothing was received; what is said to that."""
     await stream.send_all(encode_frame(Kind.RESUME, cbor2.dumps([link, peer_link, dial, 0, 0])))
     answer = await next_frame(stream, reader)
     assert answer.kind == Kind.RESUME
-    return Verdict(cbor2.loads(answer.control)[0])
+    return SettlementAnswerKind(cbor2.loads(answer.control)[0])
 
 
 async def settle(stream: trio.SocketStream) -> FrameReader:
     """A link of our own: the handshake and the agreement on a new session."""
     reader = await shake_hands(stream, introduction())
-    assert await offer(stream, reader, next(LINKS)) == Verdict.ACCEPTED
+    assert await offer(stream, reader, next(LINKS)) == SettlementAnswerKind.ACCEPTED
     return reader
 
 
@@ -170,9 +189,11 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     caplog.set_level(logging.DEBUG, "understudy")
 
     async def logged(*texts: str) -> None:
-        with trio.fail_after(5):
-            while not any(text in caplog.text for text in texts):  # noqa: ASYNC110  a log has no event
-                await trio.sleep(0.001)
+        await until(
+            lambda: any(text in caplog.text for text in texts),
+            f"the log has one of {texts}",
+            every=0.001,
+        )
 
     return logged
 
@@ -180,7 +201,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
 Log = Callable[..., Awaitable[None]]
 
 
-async def refused(error: type[UnderstudyError], node: Node, text: str, **changes: str) -> None:
+async def refused(error: type[UnderstudyError], node: Node, text: str, **changes: Any) -> None:
     """Joining fails with `error`, which names the address dialled."""
     options = {"join": node.address, "secret": SECRET, **changes}
     with trio.fail_after(5), pytest.raises(error, match=text) as caught:
@@ -196,7 +217,12 @@ async def test_a_wrong_secret_is_named_on_both_sides(scene: Scene, log: Log) -> 
 
 
 async def test_a_wrong_cluster_is_named_on_both_sides(scene: Scene, log: Log) -> None:
-    await refused(WrongClusterError, scene.pair.there, "cluster 'elsewhere'.*cluster 'understudy'", cluster="elsewhere")
+    await refused(
+        WrongClusterError,
+        scene.pair.there,
+        "cluster 'elsewhere'.*cluster 'understudy'",
+        cluster="elsewhere",
+    )
     await log("of cluster 'elsewhere' dialled node 'there'")
 
 
@@ -209,7 +235,9 @@ async def test_a_node_name_in_use_is_refused(scene: Scene) -> None:
 async def test_a_wrong_protocol_version_is_named_on_both_sides(scene: Scene, log: Log) -> None:
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
-            with pytest.raises(ProtocolVersionError, match="3 to 9, node 'here' 2 to 2: upgrade the older"):
+            with pytest.raises(
+                ProtocolVersionError, match="3 to 9, node 'here' 2 to 2: upgrade the older"
+            ):
                 await shake_hands(stream, introduction(versions=(3, 9)))
             assert await wait_closed(stream) == b""
     await log("speaks protocol versions 3 to 9")
@@ -220,10 +248,14 @@ async def test_a_dialler_learns_that_the_node_it_joins_speaks_another_version(sc
         await refused(ProtocolVersionError, scene.pair.here, "7 to 7", join=address)
 
 
-async def test_a_node_of_another_store_that_has_a_members_name_and_incarnation_ends_no_link_of_that_member(scene: Scene, log: Log) -> None:
+async def test_a_namesake_from_another_store_ends_no_link_of_a_member(
+    scene: Scene, log: Log
+) -> None:
     # A store that was lost and begun anew counts incarnations from the beginning again.
     there = scene.pair.there
-    peer = Peer(there.name, there.incarnation, "node", store="the one before", life="of another process")
+    peer = Peer(
+        there.name, there.incarnation, "node", store="the one before", life="of another process"
+    )
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             reader = await shake_hands(stream, Introduction("understudy", peer))
@@ -234,7 +266,9 @@ async def test_a_node_of_another_store_that_has_a_members_name_and_incarnation_e
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_garbage_closes_its_own_connection_and_is_logged(scene: Scene, log: Log, seed: int) -> None:
+async def test_garbage_closes_its_own_connection_and_is_logged(
+    scene: Scene, log: Log, seed: int
+) -> None:
     garbage = random.Random(seed).randbytes(10_000)
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
@@ -260,7 +294,9 @@ async def test_other_protocols_are_turned_away(scene: Scene, log: Log, first: by
     await log("closed a connection: ")
 
 
-async def test_frames_that_are_not_due_before_the_peer_has_proven_itself_are_not_acted_upon(scene: Scene, log: Log) -> None:
+async def test_frames_that_are_not_due_before_the_peer_has_proven_itself_are_not_acted_upon(
+    scene: Scene, log: Log
+) -> None:
     call = cbor2.dumps([1, "@node", 0, "leave", []])
     for kind in (Kind.CALL, Kind.SEND, Kind.RESUME, Kind.GOODBYE, Kind.PROOF, Kind.WELCOME):
         with trio.fail_after(5):
@@ -281,8 +317,14 @@ async def test_a_call_sent_together_with_the_hello_is_not_acted_upon(scene: Scen
     assert not scene.pair.here.asked_to_leave.is_set()
 
 
-async def test_an_oversized_frame_before_the_handshake_is_refused_by_its_header(scene: Scene, log: Log) -> None:
-    for header in (HEADER.pack(Kind.HELLO, 0, 0, 4097), HEADER.pack(Kind.HELLO, 0, 1, 100), HEADER.pack(Kind.HELLO, 0, 0, 2**32 - 1)):
+async def test_an_oversized_frame_before_the_handshake_is_refused_by_its_header(
+    scene: Scene, log: Log
+) -> None:
+    for header in (
+        HEADER.pack(Kind.HELLO, 0, 0, 4097),
+        HEADER.pack(Kind.HELLO, 0, 1, 100),
+        HEADER.pack(Kind.HELLO, 0, 0, 2**32 - 1),
+    ):
         with trio.fail_after(5):
             async with await dial(scene.pair.here) as stream:
                 await stream.send_all(header)
@@ -299,7 +341,9 @@ async def test_an_oversized_frame_before_the_handshake_is_refused_by_its_header(
     ],
     ids=["control", "segment", "segments"],
 )
-async def test_an_oversized_frame_from_a_proven_peer_ends_its_link_and_no_other(scene: Scene, log: Log, header: bytes) -> None:
+async def test_an_oversized_frame_from_a_proven_peer_ends_its_link_and_no_other(
+    scene: Scene, log: Log, header: bytes
+) -> None:
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             await settle(stream)
@@ -348,8 +392,12 @@ NO_SUCH_CLASS = cbor2.CBORTag(ENUM, ["no_such_module:NoSuchClass", "RED"])
     ],
     ids=lambda frame: frame.hex()[:40],
 )
-async def test_a_malformed_frame_from_a_proven_peer_never_reaches_beyond_its_link(scene: Scene, frame: bytes) -> None:
-    """It may be answered with an error, ignored as late, or cost the link: the node and everybody else go on."""
+async def test_a_malformed_frame_from_a_proven_peer_never_reaches_beyond_its_link(
+    scene: Scene, frame: bytes
+) -> None:
+    """It may be answered with an error, ignored as late, or cost the link: the node and everybody
+    else go on.
+    """
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             await settle(stream)
@@ -357,22 +405,26 @@ async def test_a_malformed_frame_from_a_proven_peer_never_reaches_beyond_its_lin
             await wait_closed(stream)
 
 
-async def test_an_offer_that_was_long_on_the_way_ends_no_session_and_breaks_no_connection(scene: Scene) -> None:
+async def test_an_offer_that_was_long_on_the_way_ends_no_session_and_breaks_no_connection(
+    scene: Scene,
+) -> None:
     """A dial that its peer gave up for another connection, on which it has told of more since."""
 
     def ask(number: int) -> bytes:
-        return encode_frame(Kind.CALL, cbor2.dumps([number, scene.patients[1].address.name, 0, "count_up", []]))
+        return encode_frame(
+            Kind.CALL, cbor2.dumps([number, scene.patients[1].address.name, 0, "count_up", []])
+        )
 
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream, await dial(scene.pair.here) as late:
             reader = await shake_hands(stream, introduction())
-            assert await offer(stream, reader, 1, dial=2) == Verdict.ACCEPTED
+            assert await offer(stream, reader, 1, dial=2) == SettlementAnswerKind.ACCEPTED
             await stream.send_all(ask(1))
             assert (await next_frame(stream, reader)).kind == Kind.REPLY
             await stream.send_all(encode_frame(Kind.ACK, (1).to_bytes(8, "big")) + ask(2))
             assert (await next_frame(stream, reader)).kind == Kind.REPLY
             late_reader = await shake_hands(late, introduction())
-            assert await offer(late, late_reader, 1, dial=1) == Verdict.STALE
+            assert await offer(late, late_reader, 1, dial=1) == SettlementAnswerKind.STALE
             assert await wait_closed(late) == b""
             await stream.send_all(ask(3))
             while (await next_frame(stream, reader)).kind != Kind.REPLY:
@@ -389,25 +441,27 @@ async def test_a_call_number_used_twice_ends_the_link(scene: Scene, log: Log) ->
     await log("broke the protocol")
 
 
-async def test_a_peer_that_connects_and_says_nothing_is_let_go(scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "HANDSHAKE_SECONDS", 0.05)
+@pytest.mark.parametrize("timings", [Timings(handshake=1.0)])
+async def test_a_peer_that_connects_and_says_nothing_is_let_go(scene: Scene, log: Log) -> None:
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             assert await wait_closed(stream) == b""
-    await log("closed a silent connection: the peer did not go on with the handshake within 0.05 s")
+    await log("closed a silent connection: the peer did not go on with the handshake within 1 s")
 
 
-async def test_a_peer_that_proves_itself_and_then_says_nothing_is_let_go(scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "HANDSHAKE_SECONDS", 0.2)
+@pytest.mark.parametrize("timings", [Timings(handshake=1.0)])
+async def test_a_peer_that_proves_itself_and_then_says_nothing_is_let_go(
+    scene: Scene, log: Log
+) -> None:
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             await shake_hands(stream, introduction())
             assert await wait_closed(stream) == b""
-    await log("no resume offer within 0.2 s")
+    await log("no resume offer within 1 s")
 
 
-async def test_a_peer_that_drips_bytes_is_let_go_all_the_same(scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "HANDSHAKE_SECONDS", 0.1)
+@pytest.mark.parametrize("timings", [Timings(handshake=1.0)])
+async def test_a_peer_that_drips_bytes_is_let_go_all_the_same(scene: Scene, log: Log) -> None:
     hello = encode_frame(*Dialer(introduction(), SECRET.encode(), os.urandom(32)).start())
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream, trio.open_nursery() as nursery:
@@ -427,13 +481,18 @@ async def test_a_peer_that_drips_bytes_is_let_go_all_the_same(scene: Scene, log:
 
 
 @pytest.mark.parametrize("said", [0, 1, 20, None], ids=["nothing", "a byte", "a piece", "a hello"])
-async def test_a_peer_that_closes_in_the_middle_of_the_handshake_is_logged(scene: Scene, log: Log, said: int | None) -> None:
+async def test_a_peer_that_closes_in_the_middle_of_the_handshake_is_logged(
+    scene: Scene, log: Log, said: int | None
+) -> None:
     hello = encode_frame(*Dialer(introduction(), SECRET.encode(), os.urandom(32)).start())
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             await stream.send_all(hello[:said])
     # Which of the two depends on whether our end is closed when the answer reaches it.
-    await log("the peer closed the connection during the handshake", "a connection broke while it was being set up")
+    await log(
+        "the peer closed the connection during the handshake",
+        "a connection broke while it was being set up",
+    )
 
 
 async def test_a_hundred_silent_connections_keep_nobody_out(scene: Scene) -> None:
@@ -448,32 +507,35 @@ async def test_a_hundred_silent_connections_keep_nobody_out(scene: Scene) -> Non
 
 
 async def no_link_to(node: Node, name: str) -> None:
-    with trio.fail_after(5):
-        while any(peer == name for peer, _ in node.station.peers.links):  # noqa: ASYNC110  a table has no event
-            await trio.sleep(0.01)
+    await until(
+        lambda: all(peer != name for peer, _ in node._endpoint.peers.links),
+        f"no link to {name} is left",
+    )
 
 
-async def test_a_link_whose_session_never_began_is_not_kept_where_nobody_dials_it(scene: Scene) -> None:
+async def test_a_link_whose_session_never_began_is_not_kept_where_nobody_dials_it(
+    scene: Scene,
+) -> None:
     """What is posted on it would wait for ever."""
     async with await dial(scene.pair.here) as stream:
         reader = await shake_hands(stream, introduction(name="ghost"))
         # It goes on with a session that nobody here knows.
-        assert await offer(stream, reader, 1, peer_link=1) == Verdict.FORGOTTEN
+        assert await offer(stream, reader, 1, peer_link=1) == SettlementAnswerKind.FORGOTTEN
     await no_link_to(scene.pair.here, "ghost")
 
 
+@pytest.mark.parametrize("timings", [Timings(client_leases=0.01)])
 async def test_the_link_of_a_node_that_is_no_member_any_more_ends_when_it_does_not_come_back(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
 ) -> None:
     """Its end was told to all before it dialled; nobody will tell it again."""
-    monkeypatch.setattr(peers, "CLIENT_PATIENCE", 0.05)
     past = introduction(name="past")
     past = attrs.evolve(past, peer=attrs.evolve(past.peer, role="node", incarnation=1))
     async with await dial(scene.pair.here) as stream:
         reader = await shake_hands(stream, past)
-        assert await offer(stream, reader, 1) == Verdict.ACCEPTED
-        while not any(link.fenced for link in scene.pair.here.station.peers.links.values()):  # noqa: ASYNC110  a table has no event
-            await trio.sleep(0.01)
+        assert await offer(stream, reader, 1) == SettlementAnswerKind.ACCEPTED
+        links = scene.pair.here._endpoint.peers.links
+        await until(lambda: any(link.fenced for link in links.values()), "a link is fenced")
     await no_link_to(scene.pair.here, "past")
 
 
@@ -494,7 +556,9 @@ async def other_end(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> 
         nursery.cancel_scope.cancel()
 
 
-def answer_with(me: Introduction, secret: bytes = SECRET.encode()) -> Callable[[trio.SocketStream], Awaitable[None]]:
+def answer_with(
+    me: Introduction, secret: bytes = SECRET.encode()
+) -> Callable[[trio.SocketStream], Awaitable[None]]:
     """What an acceptor does."""
 
     async def handle(stream: trio.SocketStream) -> None:
@@ -515,34 +579,56 @@ async def keep_silent(stream: trio.SocketStream) -> None:
     await trio.sleep_forever()
 
 
-async def test_an_impostor_that_does_not_know_the_secret_is_found_out_by_the_one_who_joins(scene: Scene) -> None:
+async def test_an_impostor_that_does_not_know_the_secret_is_found_out_by_the_one_who_joins(
+    scene: Scene,
+) -> None:
     async with other_end(answer_with(introduction(), b"a guess")) as address:
         await refused(WrongSecretError, scene.pair.here, "secret", join=address)
 
 
-async def test_joining_what_says_nothing_ends_with_a_timeout_that_names_the_address(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "HANDSHAKE_SECONDS", 0.05)
+async def test_joining_what_says_nothing_ends_with_a_timeout_that_names_the_address(
+    scene: Scene,
+) -> None:
     async with other_end(keep_silent) as address:
-        await refused(HandshakeTimeoutError, scene.pair.here, "does the address lead to a node", join=address)
+        await refused(
+            HandshakeTimeoutError,
+            scene.pair.here,
+            "does the address lead to a node",
+            join=address,
+            platform=Platform(environment=SystemEnvironment(Timings(handshake=0.05))),
+        )
 
 
-async def test_joining_what_closes_at_once_is_a_join_error_that_names_the_address(scene: Scene) -> None:
+async def test_joining_what_closes_at_once_is_a_join_error_that_names_the_address(
+    scene: Scene,
+) -> None:
     async with other_end(lambda stream: stream.aclose()) as address:
         await refused(JoinError, scene.pair.here, "node", join=address)
 
 
 async def test_joining_a_web_server_is_a_join_error_that_names_the_address(scene: Scene) -> None:
-    async with other_end(lambda stream: stream.send_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")) as address:
+    async with other_end(
+        lambda stream: stream.send_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+    ) as address:
         await refused(JoinError, scene.pair.here, "node", join=address)
 
 
-async def test_joining_what_leaves_right_after_the_handshake_is_a_join_error(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "JOIN_SECONDS", 0.3)
+async def test_joining_what_leaves_right_after_the_handshake_is_a_join_error(
+    scene: Scene,
+) -> None:
     async with other_end(answer_with(introduction())) as address:
-        await refused(JoinError, scene.pair.here, "could not say where the cluster's store is", join=address)
+        await refused(
+            JoinError,
+            scene.pair.here,
+            "could not say where the cluster's store is",
+            join=address,
+            platform=Platform(environment=SystemEnvironment(Timings(join_answer=0.3))),
+        )
 
 
-async def test_joining_where_nobody_listens_is_a_join_error_with_the_next_step(scene: Scene) -> None:
+async def test_joining_where_nobody_listens_is_a_join_error_with_the_next_step(
+    scene: Scene,
+) -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
     await listeners[0].aclose()
@@ -555,7 +641,9 @@ async def test_joining_what_is_no_address_says_what_is_expected(scene: Scene) ->
 
 async def test_a_node_that_dials_itself_is_told_so(scene: Scene) -> None:
     here = scene.pair.here
-    me = Introduction(cluster="understudy", peer=Peer(name="here", incarnation=here.incarnation, role="node"))
+    me = Introduction(
+        cluster="understudy", peer=Peer(name="here", incarnation=here.incarnation, role="node")
+    )
     with trio.fail_after(5):
         async with await dial(here) as stream:
             with pytest.raises(WrongPeerError, match="dialled itself"):

@@ -1,4 +1,6 @@
-"""Nothing that user code raises ends more than its call, or its actor: every kind of exception, in every place."""
+"""Nothing that user code raises ends more than its call, or its actor: every kind of exception, in
+every place.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import pytest
 import trio
 
 from actors.errors import ActorDiedError, ActorStartError, CallError, RemoteError
-from tests.node.conftest import Pair
+from tests.live_pair import Pair
 from tests.node.hostile_errors import ALL, KINDS, Bystander, Raiser
 
 # What a `__del__` raises goes nowhere but to where Python reports such things.
@@ -21,7 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 IN_METHODS = ["fail", "fail_beside", "fail_in_thread", "fail_in_nursery"]
 BY_OTHERS = ["fail_in_thread", "fail_in_nursery"]
-"""Where trio looks at the exception before it reaches the runtime, and what its attributes raise then (SystemExit) comes out instead."""
+"""Where trio looks at the exception before it reaches the runtime, and what its attributes raise
+then (SystemExit) comes out instead.
+"""
 
 IN_STREAMS = ["fail_at_once", "fail_later", "fail_in_closing"]
 
@@ -44,7 +48,9 @@ async def bystanders(pair: Pair, where: str) -> AsyncIterator[list[Bystander]]:
 
 
 @pytest.mark.parametrize("name", IN_METHODS)
-async def test_a_method_that_raises_ends_its_call_and_nothing_else(pair: Pair, where: str, bystanders: list[Bystander], name: str) -> None:
+async def test_a_method_that_raises_ends_its_call_and_nothing_else(
+    pair: Pair, where: str, bystanders: list[Bystander], name: str
+) -> None:
     for kind in ALL:
         if name == "fail_in_thread" and kind not in KINDS:
             continue
@@ -61,7 +67,9 @@ async def test_a_method_that_raises_ends_its_call_and_nothing_else(pair: Pair, w
 
 
 @pytest.mark.parametrize("name", IN_STREAMS)
-async def test_a_stream_that_raises_ends_itself_and_nothing_else(pair: Pair, where: str, bystanders: list[Bystander], name: str) -> None:
+async def test_a_stream_that_raises_ends_itself_and_nothing_else(
+    pair: Pair, where: str, bystanders: list[Bystander], name: str
+) -> None:
     raiser = await pair.here.options(on=where).spawn(Raiser)
     for kind in ALL:
         with trio.fail_after(20):
@@ -73,7 +81,12 @@ async def test_a_stream_that_raises_ends_itself_and_nothing_else(pair: Pair, whe
                 with pytest.raises(CallError):
                     async for _ in stream:
                         pass
-            assert await bystanders[0].ping() == await bystanders[1].ping() == await raiser.ping() == "pong", kind
+            assert (
+                await bystanders[0].ping()
+                == await bystanders[1].ping()
+                == await raiser.ping()
+                == "pong"
+            ), kind
 
 
 async def test_what_is_raised_behind_a_reference_ends_its_call_and_nothing_else(
@@ -88,7 +101,9 @@ async def test_what_is_raised_behind_a_reference_ends_its_call_and_nothing_else(
             assert await raiser.ping() == "pong", kind
 
 
-async def test_what_is_raised_in_a_one_way_call_is_only_logged(pair: Pair, where: str, bystanders: list[Bystander]) -> None:
+async def test_what_is_raised_in_a_one_way_call_is_only_logged(
+    pair: Pair, where: str, bystanders: list[Bystander]
+) -> None:
     raiser = await pair.here.options(on=where).spawn(Raiser)
     for kind in ALL:
         with trio.fail_after(20):
@@ -96,7 +111,9 @@ async def test_what_is_raised_in_a_one_way_call_is_only_logged(pair: Pair, where
             assert await raiser.ping() == "pong", kind
 
 
-async def test_what_is_raised_two_calls_away_ends_these_calls_and_nothing_else(pair: Pair, where: str, bystanders: list[Bystander]) -> None:
+async def test_what_is_raised_two_calls_away_ends_these_calls_and_nothing_else(
+    pair: Pair, where: str, bystanders: list[Bystander]
+) -> None:
     raiser = await pair.here.options(on=where).spawn(Raiser)
     relay = await pair.here.options(on="there").spawn(Raiser)
     for kind in ALL:
@@ -107,7 +124,9 @@ async def test_what_is_raised_two_calls_away_ends_these_calls_and_nothing_else(p
 
 
 @pytest.mark.parametrize("place", ["__init__", "on_start"])
-async def test_a_start_that_raises_ends_the_start_and_nothing_else(pair: Pair, where: str, bystanders: list[Bystander], place: str) -> None:
+async def test_a_start_that_raises_ends_the_start_and_nothing_else(
+    pair: Pair, where: str, bystanders: list[Bystander], place: str
+) -> None:
     for kind in ALL:
         if place == "__init__" and kind not in KINDS:
             continue
@@ -118,7 +137,9 @@ async def test_a_start_that_raises_ends_the_start_and_nothing_else(pair: Pair, w
             assert await bystanders[0].ping() == await bystanders[1].ping() == "pong", kind
 
 
-async def test_an_on_stop_that_raises_ends_its_actor_and_nothing_else(pair: Pair, where: str, bystanders: list[Bystander]) -> None:
+async def test_an_on_stop_that_raises_ends_its_actor_and_nothing_else(
+    pair: Pair, where: str, bystanders: list[Bystander]
+) -> None:
     for kind in ALL:
         with trio.fail_after(20):
             raiser = await pair.here.options(on=where, name="raiser").spawn(Raiser, "on_stop", kind)
@@ -134,37 +155,45 @@ async def test_a_task_that_raises_ends_its_actor_and_nothing_else(
         with trio.fail_after(20):
             raiser = await pair.here.options(on=where, name="raiser").spawn(Raiser)
             await raiser.begin_task(kind, after)
-            reason = await pair.here.starting.watch_address(raiser.address)
+            reason = await pair.here._spawner.watch_address(raiser.address)
             assert reason.kind == "raised", (kind, reason)
             assert await bystanders[0].ping() == await bystanders[1].ping() == "pong", kind
 
 
-async def test_a_hook_that_raises_ends_its_actor_and_nothing_else(pair: Pair, where: str, bystanders: list[Bystander]) -> None:
+async def test_a_hook_that_raises_ends_its_actor_and_nothing_else(
+    pair: Pair, where: str, bystanders: list[Bystander]
+) -> None:
     for kind in ALL:
         with trio.fail_after(20):
             watched = await pair.here.options(on=where).spawn(Bystander)
-            raiser = await pair.here.options(on=where, name="raiser").spawn(Raiser, "on_ended", kind)
+            raiser = await pair.here.options(on=where, name="raiser").spawn(
+                Raiser, "on_ended", kind
+            )
             await raiser.follow(watched)
             await pair.here.stop(watched)
-            reason = await pair.here.starting.watch_address(raiser.address)
+            reason = await pair.here._spawner.watch_address(raiser.address)
             assert reason.kind == "raised", (kind, reason)
             assert await bystanders[0].ping() == await bystanders[1].ping() == "pong", kind
 
 
-async def test_a_method_that_exits_ends_its_actor_and_nothing_else(pair: Pair, where: str, bystanders: list[Bystander]) -> None:
+async def test_a_method_that_exits_ends_its_actor_and_nothing_else(
+    pair: Pair, where: str, bystanders: list[Bystander]
+) -> None:
     with trio.fail_after(20):
         for name in IN_METHODS[:3]:
             raiser = await pair.here.options(on=where).spawn(Raiser)
             with pytest.raises((RemoteError, ActorDiedError)):
                 await getattr(raiser, name)("SystemExit")
-            assert (await pair.here.starting.watch_address(raiser.address)).kind == "raised"
+            assert (await pair.here._spawner.watch_address(raiser.address)).kind == "raised"
         with pytest.raises(ActorStartError, match="SystemExit"):
             await pair.here.options(on=where).spawn(Raiser, "on_start", "SystemExit")
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("place", ["fail", "on_start"])
-async def test_an_isolated_actor_that_raises_ends_its_call_or_itself_and_nothing_else(pair: Pair, place: str) -> None:
+async def test_an_isolated_actor_that_raises_ends_its_call_or_itself_and_nothing_else(
+    pair: Pair, place: str
+) -> None:
     bystander = await pair.there.spawn(Bystander)
     node = pair.here.options(isolation="process", name="raiser")
     with trio.fail_after(60):
@@ -175,7 +204,13 @@ async def test_an_isolated_actor_that_raises_ends_its_call_or_itself_and_nothing
                     await raiser.fail(kind)
             assert await raiser.ping() == "pong"
         else:
-            for kind in ("KeyboardInterrupt", "Panic", "HarmfulClass", "kept Cancelled", "HarmfulText"):
+            for kind in (
+                "KeyboardInterrupt",
+                "Panic",
+                "HarmfulClass",
+                "kept Cancelled",
+                "HarmfulText",
+            ):
                 with pytest.raises(ActorStartError):
                     await node.spawn(Raiser, place, kind)
         assert await bystander.ping() == "pong"
@@ -241,7 +276,11 @@ except BaseException as error:
 @pytest.mark.parametrize("busy", ["wait", "compute", "swallow", "group"])
 def test_an_interrupt_from_the_keyboard_ends_the_process_whatever_its_actors_do(busy: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), busy], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED), busy],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.stdout.split() == ["KeyboardInterrupt"], done.stderr
     assert done.returncode in (0, -signal.SIGINT)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
+
+from tests.waiting import until
 
 _VARIABLE = "TESTED_PROCESSES"
 
 
 class Marked:
-    """The processes whose environment carries the mark: inherited by all descendants, whoever their parent is by now."""
+    """The processes whose environment carries the mark: inherited by all descendants, whoever their
+    parent is by now.
+    """
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
@@ -36,14 +39,8 @@ class Marked:
         return found
 
     async def gone(self) -> None:
-        """Wait until none is left; the test's own time limit is the deadline."""
-        await until(lambda: not self.pids())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """For facts about other processes, of which nothing tells us: look until it is so, or the test's time limit ends it."""
-    while not condition():  # noqa: ASYNC110 - there is nobody to set an event
-        await trio.sleep(0.005)
+        """Wait until none is left."""
+        await until(self.pids, "no marked process is left", lambda pids: not pids)
 
 
 @pytest.fixture

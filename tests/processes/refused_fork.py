@@ -1,4 +1,6 @@
-"""A module that has the system refuse every second fork, beginning with the second, as it does at its limit of processes."""
+"""A module that has the system refuse every second fork, beginning with the second, as it does at
+its limit of processes.
+"""
 
 import errno
 import itertools

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from runtime.processes.death import children_of
+from runtime.processes.fork_loop import children_of
 
 Report = Callable[[bytes], None]
 
@@ -28,7 +28,11 @@ def digest(argument: bytes, report: Report) -> None:
 def garble_reports_and_exit(argument: bytes, report: Report) -> None:
     """Write where only reports belong, as a stray write to a wrong descriptor does."""
     # Output and reports are this process's only pipes.
-    pipes = {name: _target(name) for name in os.listdir("/proc/self/fd") if _target(name).startswith("pipe:")}
+    pipes = {
+        name: _target(name)
+        for name in os.listdir("/proc/self/fd")
+        if _target(name).startswith("pipe:")
+    }
     (descriptor,) = (int(name) for name, target in pipes.items() if target != pipes["1"])
     with contextlib.suppress(BrokenPipeError):
         os.write(descriptor, argument)
@@ -94,7 +98,9 @@ time.sleep(600)
 
 
 def start_families(argument: bytes, report: Report) -> None:
-    """Start a subprocess, one in a session of its own, a daemon that forks twice, and one with a child; report all, and do as told."""
+    """Start a subprocess, one in a session of its own, a daemon that forks twice, and one with a
+    child; report all, and do as told.
+    """
     reader, writer = os.pipe()
     for how in ("plain", "session", "daemon", "parent"):
         command = [sys.executable, "-c", FAMILY, how, str(writer)]
@@ -116,7 +122,9 @@ def start_families(argument: bytes, report: Report) -> None:
 
 def stay_with_grandchild(argument: bytes, report: Report) -> None:
     """Start a grandchild in a session of its own, report its pid and stay."""
-    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    grandchild = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
     report(str(grandchild.pid).encode())
     stay_silent(argument, report)
 

@@ -1,4 +1,6 @@
-"""Children start, are told apart in how they end, print, and are all gone after the block: with real processes."""
+"""Children start, are told apart in how they end, print, and are all gone after the block: with
+real processes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from runtime.processes import (
     ProcessError,
     open_fork_server,
 )
-from tests.processes.conftest import Marked, until
+from tests.processes.conftest import Marked
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -82,7 +85,9 @@ async def test_every_waiter_learns_of_the_end_and_later_ones_too() -> None:
         ("no.such:thing", "ModuleNotFoundError"),
     ],
 )
-async def test_a_child_that_fails_says_where_and_ready_does_not_hang(target: str, expected: str) -> None:
+async def test_a_child_that_fails_says_where_and_ready_does_not_hang(
+    target: str, expected: str
+) -> None:
     lines: list[tuple[str, str]] = []
     async with open_fork_server(on_line=lambda name, line: lines.append((name, line))) as server:
         child = await server.start(target, b"", "bad")
@@ -105,7 +110,10 @@ async def test_a_report_has_a_limit_that_its_sender_is_told_of() -> None:
         child = await server.start(f"{TARGETS}:echo", bytes(64 * 1024), "largest")
         assert await child.ready() == bytes(64 * 1024)
         child = await server.start(f"{TARGETS}:echo", bytes(64 * 1024 + 1), "larger")
-        with pytest.raises(ChildDiedError, match="ValueError: a message of 65537 bytes is larger than the limit of 65536"):
+        with pytest.raises(
+            ChildDiedError,
+            match="ValueError: a message of 65537 bytes is larger than the limit of 65536",
+        ):
             await child.ready()
 
 
@@ -117,7 +125,9 @@ async def test_garbage_in_a_report_pipe_ends_that_child_alone(garbage: bytes) ->
             child = await server.start(f"{TARGETS}:{target}", garbage, "garbled")
             with pytest.raises(ChildDiedError, match="its report pipe brought no report"):
                 await child.ready()
-            assert await child.wait() == (KILLED if target == "garble_reports" else child.exit_status)
+            assert await child.wait() == (
+                KILLED if target == "garble_reports" else child.exit_status
+            )
         await (await server.start(f"{TARGETS}:echo", b"", "next")).ready()
         assert sibling.exit_status is None
 
@@ -127,13 +137,15 @@ async def test_a_refused_fork_fails_its_start_alone(marked: Marked) -> None:
         sibling = await server.start(f"{TARGETS}:echo_and_stay", b"", "sibling")
         baseline = descriptors()
         for _ in range(3):
-            with pytest.raises(ProcessError, match=r"cannot start refused: .*Resource temporarily unavailable"):
+            with pytest.raises(
+                ProcessError, match=r"cannot start refused: .*Resource temporarily unavailable"
+            ):
                 await server.start(f"{TARGETS}:echo", b"", "refused")
             next_one = await server.start(f"{TARGETS}:echo_and_stay", b"", "next")
             await next_one.ready()
             next_one.send_signal(signal.SIGKILL)
             assert await next_one.wait() == KILLED
-        await until(lambda: descriptors() == baseline)
+        await until(descriptors, "all descriptors are closed", lambda open: open == baseline)
         assert sibling.exit_status is None
 
 
@@ -141,10 +153,16 @@ async def test_a_child_starts_clean() -> None:
     async with open_fork_server(preload=["colorsys"]) as server:
         sibling = await server.start(f"{TARGETS}:echo_and_stay", b"", "sibling")
         await sibling.ready()
-        children = [await server.start(f"{TARGETS}:describe", b"", f"child-{number}") for number in range(2)]
+        children = [
+            await server.start(f"{TARGETS}:describe", b"", f"child-{number}") for number in range(2)
+        ]
         facts, other = [json.loads(await child.ready()) for child in children]
     assert facts["stdin"] == "/dev/null"
-    assert {name: target for name, target in facts["descriptors"].items() if "socket" in target or "eventpoll" in target} == {}
+    assert {
+        name: target
+        for name, target in facts["descriptors"].items()
+        if "socket" in target or "eventpoll" in target
+    } == {}
     pipes = [target for target in facts["descriptors"].values() if "pipe" in target]
     assert len(set(pipes)) == 2, "its output and its reports, nothing of its siblings"
     assert facts["leads_session"]
@@ -161,7 +179,9 @@ async def test_a_child_starts_clean() -> None:
 async def test_output_comes_line_by_line_and_is_complete_when_the_end_is_known() -> None:
     lines: list[str] = []
     async with open_fork_server(on_line=lambda _, line: lines.append(line)) as server:
-        child = await server.start(f"{TARGETS}:print_bytes", b"one\n\xff\n\nlast without an end", "printer")
+        child = await server.start(
+            f"{TARGETS}:print_bytes", b"one\n\xff\n\nlast without an end", "printer"
+        )
         await child.wait()
         assert lines == ["one", "\N{REPLACEMENT CHARACTER}", "", "last without an end"]
 
@@ -187,7 +207,9 @@ async def test_fifty_start_at_once_and_every_descriptor_comes_back() -> None:
         children: list[ChildProcess] = []
 
         async def start(number: int) -> None:
-            child = await server.start(f"{TARGETS}:echo_and_stay", b"%d" % number, f"child-{number}")
+            child = await server.start(
+                f"{TARGETS}:echo_and_stay", b"%d" % number, f"child-{number}"
+            )
             assert await child.ready() == b"%d" % number
             children.append(child)
 
@@ -199,7 +221,7 @@ async def test_fifty_start_at_once_and_every_descriptor_comes_back() -> None:
             child.send_signal(signal.SIGKILL)
         for child in children:
             assert await child.wait() == KILLED
-        await until(lambda: descriptors() == baseline)
+        await until(descriptors, "all descriptors are closed", lambda open: open == baseline)
 
 
 async def test_the_block_ends_all_and_gives_every_descriptor_back(marked: Marked) -> None:
@@ -217,20 +239,24 @@ async def test_the_block_ends_all_and_gives_every_descriptor_back(marked: Marked
     assert descriptors() == baseline
 
 
-async def test_a_child_that_ignores_sigterm_or_is_stopped_is_killed_after_the_grace(marked: Marked) -> None:
+async def test_a_child_that_ignores_sigterm_or_is_stopped_is_killed_after_the_grace(
+    marked: Marked,
+) -> None:
     async with open_fork_server(grace=0.05) as server:
         stubborn = await server.start(f"{TARGETS}:ignore_sigterm", b"", "stubborn")
         stopped = await server.start(f"{TARGETS}:echo_and_stay", b"", "stopped")
         await stubborn.ready()
         await stopped.ready()
         stopped.send_signal(signal.SIGSTOP)
-        await until(lambda: " T " in Path(f"/proc/{stopped.pid}/stat").read_text())
+        await until(
+            Path(f"/proc/{stopped.pid}/stat").read_text, "it is stopped", lambda text: " T " in text
+        )
     assert (stubborn.exit_status, stopped.exit_status) == (KILLED, KILLED)
     assert marked.pids() == set()
 
 
 @pytest.mark.parametrize("how", ["exit", "kill"])
-async def test_what_a_child_has_started_ends_with_it_also_what_went_its_own_way_and_what_that_has_started(marked: Marked, how: str) -> None:
+async def test_processes_that_a_child_has_started_end_with_it(marked: Marked, how: str) -> None:
     async with open_fork_server() as server:
         bystander = await server.start(f"{TARGETS}:start_families", b"stay", "bystander")
         others = {int(pid) for pid in (await bystander.ready()).split()}
@@ -241,12 +267,16 @@ async def test_what_a_child_has_started_ends_with_it_also_what_went_its_own_way_
             assert started <= marked.pids()
             child.send_signal(signal.SIGKILL)
         await child.wait()
-        await until(lambda: not started & marked.pids())
+        await until(
+            marked.pids, "those that were started are gone", lambda pids: not started & pids
+        )
         assert others <= marked.pids()
     assert marked.pids() == set()
 
 
-async def test_the_death_of_the_warm_process_ends_its_children_and_refuses_new_ones(marked: Marked) -> None:
+async def test_the_death_of_the_warm_process_ends_its_children_and_refuses_new_ones(
+    marked: Marked,
+) -> None:
     async with open_fork_server() as server:
         children = [await server.start(f"{TARGETS}:stay_silent", b"", "child") for _ in range(3)]
         os.kill(server.pid, signal.SIGKILL)
@@ -259,13 +289,16 @@ async def test_the_death_of_the_warm_process_ends_its_children_and_refuses_new_o
             await server.start(f"{TARGETS}:echo", b"", "late")
 
 
-async def test_a_warm_process_that_hangs_is_killed_with_all_its_children(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_warm_process_that_hangs_is_killed_with_all_its_children(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("runtime.processes.fork_server._KILL_TIME", 0.2)
     async with open_fork_server(grace=0.05) as server:
         child = await server.start(f"{TARGETS}:stay_silent", b"", "child")
-        # Stopped is the only way to hang that works from outside; here it must not look so, as if it were stuck in a system call.
+        # Stopped is the only way to hang that works from outside; here it must not look so, as if
+        # it were stuck in a system call.
         os.kill(server.pid, signal.SIGSTOP)
-        monkeypatch.setattr("runtime.processes.launch.Warm.is_stopped", lambda warm: False)
+        monkeypatch.setattr("runtime.processes.fork_server.Warm.is_stopped", lambda warm: False)
     assert marked.pids() == set()
     assert child.exit_status == KILLED
 
@@ -277,25 +310,32 @@ async def test_a_stopped_warm_process_ends_after_the_grace_with_all_its_descenda
     async with open_fork_server(grace=0.05) as server:
         child = await server.start(f"{TARGETS}:echo_and_stay", b"", "child")
         parent = await server.start(f"{TARGETS}:stay_with_grandchild", b"", "parent")
-        # In a session of its own: neither the death of its parent nor its process group leads to it.
+        # In a session of its own: neither the death of its parent nor its process group leads to
+        # it.
         grandchild = int(await parent.ready())
         os.kill(server.pid, signal.SIGSTOP)
-        await until(lambda: grandchild in marked.pids())
+        await until(marked.pids, "the grandchild is there", lambda pids: grandchild in pids)
     assert marked.pids() == set()
     assert (child.exit_status, parent.exit_status) == (KILLED, KILLED)
 
 
-async def test_imports_that_hang_are_given_up_after_the_ready_timeout(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_imports_that_hang_are_given_up_after_the_ready_timeout(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("runtime.processes.fork_server._KILL_TIME", 600)
     baseline = descriptors()
-    with pytest.raises(ForkServerStartError, match=r"not ready after 0\.5 s.*endless_import.*ready_timeout"):
+    with pytest.raises(
+        ForkServerStartError, match=r"not ready after 0\.5 s.*endless_import.*ready_timeout"
+    ):
         async with open_fork_server(preload=["tests.processes.endless_import"], ready_timeout=0.5):
             pytest.fail("it must not open")
     assert marked.pids() == set()
     assert descriptors() == baseline
 
 
-async def test_an_open_that_is_cancelled_while_the_imports_hang_ends_at_once(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_open_that_is_cancelled_while_the_imports_hang_ends_at_once(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("runtime.processes.fork_server._KILL_TIME", 600)
     imports = trio.Event()
 
@@ -304,7 +344,10 @@ async def test_an_open_that_is_cancelled_while_the_imports_hang_ends_at_once(mar
     async def open_it() -> None:
         with scope:
             async with open_fork_server(
-                preload=["tests.processes.endless_import"], on_line=lambda *_: imports.set(), grace=600, ready_timeout=600
+                preload=["tests.processes.endless_import"],
+                on_line=lambda *_: imports.set(),
+                grace=600,
+                ready_timeout=600,
             ):
                 pytest.fail("it must not open")
 
@@ -322,9 +365,10 @@ async def test_a_start_that_is_cancelled_leaves_no_child(marked: Marked) -> None
             scope.cancel()
             await server.start(f"{TARGETS}:stay_silent", b"", "unwanted")
         assert scope.cancelled_caught
-        # Requests are carried out in order: once this one is answered, the unwanted child exists or has ended.
+        # Requests are carried out in order: once this one is answered, the unwanted child exists or
+        # has ended.
         await (await server.start(f"{TARGETS}:echo", b"", "next")).wait()
-        await until(lambda: marked.pids() == {server.pid})
+        await until(marked.pids, "the server alone is left", lambda pids: pids == {server.pid})
 
 
 async def test_after_the_block_nothing_starts() -> None:
@@ -353,7 +397,9 @@ async def test_an_error_in_the_block_comes_out_as_it_was_raised(marked: Marked) 
     assert marked.pids() == set()
 
 
-async def test_ctrl_c_that_interrupts_a_task_of_the_server_comes_out_alone(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ctrl_c_that_interrupts_a_task_of_the_server_comes_out_alone(
+    marked: Marked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pressed = trio.Event()
     send_all = ForkServer._send_all
 
@@ -391,7 +437,9 @@ async def test_an_on_line_that_raises_ends_the_block_and_leaves_nothing(marked: 
 
 
 @pytest.mark.parametrize("module", ["no_such_module_anywhere", "tests.processes.broken_import"])
-async def test_an_import_that_fails_is_reported_with_its_traceback(module: str, marked: Marked) -> None:
+async def test_an_import_that_fails_is_reported_with_its_traceback(
+    module: str, marked: Marked
+) -> None:
     baseline = descriptors()
     with pytest.raises(ForkServerStartError, match=module) as caught:
         async with open_fork_server(preload=[module]):
@@ -401,9 +449,11 @@ async def test_an_import_that_fails_is_reported_with_its_traceback(module: str, 
     assert descriptors() == baseline
 
 
-async def test_a_warm_process_killed_during_its_imports_is_an_error_and_no_hang(marked: Marked) -> None:
+async def test_a_warm_process_killed_during_its_imports_is_an_error_and_no_hang(
+    marked: Marked,
+) -> None:
     async def kill_it() -> None:
-        await until(lambda: bool(marked.pids()))
+        await until(marked.pids, "a process has begun")
         for pid in marked.pids():
             os.kill(pid, signal.SIGKILL)
 
@@ -417,7 +467,9 @@ async def test_a_warm_process_killed_during_its_imports_is_an_error_and_no_hang(
         nursery.start_soon(kill_it)
 
 
-async def test_the_package_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_package_is_found_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "runtime.py").write_text("raise AssertionError('the wrong runtime')")
     monkeypatch.chdir(tmp_path)
     async with open_fork_server() as server:

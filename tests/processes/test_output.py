@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.processes.output import MAX_LINE_BYTES, LineSplitter
+from runtime.processes.fork_server import MAX_LINE_BYTES, LineSplitter
 
 
-@given(lines=st.lists(st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]))), cuts=st.lists(st.integers(1, 50)))
+@given(
+    lines=st.lists(
+        st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=["Cs"]))
+    ),
+    cuts=st.lists(st.integers(1, 50)),
+)
 def test_the_way_the_bytes_are_cut_does_not_show(lines: list[str], cuts: list[int]) -> None:
     data = "".join(f"{line}\n" for line in lines).encode()
     splitter = LineSplitter()
@@ -43,7 +48,9 @@ def test_a_very_long_line_comes_in_pieces_that_split_no_character(end: bytes) ->
 
 
 @given(st.lists(st.binary(max_size=3 * MAX_LINE_BYTES), max_size=4))
-def test_no_more_than_one_piece_is_kept_and_no_piece_is_longer_than_the_limit(chunks: list[bytes]) -> None:
+def test_no_more_than_one_piece_is_kept_and_no_piece_is_longer_than_the_limit(
+    chunks: list[bytes],
+) -> None:
     splitter = LineSplitter()
     for chunk in chunks:
         assert all(len(line) <= MAX_LINE_BYTES for line in splitter.feed(chunk))

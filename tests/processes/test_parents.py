@@ -1,4 +1,6 @@
-"""Whole programs with a fork server: their `__main__` classes exist in the children, and no end of theirs leaves a process behind."""
+"""Whole programs with a fork server: their `__main__` classes exist in the children, and no end of
+theirs leaves a process behind.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.processes.conftest import Marked, until
+from tests.processes.conftest import Marked
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -96,12 +99,21 @@ def environment(marked: Marked) -> dict[str, str]:
 
 
 def run(marked: Marked, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=directory, env=environment(marked), capture_output=True, text=True, timeout=30)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=directory,
+        env=environment(marked),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
 
 
 @contextmanager
 def launch(marked: Marked, script: Path) -> Iterator[subprocess.Popen[str]]:
-    """In a process group of its own, as a shell starts a command; killed at the end of the block at the latest."""
+    """In a process group of its own, as a shell starts a command; killed at the end of the block at
+    the latest.
+    """
     parent = subprocess.Popen(
         [sys.executable, str(script)],
         env=environment(marked),
@@ -123,7 +135,9 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_classes_of_the_main_script_are_found_in_children_under_both_names_and_have_one_path(tmp_path: Path, marked: Marked) -> None:
+def test_classes_of_the_main_script_are_found_in_children_under_both_names_and_have_one_path(
+    tmp_path: Path, marked: Marked
+) -> None:
     script = write(tmp_path / "script.py", CLASSES)
     done = run(marked, tmp_path, script.name, "an argument")
     expected = f"{PATHS} ['an argument']\n"
@@ -133,7 +147,9 @@ def test_classes_of_the_main_script_are_found_in_children_under_both_names_and_h
     assert marked.pids() == set()
 
 
-def test_a_main_module_run_by_its_import_name_may_import_relatively(tmp_path: Path, marked: Marked) -> None:
+def test_a_main_module_run_by_its_import_name_may_import_relatively(
+    tmp_path: Path, marked: Marked
+) -> None:
     write(tmp_path / "package" / "__init__.py", "")
     write(tmp_path / "package" / "other.py", "VALUE = 1")
     write(tmp_path / "package" / "job.py", "from .other import VALUE\n" + CLASSES)
@@ -155,17 +171,35 @@ def test_a_program_without_a_main_script_works_too(tmp_path: Path, marked: Marke
     assert done.stdout == "b'x' ExitStatus(code=0, signal=None)\n", done.stderr
 
 
-def test_the_options_of_the_interpreter_are_those_of_the_children(tmp_path: Path, marked: Marked) -> None:
+def test_the_options_of_the_interpreter_are_those_of_the_children(
+    tmp_path: Path, marked: Marked
+) -> None:
     script = write(
-        tmp_path / "script.py", CLASSES.replace("{paths()}", "{sys.flags.optimize, sys.flags.dev_mode, sys._xoptions, sys.warnoptions}")
+        tmp_path / "script.py",
+        CLASSES.replace(
+            "{paths()}", "{sys.flags.optimize, sys.flags.dev_mode, sys._xoptions, sys.warnoptions}"
+        ),
     )
-    done = run(marked, tmp_path, "-OO", "-X", "dev", "-X", "faulthandler", "-W", "error::UserWarning", script.name)
+    done = run(
+        marked,
+        tmp_path,
+        "-OO",
+        "-X",
+        "dev",
+        "-X",
+        "faulthandler",
+        "-W",
+        "error::UserWarning",
+        script.name,
+    )
     assert (done.stderr, done.returncode) == ("", 0)
     expected = "(2, True, {'dev': True, 'faulthandler': True}, ['default', 'error::UserWarning'])"
     assert done.stdout.count(expected) == 2
 
 
-def test_arguments_and_file_names_that_are_not_text_reach_the_children(tmp_path: Path, marked: Marked) -> None:
+def test_arguments_and_file_names_that_are_not_text_reach_the_children(
+    tmp_path: Path, marked: Marked
+) -> None:
     name = os.fsdecode(b"scr\xffpt.py")
     write(tmp_path / name, CLASSES.replace("{sys.argv[1:]}", "{sys.argv!a}"))
     done = run(marked, tmp_path, name, os.fsdecode(b"\xff\xfe"))
@@ -176,8 +210,12 @@ def test_arguments_and_file_names_that_are_not_text_reach_the_children(tmp_path:
     assert "LookupError: only as main" in failed.stderr
 
 
-def test_a_script_that_raises_when_imported_is_a_clear_error(tmp_path: Path, marked: Marked) -> None:
-    script = write(tmp_path / "script.py", CLASSES + "\nelse:\n    raise LookupError('only as main')\n")
+def test_a_script_that_raises_when_imported_is_a_clear_error(
+    tmp_path: Path, marked: Marked
+) -> None:
+    script = write(
+        tmp_path / "script.py", CLASSES + "\nelse:\n    raise LookupError('only as main')\n"
+    )
     done = run(marked, tmp_path, script.name)
     assert done.returncode == 1
     assert "ForkServerStartError" in done.stderr
@@ -186,7 +224,9 @@ def test_a_script_that_raises_when_imported_is_a_clear_error(tmp_path: Path, mar
     assert marked.pids() == set()
 
 
-def test_a_script_without_the_guard_is_told_so_and_does_not_start_itself_for_ever(tmp_path: Path, marked: Marked) -> None:
+def test_a_script_without_the_guard_is_told_so_and_does_not_start_itself_for_ever(
+    tmp_path: Path, marked: Marked
+) -> None:
     script = write(tmp_path / "script.py", PARENT.replace('if __name__ == "__main__":', "if True:"))
     done = run(marked, tmp_path, script.name)
     assert done.returncode == 1
@@ -195,18 +235,23 @@ def test_a_script_without_the_guard_is_told_so_and_does_not_start_itself_for_eve
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_parent_that_is_killed_leaves_nothing_behind(signum: signal.Signals, tmp_path: Path, marked: Marked) -> None:
+async def test_a_parent_that_is_killed_leaves_nothing_behind(
+    signum: signal.Signals, tmp_path: Path, marked: Marked
+) -> None:
     script = write(tmp_path / "script.py", PARENT)
     with launch(marked, script) as parent:
         assert parent.stdout is not None
         assert await trio.to_thread.run_sync(parent.stdout.readline) == "ready\n"
-        # The parent, the warm process, three children, one with four of its own, one of which has another.
-        await until(lambda: len(marked.pids()) == 5 + 6)
+        # The parent, the warm process, three children, one with four of its own, one of which has
+        # another.
+        await until(marked.pids, "all eleven processes are there", lambda pids: len(pids) == 5 + 6)
         parent.send_signal(signum)
         await marked.gone()
 
 
-async def test_a_parent_killed_while_the_imports_hang_leaves_nothing_behind(tmp_path: Path, marked: Marked) -> None:
+async def test_a_parent_killed_while_the_imports_hang_leaves_nothing_behind(
+    tmp_path: Path, marked: Marked
+) -> None:
     hang = "\nelse:\n    print('importing', flush=True)\n    while True: signal.pause()\n"
     script = write(tmp_path / "script.py", PARENT + hang)
     with launch(marked, script) as parent:
@@ -216,7 +261,9 @@ async def test_a_parent_killed_while_the_imports_hang_leaves_nothing_behind(tmp_
         await marked.gone()
 
 
-async def test_ctrl_c_in_the_terminal_reaches_the_parent_alone(tmp_path: Path, marked: Marked) -> None:
+async def test_ctrl_c_in_the_terminal_reaches_the_parent_alone(
+    tmp_path: Path, marked: Marked
+) -> None:
     script = write(tmp_path / "script.py", PARENT.replace("grace=600", "grace=0.05"))
     with launch(marked, script) as parent:
         assert parent.stdout is not None

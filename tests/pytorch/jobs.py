@@ -1,4 +1,6 @@
-"""Training jobs on this machine: agents as processes, and what their workers say of themselves in files."""
+"""Training jobs on this machine: agents as processes, and what their workers say of themselves in
+files.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,17 @@ class Worker:
 
 
 class Job:
-    """Agents of one job, which work in `place`. `command`: that of an agent, `options`: those that all of them have; `script`: what they
-    start, with `arguments` behind the place.
+    """Agents of one job, which work in `place`. `command`: that of an agent, `options`: those that
+    all of them have; `script`: what they start, with `arguments` behind the place.
     """
 
     def __init__(
-        self, place: Path, command: tuple[str, ...], *options: str, script: str = "train.py", arguments: tuple[str, ...] = ("240",)
+        self,
+        place: Path,
+        command: tuple[str, ...],
+        *options: str,
+        script: str = "train.py",
+        arguments: tuple[str, ...] = ("240",),
     ) -> None:
         self.place = place
         self._command = (*command, *options)
@@ -49,7 +56,11 @@ class Job:
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         """Another agent. What it says goes into a file."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "TORCHELASTIC_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PET_", "TORCHELASTIC_"))
+        }
         with (self.place / f"agent-{self._started}.log").open("wb") as log:
             agent = subprocess.Popen(
                 [*self._command, *options, *self._script],
@@ -74,7 +85,12 @@ class Job:
 
     def until_world(self, size: int) -> list[Worker]:
         """Wait until so many workers live, of one world, and no others."""
-        self.until(lambda: [(each.rank, each.world_size) for each in self.workers()] == [(rank, size) for rank in range(size)])
+        self.until(
+            lambda: (
+                [(each.rank, each.world_size) for each in self.workers()]
+                == [(rank, size) for rank in range(size)]
+            )
+        )
         return self.workers()
 
     def until_step(self, step: int, world_size: int) -> None:
@@ -98,12 +114,17 @@ class Job:
         """Other processes set no event."""
         deadline = time.monotonic() + LIMIT
         while not holds():
-            assert time.monotonic() < deadline, f"it did not come; there are {self.workers()}\n{self.logs()}"
+            assert time.monotonic() < deadline, (
+                f"it did not come; there are {self.workers()}\n{self.logs()}"
+            )
             time.sleep(0.02)
 
     def logs(self) -> str:
         """What all agents have said."""
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in sorted(self.place.glob("agent-*.log")))
+        return "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')}"
+            for path in sorted(self.place.glob("agent-*.log"))
+        )
 
     def tell(self, name: str) -> None:
         """Make the file that workers wait for."""

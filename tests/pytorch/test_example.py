@@ -25,15 +25,34 @@ step 240, workers: 2
 
 
 def run(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "runtime.command_line", "run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE), *words]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "runtime.command_line",
+        "run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(EXAMPLE),
+        *words,
+    ]
     return subprocess.run(
-        command, cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
 def test_the_example_trains_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     for module in ("torch", "sklearn"):
-        pytest.importorskip(module, reason=f"{module} is not installed: `make torch` runs this test where it is")
+        pytest.importorskip(
+            module, reason=f"{module} is not installed: `make torch` runs this test where it is"
+        )
     done = run(tmp_path, "checkpoint.pt")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(OUTPUT, done.stdout), done.stdout
@@ -58,4 +77,6 @@ def test_the_example_says_what_to_install(tmp_path: Path, missing: str) -> None:
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("this example trains with PyTorch on data of scikit-learn: pip install torch scikit-learn (")
+    assert done.stderr.startswith(
+        "this example trains with PyTorch on data of scikit-learn: pip install torch scikit-learn ("
+    )

@@ -1,4 +1,6 @@
-"""The back-end as torch's own code meets it: its registry, its stores, its process groups, its errors."""
+"""The back-end as torch's own code meets it: its registry, its stores, its process groups, its
+errors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: `make torch` runs these tests where it is")
+torch = pytest.importorskip(
+    "torch", reason="PyTorch is not installed: `make torch` runs these tests where it is"
+)
 
 from torch import distributed  # noqa: E402
 from torch.distributed.elastic import rendezvous as torchs  # noqa: E402
@@ -21,7 +25,12 @@ from torch.distributed.elastic.utils import store as store_util  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.cluster]
 
-QUICK = {"timeout": 900, "last_call_timeout": "0.3", "keep_alive_interval": "0.5", "join_timeout": "20"}
+QUICK = {
+    "timeout": 900,
+    "last_call_timeout": "0.3",
+    "keep_alive_interval": "0.5",
+    "join_timeout": "20",
+}
 LIMIT = 30.0
 
 
@@ -34,7 +43,9 @@ class Handlers:
 
     def make(self, least: int = 1, most: int = 2, **options: str) -> Any:
         """As torchrun makes it."""
-        parameters = torchs.RendezvousParameters("understudy", str(self._place), "job", least, most, "127.0.0.1", **{**QUICK, **options})
+        parameters = torchs.RendezvousParameters(
+            "understudy", str(self._place), "job", least, most, "127.0.0.1", **{**QUICK, **options}
+        )
         self._made.append(get_rendezvous_handler(parameters))
         return self._made[-1]
 
@@ -67,13 +78,20 @@ def any_store(request: pytest.FixtureRequest) -> Any:
 def together(handlers: list[Any]) -> list[Any]:
     """The next round of each."""
     with ThreadPoolExecutor(len(handlers)) as pool:
-        return [joined.result(LIMIT) for joined in [pool.submit(handler.next_rendezvous) for handler in handlers]]
+        return [
+            joined.result(LIMIT)
+            for joined in [pool.submit(handler.next_rendezvous) for handler in handlers]
+        ]
 
 
 def test_torch_finds_it_by_its_name(handlers: Handlers) -> None:
     handler = handlers.make()
     assert isinstance(handler, torchs.RendezvousHandler)
-    assert (handler.get_backend(), handler.get_run_id(), handler.use_agent_store) == ("understudy", "job", True)
+    assert (handler.get_backend(), handler.get_run_id(), handler.use_agent_store) == (
+        "understudy",
+        "job",
+        True,
+    )
     assert handler.num_nodes_waiting() == 0
     assert handler.shutdown(), "it was never used"
 
@@ -81,7 +99,10 @@ def test_torch_finds_it_by_its_name(handlers: Handlers) -> None:
 def test_two_agents_meet_and_their_workers_find_a_store_of_torchs(handlers: Handlers) -> None:
     infos = sorted(together([handlers.make(2), handlers.make(2)]), key=lambda info: info.rank)
     assert [(info.rank, info.world_size) for info in infos] == [(0, 2), (1, 2)]
-    where = {(info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port) for info in infos}
+    where = {
+        (info.bootstrap_store_info.master_addr, info.bootstrap_store_info.master_port)
+        for info in infos
+    }
     ((address, port),) = where
     worker = distributed.TCPStore(address, port, is_master=False)
     worker.set("key", "value")
@@ -95,9 +116,20 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
     "set twice": lambda store: (store.set("k", "1"), store.set("k", "2"), store.get("k")),
     "add": lambda store: (store.add("n", 2), store.add("n", 3), store.add("n", 0), store.get("n")),
     "compare_set on nothing": lambda store: (store.compare_set("k", "", "new"), store.get("k")),
-    "compare_set on nothing, expecting": lambda store: (store.compare_set("k", "old", "new"), store.check(["k"])),
-    "compare_set that holds": lambda store: (store.set("k", "old"), store.compare_set("k", "old", "new"), store.get("k")),
-    "compare_set that does not": lambda store: (store.set("k", "other"), store.compare_set("k", "old", "new"), store.get("k")),
+    "compare_set on nothing, expecting": lambda store: (
+        store.compare_set("k", "old", "new"),
+        store.check(["k"]),
+    ),
+    "compare_set that holds": lambda store: (
+        store.set("k", "old"),
+        store.compare_set("k", "old", "new"),
+        store.get("k"),
+    ),
+    "compare_set that does not": lambda store: (
+        store.set("k", "other"),
+        store.compare_set("k", "old", "new"),
+        store.get("k"),
+    ),
     "compare_set on what is there, expecting nothing": lambda store: (
         store.set("k", "x"),
         store.compare_set("k", "", "new"),
@@ -106,8 +138,17 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
     "check": lambda store: (store.set("a", "1"), store.check(["a"]), store.check(["a", "b"])),
     "append": lambda store: (store.append("k", "one, "), store.append("k", "two"), store.get("k")),
     "multi": lambda store: (store.multi_set(["a", "b"], ["1", "2"]), store.multi_get(["b", "a"])),
-    "wait for what is there": lambda store: (store.set("a", "1"), store.wait(["a"]), store.wait(["a"], timedelta(seconds=1))),
-    "delete_key": lambda store: (store.set("a", "1"), store.delete_key("a"), store.delete_key("a"), store.check(["a"])),
+    "wait for what is there": lambda store: (
+        store.set("a", "1"),
+        store.wait(["a"]),
+        store.wait(["a"], timedelta(seconds=1)),
+    ),
+    "delete_key": lambda store: (
+        store.set("a", "1"),
+        store.delete_key("a"),
+        store.delete_key("a"),
+        store.check(["a"]),
+    ),
     "queues": lambda store: (
         store.queue_push("q", "1"),
         store.queue_push("q", "2"),
@@ -118,8 +159,15 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
     ),
     "timeout": lambda store: (store.set_timeout(timedelta(seconds=7)), store.timeout),
     "barrier of one": lambda store: store.barrier("b", 1),
-    "a prefix": lambda store: (distributed.PrefixStore("p", store).set("k", "v"), store.get("p/k"), store.check(["k"])),
-    "counters behind a prefix": lambda store: (distributed.PrefixStore("p", store).add("n", 4), store.get("p/n")),
+    "a prefix": lambda store: (
+        distributed.PrefixStore("p", store).set("k", "v"),
+        store.get("p/k"),
+        store.check(["k"]),
+    ),
+    "counters behind a prefix": lambda store: (
+        distributed.PrefixStore("p", store).add("n", 4),
+        store.get("p/n"),
+    ),
 }
 
 EXPECTED = {
@@ -156,10 +204,14 @@ def test_process_groups_and_the_helpers_of_agents_work_over_it(handlers: Handler
 
     def part(info: Any) -> tuple[list[float], list[bytes]]:
         store = distributed.PrefixStore("group", info.store)
-        group = distributed.ProcessGroupGloo(store, info.rank, info.world_size, timedelta(seconds=LIMIT))
+        group = distributed.ProcessGroupGloo(
+            store, info.rank, info.world_size, timedelta(seconds=LIMIT)
+        )
         values = torch.tensor([float(info.rank + 1)])
         group.allreduce([values]).wait()
-        told = store_util.synchronize(info.store, b"%d" % info.rank, info.rank, info.world_size, "told/", LIMIT)
+        told = store_util.synchronize(
+            info.store, b"%d" % info.rank, info.rank, info.world_size, "told/", LIMIT
+        )
         store_util.barrier(info.store, info.world_size, "end", LIMIT)
         return values.tolist(), told
 
@@ -167,7 +219,9 @@ def test_process_groups_and_the_helpers_of_agents_work_over_it(handlers: Handler
         assert list(pool.map(part, infos)) == [([3.0], [b"0", b"1"])] * 2
 
 
-def test_an_agent_that_is_dropped_leaves_and_the_other_is_told(handlers: Handlers, tmp_path: Path) -> None:
+def test_an_agent_that_is_dropped_leaves_and_the_other_is_told(
+    handlers: Handlers, tmp_path: Path
+) -> None:
     first = handlers.make()
     second = handlers.make()
     together([first, second])
@@ -202,12 +256,16 @@ def test_errors_have_torchs_names(handlers: Handlers) -> None:
     assert closing.is_closed()
     with pytest.raises(torchs.RendezvousClosedError, match="closed by an agent of torch"):
         late.next_rendezvous()
-    with pytest.raises(torchs.RendezvousStateError, match="another job of this id, with 1 to 2 nodes"):
+    with pytest.raises(
+        torchs.RendezvousStateError, match="another job of this id, with 1 to 2 nodes"
+    ):
         handlers.make(2, 5).next_rendezvous()
 
 
 def test_too_few_agents_are_torchs_timeout(handlers: Handlers) -> None:
-    with pytest.raises(torchs.RendezvousTimeoutError, match=r"1 of at least 2 agents have come within 0\.5 s"):
+    with pytest.raises(
+        torchs.RendezvousTimeoutError, match=r"1 of at least 2 agents have come within 0\.5 s"
+    ):
         handlers.make(2, 2, join_timeout="0.5").next_rendezvous()
 
 
@@ -222,7 +280,9 @@ def test_an_endpoint_that_speaks_another_protocol_is_told_at_once() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         endpoint = "{}:{}".format(*other.getsockname())
-        handler = get_rendezvous_handler(torchs.RendezvousParameters("understudy", endpoint, "job", 1, 1, None, **QUICK))
+        handler = get_rendezvous_handler(
+            torchs.RendezvousParameters("understudy", endpoint, "job", 1, 1, None, **QUICK)
+        )
         with pytest.raises(torchs.RendezvousConnectionError, match=endpoint):
             handler.next_rendezvous()
         thread.join(LIMIT)
@@ -239,6 +299,12 @@ def test_an_endpoint_that_speaks_another_protocol_is_told_at_once() -> None:
         ("/tmp", {"keep_alive_interval": "soon"}, "is a number of seconds"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_begins(endpoint: str, options: dict[str, str], said: str) -> None:
+def test_what_cannot_be_is_told_before_anything_begins(
+    endpoint: str, options: dict[str, str], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
-        get_rendezvous_handler(torchs.RendezvousParameters("understudy", endpoint, "job", 1, 1, None, timeout=900, **options))
+        get_rendezvous_handler(
+            torchs.RendezvousParameters(
+                "understudy", endpoint, "job", 1, 1, None, timeout=900, **options
+            )
+        )

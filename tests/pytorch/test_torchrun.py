@@ -1,4 +1,6 @@
-"""Agents of torchrun over our rendezvous, which are killed, stopped, told to end, and come late; their workers need no torch."""
+"""Agents of torchrun over our rendezvous, which are killed, stopped, told to end, and come late;
+their workers need no torch.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,25 @@ import pytest
 
 from tests.pytorch.jobs import QUICK, TORCHRUN, Job, Worker, lives
 
-pytest.importorskip("torch", reason="PyTorch is not installed: `make torch` runs these tests where it is")
+pytest.importorskip(
+    "torch", reason="PyTorch is not installed: `make torch` runs these tests where it is"
+)
 
 pytestmark = [pytest.mark.torch, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(200)]
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    rendezvous = ("--rdzv-backend", "understudy", "--rdzv-endpoint", f"{tmp_path}/rendezvous", "--rdzv-id", "job", "--rdzv-conf", QUICK)
+    rendezvous = (
+        "--rdzv-backend",
+        "understudy",
+        "--rdzv-endpoint",
+        f"{tmp_path}/rendezvous",
+        "--rdzv-id",
+        "job",
+        "--rdzv-conf",
+        QUICK,
+    )
     with Job(tmp_path / "job", TORCHRUN, *rendezvous, script="waiting.py", arguments=()) as job:
         yield job
 
@@ -45,14 +58,18 @@ def test_an_agent_that_is_killed_takes_its_workers_with_it_and_costs_no_restart(
     gone.send_signal(signal.SIGKILL)
     after = job.until_world(2)
     assert not {each.pid for each in before} & {each.pid for each in after}
-    assert {each.restarts for each in after} == {0}, "its end was told before anybody ran into it, and none was allowed"
+    assert {each.restarts for each in after} == {0}, (
+        "its end was told before anybody ran into it, and none was allowed"
+    )
     job.start("--nnodes", "1:2", "--nproc-per-node", "2")
     job.until_world(4)
     job.tell("finish")
     assert ended(job, *(agent for agent in job.agents.values() if agent is not gone)) == [0, 0]
 
 
-def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(job: Job) -> None:
+def test_an_agent_that_is_stopped_has_lost_its_workers_before_others_take_their_places(
+    job: Job,
+) -> None:
     agents = [job.start("--nnodes", "1:2", "--max-restarts", "3") for _ in range(2)]
     before = job.until_world(2)
     stopped = agent_of(job, before[0])
@@ -84,7 +101,9 @@ def test_a_worker_that_fails_is_started_again_with_all_others(job: Job) -> None:
     job.tell(f"fail-{before[1].pid}")
     job.until(lambda: not {each.pid for each in before} & {each.pid for each in job.workers()})
     after = job.until_world(2)
-    assert {each.restarts for each in after} == {0, 1}, "torch counts for each agent by itself: for the other one an agent came and went"
+    assert {each.restarts for each in after} == {0, 1}, (
+        "torch counts for each agent by itself: for the other one an agent came and went"
+    )
     job.tell("finish")
     assert ended(job, *agents) == [0, 0]
 
@@ -98,7 +117,9 @@ def test_a_job_that_fails_closes_the_rendezvous_for_all(job: Job) -> None:
     assert "RendezvousClosedError: the rendezvous is closed" in job.logs()
 
 
-def test_who_has_finished_does_not_wait_for_an_agent_that_is_gone_and_leaves_the_job_to_the_others(job: Job) -> None:
+def test_who_has_finished_does_not_wait_for_an_agent_that_is_gone_and_leaves_the_job_to_the_others(
+    job: Job,
+) -> None:
     for _ in range(2):
         job.start("--nnodes", "1:2")
     before = job.until_world(2)
@@ -115,6 +136,13 @@ def test_who_has_finished_does_not_wait_for_an_agent_that_is_gone_and_leaves_the
 
 
 def test_an_endpoint_that_is_missing_is_told_by_torchrun(tmp_path: Path) -> None:
-    with Job(tmp_path / "job", TORCHRUN, "--rdzv-backend", "understudy", script="waiting.py", arguments=()) as job:
+    with Job(
+        tmp_path / "job",
+        TORCHRUN,
+        "--rdzv-backend",
+        "understudy",
+        script="waiting.py",
+        arguments=(),
+    ) as job:
         assert ended(job, job.start("--nnodes", "2")) == [1]
         assert "ValueError: --rdzv-endpoint is missing" in job.logs()

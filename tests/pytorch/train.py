@@ -1,6 +1,8 @@
-"""The training of the example, which goes no further than the step that a file allows: `python train.py PLACE STEPS`.
+"""The training of the example, which goes no further than the step that a file allows: `python
+train.py PLACE STEPS`.
 
-Each worker says in a file of its own who it is and where it began; the first one says at the end what came of it.
+Each worker says in a file of its own who it is and where it began; the first one says at the end
+what came of it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,14 @@ def main(place: Path, steps: int) -> None:
     distributed.init_process_group("gloo")
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    write(place / f"{os.getpid()}.worker", rank=rank, world_size=world_size, pid=os.getpid(), agent=os.getppid(), restarts=restarts)
+    write(
+        place / f"{os.getpid()}.worker",
+        rank=rank,
+        world_size=world_size,
+        pid=os.getpid(),
+        agent=os.getppid(),
+        restarts=restarts,
+    )
 
     def on_step(step: int) -> None:
         write(place / "progress", step=step, world_size=world_size)

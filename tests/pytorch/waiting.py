@@ -1,4 +1,6 @@
-"""A worker that needs no torch: `python waiting.py PLACE` says who it is and waits until a file there tells it to end."""
+"""A worker that needs no torch: `python waiting.py PLACE` says who it is and waits until a file
+there tells it to end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from pathlib import Path
 
 def main(place: Path) -> None:
     names = {"rank": "RANK", "world_size": "WORLD_SIZE", "restarts": "TORCHELASTIC_RESTART_COUNT"}
-    told = {name: int(os.environ[variable]) for name, variable in names.items()} | {"pid": os.getpid(), "agent": os.getppid()}
+    told = {name: int(os.environ[variable]) for name, variable in names.items()} | {
+        "pid": os.getpid(),
+        "agent": os.getppid(),
+    }
     new = place / f"{os.getpid()}.new"
     new.write_text(json.dumps(told))
     new.rename(place / f"{os.getpid()}.worker")

@@ -11,13 +11,18 @@ import pytest
 
 from actors import Reference
 from runtime import open_node
+from runtime.environment import SystemEnvironment
+from runtime.identifiers import NodeId
 from runtime.node import Node
+from runtime.testing import Platform
+from runtime.timings import Timings
 from tests.references.keepers import Maker
 
 P = ParamSpec("P")
 A = TypeVar("A")
 
 SECRET = "a secret for the tests of references"
+TIMINGS = Timings()
 
 
 @attrs.frozen
@@ -40,7 +45,7 @@ class Three:
 
     def handle_at(self, node: Node, handle: Any) -> Any:
         """A handle of that node's to the same actor."""
-        return node.station.make_handle(handle.address)
+        return node._endpoint.make_handle(handle.address)
 
     async def put(self, on: str, value: object) -> Reference[Any]:
         """The driver's reference to a value of that node."""
@@ -48,29 +53,38 @@ class Three:
         return await maker.put(value)
 
     @asynccontextmanager
-    async def another(self, name: str) -> AsyncIterator[Node]:
+    async def another(self, name: str, timings: Timings = TIMINGS) -> AsyncIterator[Node]:
         """One more node."""
-        async with open_node(name, join=self.driver.address, secret=SECRET) as node:
+        platform = Platform(environment=SystemEnvironment(timings))
+        async with open_node(
+            name, join=self.driver.address, secret=SECRET, platform=platform
+        ) as node:
             for each in (self.driver, self.first, self.second):
                 await each.wait_for(4)
             yield node
 
     async def kill(self, node: Node) -> None:
         """End a node for the others, as if its process were gone."""
-        identity = (node.name, node.incarnation)
-        for link in list(node.station.peers.links.values()):
+        identity = NodeId(node.name, node.incarnation)
+        for link in list(node._endpoint.peers.links.values()):
             link.end("killed by the test")
         for each in (self.driver, self.first, self.second):
             each._ended(identity, "killed by the test")
 
     def received_by(self, name: str) -> int:
         """Bytes, over all links of that node."""
-        return sum(link.counters.bytes_received for link in self.node(name).station.peers.links.values())
+        return sum(
+            link.counters.bytes_received for link in self.node(name)._endpoint.peers.links.values()
+        )
 
     def sent(self, source: str, target: str) -> int:
         """Bytes from one node to another."""
         there = self.node(source)
-        return self.node(target).station.peers.links[there.name, there.incarnation].counters.bytes_received
+        return (
+            self.node(target)
+            ._endpoint.peers.links[there.name, there.incarnation]
+            .counters.bytes_received
+        )
 
 
 @pytest.fixture

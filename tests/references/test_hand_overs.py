@@ -1,4 +1,4 @@
-"""Hand-overs: every event in every state, and every two after each other."""
+"""Forks: every event in every state, and every two after each other."""
 
 from __future__ import annotations
 
@@ -6,17 +6,35 @@ import itertools
 
 import pytest
 
-from runtime.references.claims import Identity
-from runtime.references.hand_overs import HandOvers
+from runtime.identifiers import NodeId
+from runtime.references.table import Forks
 
-PEER: Identity = ("peer", 1)
-OTHER: Identity = ("peer", 2)
+PEER = NodeId("peer", 1)
+OTHER = NodeId("peer", 2)
 """The same name, another incarnation."""
 
-EVENTS = ("landed", "ask", "ask another", "settled", "unsettled", "failed", "peer died", "other died")
+EVENTS = (
+    "landed",
+    "ask",
+    "ask another",
+    "settled",
+    "unsettled",
+    "failed",
+    "peer died",
+    "other died",
+)
 
 TABLE = {
-    "on its way": ("landed", "on its way", "on its way", "on its way", "on its way", "on its way", None, "on its way"),
+    "on its way": (
+        "landed",
+        "on its way",
+        "on its way",
+        "on its way",
+        "on its way",
+        "on its way",
+        None,
+        "on its way",
+    ),
     "landed": ("landed", "asked", "landed", "landed", "landed", "landed", None, "landed"),
     "asked": ("asked", "asked", "asked", None, "landed", "landed", None, "asked"),
     None: (None, None, None, None, None, None, None, None),
@@ -28,53 +46,53 @@ def expected(state: str | None, event: str) -> str | None:
     return TABLE[state][EVENTS.index(event)]
 
 
-def in_state(state: str | None) -> tuple[HandOvers[str], int]:
-    hand_overs: HandOvers[str] = HandOvers()
-    number = hand_overs.hand_on("thing", PEER)
+def in_state(state: str | None) -> tuple[Forks[str], int]:
+    forks: Forks[str] = Forks()
+    number = forks.add("thing", PEER)
     if state != "on its way":
-        hand_overs.landed(number)
+        forks.on_landed(number)
     if state in ("asked", None):
-        assert hand_overs.ask(PEER, 10) == [number]
+        assert forks.ask(PEER, 10) == [number]
     if state is None:
-        hand_overs.answered([number], ())
-    return hand_overs, number
+        forks.on_answered([number], ())
+    return forks, number
 
 
-def happens(hand_overs: HandOvers[str], number: int, event: str) -> None:
+def happens(forks: Forks[str], number: int, event: str) -> None:
     if event == "landed":
-        hand_overs.landed(number)
+        forks.on_landed(number)
     elif event == "ask":
-        due = hand_overs.due()
-        asked = hand_overs.ask(PEER, 10)
+        due = forks.due()
+        asked = forks.ask(PEER, 10)
         assert asked == ([number] if PEER in due else [])
     elif event == "ask another":
-        assert hand_overs.ask(OTHER, 10) == []
+        assert forks.ask(OTHER, 10) == []
     elif event == "settled":
-        hand_overs.answered([number], ())
+        forks.on_answered([number], ())
     elif event == "unsettled":
-        hand_overs.answered([number], [number])
+        forks.on_answered([number], [number])
     elif event == "failed":
-        hand_overs.failed([number])
+        forks.on_no_answer([number])
     else:
-        hand_overs.died(PEER if event == "peer died" else OTHER)
+        forks.on_node_ended(PEER if event == "peer died" else OTHER)
 
 
-def assert_is(hand_overs: HandOvers[str], number: int, state: str | None) -> None:
-    assert hand_overs.state(number) == state
-    assert len(hand_overs) == (state is not None)
-    assert hand_overs.due() == ([PEER] if state == "landed" else [])
+def assert_is(forks: Forks[str], number: int, state: str | None) -> None:
+    assert forks.state(number) == state
+    assert len(forks) == (state is not None)
+    assert forks.due() == ([PEER] if state == "landed" else [])
 
 
 @pytest.mark.parametrize("state", TABLE)
 def test_every_event_and_every_two_of_them_in_every_state(state: str | None) -> None:
     for events in [*itertools.product(EVENTS, repeat=1), *itertools.product(EVENTS, repeat=2)]:
-        hand_overs, number = in_state(state)
-        assert_is(hand_overs, number, state)
+        forks, number = in_state(state)
+        assert_is(forks, number, state)
         now = state
         for event in events:
-            happens(hand_overs, number, event)
+            happens(forks, number, event)
             now = expected(now, event)
-            assert_is(hand_overs, number, now)
+            assert_is(forks, number, now)
 
 
 def test_what_is_kept_lives_until_it_is_settled_and_no_longer() -> None:
@@ -85,39 +103,45 @@ def test_what_is_kept_lives_until_it_is_settled_and_no_longer() -> None:
 
     thing = Thing()
     seen = weakref.ref(thing)
-    hand_overs: HandOvers[Thing] = HandOvers()
-    number = hand_overs.hand_on(thing, PEER)
+    forks: Forks[Thing] = Forks()
+    number = forks.add(thing, PEER)
     del thing
-    hand_overs.landed(number)
-    hand_overs.ask(PEER, 1)
-    hand_overs.answered([number], [number])
+    forks.on_landed(number)
+    forks.ask(PEER, 1)
+    forks.on_answered([number], [number])
     assert seen() is not None
-    hand_overs.ask(PEER, 1)
-    hand_overs.answered([number], [])
+    forks.ask(PEER, 1)
+    forks.on_answered([number], [])
     assert seen() is None
 
 
 def test_questions_are_asked_in_parts_and_about_what_has_landed_only() -> None:
-    hand_overs: HandOvers[str] = HandOvers()
-    numbers = [hand_overs.hand_on("thing", PEER) for _ in range(5)]
-    elsewhere = hand_overs.hand_on("thing", OTHER)
+    forks: Forks[str] = Forks()
+    numbers = [forks.add("thing", PEER) for _ in range(5)]
+    elsewhere = forks.add("thing", OTHER)
     for number in (*numbers[:4], elsewhere):
-        hand_overs.landed(number)
-    assert hand_overs.ask(PEER, 3) == numbers[:3]
-    assert hand_overs.due() == [PEER, OTHER]
-    assert hand_overs.ask(PEER, 3) == numbers[3:4]
-    assert hand_overs.due() == [OTHER]
-    hand_overs.answered(numbers, numbers[1:2])
-    assert [hand_overs.state(number) for number in numbers] == [None, "landed", None, None, "on its way"]
-    hand_overs.died(PEER)
-    assert len(hand_overs) == 1
-    assert hand_overs.state(elsewhere) == "landed"
+        forks.on_landed(number)
+    assert forks.ask(PEER, 3) == numbers[:3]
+    assert forks.due() == [PEER, OTHER]
+    assert forks.ask(PEER, 3) == numbers[3:4]
+    assert forks.due() == [OTHER]
+    forks.on_answered(numbers, numbers[1:2])
+    assert [forks.state(number) for number in numbers] == [
+        None,
+        "landed",
+        None,
+        None,
+        "on its way",
+    ]
+    forks.on_node_ended(PEER)
+    assert len(forks) == 1
+    assert forks.state(elsewhere) == "landed"
 
 
 def test_a_number_that_was_never_given_means_nothing() -> None:
-    hand_overs: HandOvers[str] = HandOvers()
-    hand_overs.landed(7)
-    hand_overs.answered([7], [7])
-    hand_overs.failed([7])
-    assert hand_overs.state(7) is None
-    assert hand_overs.due() == []
+    forks: Forks[str] = Forks()
+    forks.on_landed(7)
+    forks.on_answered([7], [7])
+    forks.on_no_answer([7])
+    assert forks.state(7) is None
+    assert forks.due() == []

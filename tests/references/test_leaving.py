@@ -13,12 +13,12 @@ import trio
 from actors import Reference
 from actors.errors import OutcomeUnknownError, OwnerDiedError, RemoteError
 from runtime import Node, open_node
-from runtime.references.anchors import Anchor
-from runtime.references.claims import Identity, ReferenceId
+from runtime.identifiers import NodeId
 from runtime.references.leaving import Leaving
-from runtime.references.owned import OwnValues
-from runtime.references.table import ReferenceTable
-from runtime.references.values import Failure
+from runtime.references.owned_values import OwnedValues
+from runtime.references.table import ReferenceId, ReferenceState, ReferenceTable
+from runtime.references.values import FailedValue
+from runtime.timings import Timings
 from tests.references.conftest import SECRET, Three
 from tests.references.keepers import Keeper, Maker, OutOfStockError
 from tests.references.test_references import until, values
@@ -32,7 +32,12 @@ async def test_values_of_a_node_that_leaves_go_to_one_that_holds_them(three: Thr
         big = await three.put("fourth", b"x" * 1_000_000)
         nested = await three.put("fourth", {"in": [small]})
         failed = await maker.fail.remote("no bolts")
-        for name, reference in {"small": small, "big": big, "nested": nested, "failed": failed}.items():
+        for name, reference in {
+            "small": small,
+            "big": big,
+            "nested": nested,
+            "failed": failed,
+        }.items():
             await keeper.keep(name, reference)
         del big, nested
         assert small.owner == "fourth"
@@ -52,7 +57,7 @@ async def test_values_of_a_node_that_leaves_go_to_one_that_holds_them(three: Thr
     for name in ("small", "big", "nested", "failed"):
         await keeper.let_go(name)
     for node in (three.driver, three.first, three.second):
-        await until(lambda node=node: not values(node) and not node.station.references.held)  # type: ignore[misc]
+        await until(lambda node=node: not values(node) and not node._endpoint.references.held)  # type: ignore[misc]
 
 
 async def test_whoever_gets_a_reference_after_its_value_has_moved_finds_it(three: Three) -> None:
@@ -85,7 +90,9 @@ async def test_a_fetch_that_waits_gets_what_comes_while_the_owner_leaves(three: 
 
 
 async def test_a_node_may_lose_its_values_on_leaving_if_asked(three: Three) -> None:
-    async with open_node("fourth", join=three.driver.address, secret=SECRET, references_on_leave="lose"):
+    async with open_node(
+        "fourth", join=three.driver.address, secret=SECRET, references_on_leave="lose"
+    ):
         for node in (three.driver, three.first, three.second):
             await node.wait_for(4)
         reference: Reference[str] = await three.put("fourth", "x")
@@ -101,16 +108,16 @@ async def test_a_node_may_lose_its_values_on_leaving_if_asked(three: Three) -> N
 @contextmanager
 def deaf(times: int) -> Iterator[Callable[[], bool]]:
     """Nobody can be told that a value has moved, so many times; gives whether that is over."""
-    original, heard = ReferenceTable.moved, 0
+    original, heard = ReferenceTable.on_moved, 0
 
-    def moved(self: ReferenceTable, identity: ReferenceId, owner: Identity) -> bool:
+    def moved(self: ReferenceTable, identity: ReferenceId, owner: NodeId) -> Any:
         nonlocal heard
         heard += 1
         if heard <= times:
             raise RuntimeError("cannot be told")
         return original(self, identity, owner)
 
-    with patch.object(ReferenceTable, "moved", moved):
+    with patch.object(ReferenceTable, "on_moved", moved):
         yield lambda: heard > times
 
 
@@ -128,14 +135,22 @@ async def test_a_holder_that_cannot_be_told_at_once_is_told_later(three: Three) 
     await keeper.let_go("it")
     del reference, there
     for node in (three.driver, three.first, three.second):
-        await until(lambda node=node: not values(node) and not node.station.references.held)  # type: ignore[misc]
+        await until(lambda node=node: not values(node) and not node._endpoint.references.held)  # type: ignore[misc]
 
 
-async def test_who_let_go_of_a_value_and_was_heard_by_its_old_owner_only_is_asked_by_the_new_one(three: Three) -> None:
-    service = three.driver.station.reference_service(three.first.name, three.first.incarnation)
-    outcome = Failure("remote", {}, "maker", "make", "fourth", 1)
+async def test_who_let_go_of_a_value_and_was_heard_by_its_old_owner_only_is_asked_by_the_new_one(
+    three: Three,
+) -> None:
+    service = three.driver._endpoint.reference_service(three.first.name, three.first.incarnation)
+    outcome = FailedValue("remote", {}, "maker", "make", "fourth", 1)
     with deaf(3) as is_over:
-        await service.adopt(["fourth", 1, 1], outcome, [[three.second.name, three.second.incarnation, 5]], "make", "")
+        await service.adopt(
+            ["fourth", 1, 1],
+            outcome,
+            [[three.second.name, three.second.incarnation, 5]],
+            "make",
+            "",
+        )
         assert values(three.first) == 1
         with trio.fail_after(10):
             await until(lambda: not values(three.first))
@@ -154,29 +169,36 @@ async def test_the_last_node_leaves_at_once() -> None:
 
 def is_held(node: Node, identity: ReferenceId) -> bool:
     """Whether the owner knows that this node holds a value."""
-    anchor = node.station.references.find(identity)
-    return anchor is not None and node.station.references.state(anchor) == "held"
+    state = node._endpoint.references.table.find(identity)
+    return state is not None and node._endpoint.references.table.hold_state(state) == "held"
 
 
-async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owner(three: Three) -> None:
+async def test_who_registers_itself_while_a_value_moves_is_known_to_its_new_owner(
+    three: Three,
+) -> None:
+    # The value moves twice here, after several calls: on a loaded machine the usual time for that
+    # ends between the two, and then the value is lost with its node, as it must be.
+    timings = Timings(drain=150.0)
     keeper = await three.spawn(Keeper, "second")
-    original, moves = OwnValues.adopt, 0
+    original, moves = OwnedValues.adopt, 0
     handed: list[Reference[Any]] = []
 
-    async def adopt(self: OwnValues, *arguments: Any) -> bool:
+    async def adopt(self: OwnedValues, *arguments: Any) -> bool:
         nonlocal moves
         moves += 1
         if moves == 1:
             await keeper.keep("it", handed[0])
             # The old owner says yes, since the value has not moved yet.
-            identity = cast("Anchor", handed[0].anchor).identity
+            identity = cast("ReferenceState", handed[0]._state).identity
             await until(lambda: is_held(three.second, identity))
         return await original(self, *arguments)
 
-    with patch.object(OwnValues, "adopt", adopt):
-        async with three.another("fourth"):
+    with patch.object(OwnedValues, "adopt", adopt):
+        async with three.another("fourth", timings):
             handed.append(await three.put("fourth", "x"))
-            await until(lambda: is_held(three.driver, cast("Anchor", handed[0].anchor).identity))
+            await until(
+                lambda: is_held(three.driver, cast("ReferenceState", handed[0]._state).identity)
+            )
     assert moves > 1
     handed.clear()
     with trio.fail_after(5):
@@ -204,55 +226,73 @@ async def test_two_nodes_that_leave_together_take_no_value_with_them(three: Thre
             await also.keep(owner, await keeper.give(owner))
         together.set()
     with trio.fail_after(5):
-        assert [await keeper.fetch(name) for name in ("fourth", "fifth")] == ["of fourth", "of fifth"]
+        assert [await keeper.fetch(name) for name in ("fourth", "fifth")] == [
+            "of fourth",
+            "of fifth",
+        ]
 
 
 async def test_a_value_that_was_given_on_while_there_was_no_memory_for_it_is_not_taken_back(
     three: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    references, values_of = three.first.station.references, three.first.station.values.own
+    references, values_of = three.first._endpoint.references, three.first._endpoint.references.owned
     reference = await three.first.put("x")
-    anchor = cast("Anchor", reference.anchor)
+    state = cast("ReferenceState", reference._state)
 
     async def room() -> None:
         await trio.lowlevel.checkpoint()
-        references.given(anchor, (three.second.name, three.second.incarnation))
+        references.apply(
+            references.table.on_given(state, NodeId(three.second.name, three.second.incarnation))
+        )
 
-    monkeypatch.setattr(values_of.shelves, "room", room)
-    assert not await values_of.adopt(anchor.identity, Failure("remote", {}, "maker", "make", "fourth", 1), [], "make", "")
-    assert references.owner(anchor.identity) == (three.second.name, three.second.incarnation)
+    monkeypatch.setattr(values_of.value_store, "room", room)
+    assert not await values_of.adopt(
+        state.identity, FailedValue("remote", {}, "maker", "make", "fourth", 1), [], "make", ""
+    )
+    assert references.table.owner(state.identity) == (three.second.name, three.second.incarnation)
 
 
-async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_no_other_node(three: Three) -> None:
+async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_no_other_node(
+    three: Three,
+) -> None:
     keepers = [await three.spawn(Keeper, name) for name in ("first", "driver")]
-    first, second, driver = ((node.name, node.incarnation) for node in (three.first, three.second, three.driver))
+    first, second, driver = (
+        NodeId(node.name, node.incarnation) for node in (three.first, three.second, three.driver)
+    )
     async with three.another("fourth") as fourth:
         reference = await fourth.put("x")
-        anchor = cast("Anchor", reference.anchor)
-        identity = anchor.identity
+        state = cast("ReferenceState", reference._state)
+        identity = state.identity
         for count, keeper in enumerate(keepers, 1):
             theirs: Any = three.handle_at(fourth, keeper)
             await theirs.keep("it", reference)
             # The first holder is offered the value first.
-            await until(lambda count=count: len(fourth.station.references.holders(anchor)) == count)  # type: ignore[misc]
+            await until(
+                lambda count=count: len(fourth._endpoint.references.table.holders(state)) == count
+            )  # type: ignore[misc]
 
         class Unanswered:
             """The service of a node that gives a value on, and ends, before its answer is there."""
 
             async def adopt(self, *arguments: Any) -> list[Any]:
-                await fourth.station.reference_service(*first).adopt(*arguments)
-                assert await three.first.station.values.hand_over(lambda: [second]) == 0
+                await fourth._endpoint.reference_service(*first).adopt(*arguments)
+                assert await three.first._endpoint.references.hand_over(lambda: [second]) == 0
                 await three.kill(three.first)
                 fourth._ended(first, "killed by the test")
                 raise OutcomeUnknownError("the answer is lost")
 
         def service(*node: Any) -> Any:
-            return Unanswered() if node == first else fourth.station.reference_service(*node)
+            return Unanswered() if node == first else fourth._endpoint.reference_service(*node)
 
-        values_of = fourth.station.values
+        references = fourth._endpoint.references
         with trio.fail_after(10):
-            assert await Leaving(values_of.table, values_of.own, service).hand_over(lambda: [first, driver]) == 0
-        assert fourth.station.references.owner(identity) == second
-        assert three.driver.station.references.owner(identity) is None
+            assert (
+                await Leaving(
+                    references.table, references.apply, references.tidy, references.owned, service
+                ).hand_over(lambda: [first, driver])
+                == 0
+            )
+        assert fourth._endpoint.references.table.owner(identity) == second
+        assert three.driver._endpoint.references.table.owner(identity) is None
     with trio.fail_after(5):
         assert await keepers[1].fetch("it") == "x"

@@ -1,4 +1,6 @@
-"""Whole worlds of reference tables under all that a network and dying nodes can do; see `world`. What they found is in `test_table`."""
+"""Whole worlds of reference tables under all that a network and dying nodes can do; see `world`.
+What they found is in `test_table`.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.references.claims import Claims
-from runtime.references.hand_overs import HandOvers
-from runtime.references.holds import Holds
-from runtime.references.letters import Letter
-from runtime.references.table import ReferenceTable
+from runtime.references.protocol import UpdateBatch
+from runtime.references.table import BorrowedReferences, Forks, HolderSet, ReferenceTable
 from tests.references.world import World
 
 STEPS = 300
 """Of one world: enough for all its nodes to end, few enough to be read when it goes wrong."""
 
 
-def live_through(seed: int, *, crashes: bool, breaks: bool, leaves: bool, steps: int = STEPS) -> None:
+def live_through(
+    seed: int, *, crashes: bool, breaks: bool, leaves: bool, steps: int = STEPS
+) -> None:
     """One world from its beginning to its end. Raises AssertionError."""
     world = World(seed, crashes=crashes, breaks=breaks, leaves=leaves)
     try:
@@ -31,18 +32,36 @@ def live_through(seed: int, *, crashes: bool, breaks: bool, leaves: bool, steps:
         world.calm()
         world.drain()
     except Exception as error:
-        raise AssertionError(f"seed {seed}, crashes={crashes}, breaks={breaks}, leaves={leaves}, step {world.steps}: {error!r}") from error
+        raise AssertionError(
+            f"seed {seed}, crashes={crashes}, breaks={breaks}, leaves={leaves}, step "
+            f"{world.steps}: {error!r}"
+        ) from error
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(seed=st.integers(0, 2**32), crashes=st.booleans(), breaks=st.booleans(), leaves=st.booleans(), steps=st.integers(1, 400))
-def test_stories_that_hypothesis_makes_short_if_they_go_wrong(seed: int, crashes: bool, breaks: bool, leaves: bool, steps: int) -> None:
-    # Steps are drawn by the world itself: hypothesis prefers small numbers, and most of what goes wrong needs many nodes to take part.
+@settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+@given(
+    seed=st.integers(0, 2**32),
+    crashes=st.booleans(),
+    breaks=st.booleans(),
+    leaves=st.booleans(),
+    steps=st.integers(1, 400),
+)
+def test_stories_that_hypothesis_makes_short_if_they_go_wrong(
+    seed: int, crashes: bool, breaks: bool, leaves: bool, steps: int
+) -> None:
+    # Steps are drawn by the world itself: hypothesis prefers small numbers, and most of what goes
+    # wrong needs many nodes to take part.
     live_through(seed, crashes=crashes, breaks=breaks, leaves=leaves, steps=steps)
 
 
-@pytest.mark.parametrize(("crashes", "breaks", "leaves"), list(itertools.product([False, True], repeat=3)))
-def test_nothing_is_freed_that_is_held_nothing_lost_without_reason_and_nothing_left(crashes: bool, breaks: bool, leaves: bool) -> None:
+@pytest.mark.parametrize(
+    ("crashes", "breaks", "leaves"), list(itertools.product([False, True], repeat=3))
+)
+def test_nothing_is_freed_that_is_held_nothing_lost_without_reason_and_nothing_left(
+    crashes: bool, breaks: bool, leaves: bool
+) -> None:
     for seed in range(30):
         live_through(seed, crashes=crashes, breaks=breaks, leaves=leaves)
 
@@ -52,41 +71,45 @@ def test_nothing_is_freed_that_is_held_nothing_lost_without_reason_and_nothing_l
 @pytest.mark.timeout(900)
 def test_nor_in_a_million_steps() -> None:
     for seed in range(1_000, 1_750):
-        live_through(seed, crashes=seed % 2 == 0, breaks=seed % 4 < 2, leaves=seed % 8 < 4, steps=STEPS)
-        live_through(seed, crashes=seed % 4 < 2, breaks=seed % 2 == 0, leaves=seed % 8 >= 4, steps=1_100)
+        live_through(
+            seed, crashes=seed % 2 == 0, breaks=seed % 4 < 2, leaves=seed % 8 < 4, steps=STEPS
+        )
+        live_through(
+            seed, crashes=seed % 4 < 2, breaks=seed % 2 == 0, leaves=seed % 8 >= 4, steps=1_100
+        )
 
 
 def a_sender_does_not_wait() -> Any:
-    """What was handed on is let go of at once."""
+    """What was forwarded is let go of at once."""
     numbers = itertools.count()
-    return patch.object(HandOvers, "hand_on", lambda self, thing, peer: next(numbers))
+    return patch.object(Forks, "add", lambda self, thing, peer: next(numbers))
 
 
 def landed_is_taken_for_settled() -> Any:
     """A receiver that has the message is taken for one that its owner knows."""
 
-    def landed(self: HandOvers[Any], number: int) -> None:
+    def landed(self: Forks[Any], number: int) -> None:
         self._open.pop(number, None)
 
-    return patch.object(HandOvers, "landed", landed)
+    return patch.object(Forks, "on_landed", landed)
 
 
 def a_release_counts_whatever_its_version() -> Any:
     """A late word of an earlier hold ends a later one."""
 
-    def release(self: Claims, holder: Any, version: int) -> None:
+    def release(self: HolderSet, holder: Any, version: int) -> None:
         self._write(holder, -(abs(self._latest(holder)) or version))
 
-    return patch.object(Claims, "release", release)
+    return patch.object(HolderSet, "release", release)
 
 
 def a_claim_counts_whatever_its_version() -> Any:
     """A late claim revives a hold that was released."""
 
-    def claim(self: Claims, holder: Any, version: int) -> None:
+    def claim(self: HolderSet, holder: Any, version: int) -> None:
         self._write(holder, version)
 
-    return patch.object(Claims, "claim", claim)
+    return patch.object(HolderSet, "claim", claim)
 
 
 def the_dead_may_claim() -> Any:
@@ -102,56 +125,60 @@ def the_dead_may_claim() -> Any:
 
 def the_dead_hold_on() -> Any:
     """The claims of a node that has ended stay."""
-    return patch.object(Claims, "died", lambda self, holder: False)
+    return patch.object(HolderSet, "on_node_ended", lambda self, holder: False)
 
 
-def everybody_may_be_a_sponsor() -> Any:
+def everybody_may_be_a_forwarder() -> Any:
     """Two nodes believe in a reference because the other does."""
-    original = Holds._sponsored
+    original = BorrowedReferences._add_forwarder
 
-    def sponsored(self: Holds, hold: Any, sponsor: Any) -> None:
-        original(self, hold, sponsor._replace(distance=-1) if sponsor is not None else None)
+    def add_forwarder(self: BorrowedReferences, hold: Any, forwarder: Any) -> None:
+        original(self, hold, forwarder._replace(distance=-1) if forwarder is not None else None)
 
-    return patch.object(Holds, "_sponsored", sponsored)
+    return patch.object(BorrowedReferences, "_add_forwarder", add_forwarder)
 
 
 def unknown_is_believed_at_once() -> Any:
     """An owner that has not heard of a value yet is taken at its word."""
-    original = Holds.unknown
+    original = BorrowedReferences.on_unknown
 
-    def unknown(self: Holds, identity: Any, version: int, owner: Any) -> Any:
+    def unknown(self: BorrowedReferences, identity: Any, version: int, owner: Any) -> Any:
         hold = self._current(identity, version)
         if hold is not None:
             self._settle(hold)
         return original(self, identity, version, owner)
 
-    return patch.object(Holds, "unknown", unknown)
+    return patch.object(BorrowedReferences, "on_unknown", unknown)
 
 
-def what_came_and_went_costs_no_letter() -> Any:
-    """A hold that ends before its owner was told of it is never mentioned, although the owner may know of it from somebody else."""
-    original = Letter.release
+def what_came_and_went_costs_no_update() -> Any:
+    """A hold that ends before its owner was told of it is never mentioned, although the owner may
+    know of it from somebody else.
+    """
+    original = UpdateBatch.release
 
-    def release(self: Letter, identity: Any, version: int) -> None:
+    def release(self: UpdateBatch, identity: Any, version: int) -> None:
         self.counted.discard(identity)
         original(self, identity, version)
 
-    return patch.object(Letter, "release", release)
+    return patch.object(UpdateBatch, "release", release)
 
 
 def a_failed_call_is_all_that_its_maker_ever_knows() -> Any:
     """Who made a value keeps to the failure of its call, whatever the owner says."""
-    return patch.object(ReferenceTable, "concluded", lambda self, *answer: None)
+    return patch.object(ReferenceTable, "on_conclusion_answered", lambda self, *answer: [])
 
 
 def an_owner_does_not_hear_that_a_call_was_given_up() -> Any:
-    """It answers that there is a value, and none comes; or one comes later, for those who are not its maker."""
+    """It answers that there is a value, and none comes; or one comes later, for those who are not
+    its maker.
+    """
 
     def conclude(self: ReferenceTable, identity: Any, failure: Any) -> Any:
-        anchor = self.find(identity)
-        if anchor is None or self.owner(identity) != self.identity:
-            return self.given_to(identity)
-        return anchor.failure or (True if anchor.kept is not None else failure)
+        state = self.find(identity)
+        if state is None or self.owner(identity) != self.identity:
+            return self.given_to(identity), []
+        return state.failure or (True if state.stored is not None else failure), []
 
     return patch.object(ReferenceTable, "conclude", conclude)
 
@@ -163,9 +190,9 @@ BUGS: list[Callable[[], Any]] = [
     a_claim_counts_whatever_its_version,
     the_dead_may_claim,
     the_dead_hold_on,
-    everybody_may_be_a_sponsor,
+    everybody_may_be_a_forwarder,
     unknown_is_believed_at_once,
-    what_came_and_went_costs_no_letter,
+    what_came_and_went_costs_no_update,
     a_failed_call_is_all_that_its_maker_ever_knows,
     an_owner_does_not_hear_that_a_call_was_given_up,
 ]

@@ -1,4 +1,6 @@
-"""References between live nodes: usable before the value is there, fetched from anywhere, and freed when nobody holds them."""
+"""References between live nodes: usable before the value is there, fetched from anywhere, and freed
+when nobody holds them.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,7 @@ from actors.errors import (
     ReplyEncodeError,
 )
 from runtime.node import Node
+from tests import waiting
 from tests.references.conftest import Three
 from tests.references.keepers import Adder, Keeper, Maker, OutOfStockError, Point, Waiter
 
@@ -33,30 +36,35 @@ WHERE = pytest.mark.parametrize("where", ["driver", "first"])
 
 
 async def until(met: Callable[[], object]) -> None:
-    """Wait for what no event tells of; the test's time-out bounds it."""
-    while not met():  # noqa: ASYNC110  the tables have no event for it, and need none
+    """Wait for what the tables of references come to say, once garbage is collected."""
+
+    def look() -> object:
         gc.collect()
-        await trio.sleep(0.005)
+        return met()
+
+    await waiting.until(look, "the tables of references say so")
 
 
 def holders(node: Node) -> int:
     """How many hold the one value of a node."""
-    (anchor,) = node.station.references.own()
-    return len(node.station.references.holders(anchor))
+    (state,) = node._endpoint.references.own()
+    return len(node._endpoint.references.table.holders(state))
 
 
 def untyped(three: Three, handle: Any) -> Any:
     """A handle that lets any method be tried."""
-    return three.driver.station.make_handle(attrs.evolve(handle.address, class_path=""))
+    return three.driver._endpoint.make_handle(attrs.evolve(handle.address, class_path=""))
 
 
 def values(node: Node) -> int:
     """How many values the node keeps."""
-    return len(node.station.references)
+    return len(node._endpoint.references)
 
 
 @WHERE
-async def test_a_result_left_with_its_owner_is_fetched_from_anywhere_and_freed_when_dropped(three: Three, where: str) -> None:
+async def test_a_result_left_with_its_owner_is_fetched_from_anywhere_and_freed_when_dropped(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     keeper = await three.spawn(Keeper, "second")
     reference = await maker.make.remote([1, 2, 3])
@@ -73,7 +81,9 @@ async def test_a_result_left_with_its_owner_is_fetched_from_anywhere_and_freed_w
 
 
 @WHERE
-async def test_a_reference_is_there_before_its_value_and_all_who_wait_get_it(three: Three, where: str) -> None:
+async def test_a_reference_is_there_before_its_value_and_all_who_wait_get_it(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     keeper = await three.spawn(Keeper, "second")
     with trio.fail_after(5):
@@ -98,7 +108,9 @@ async def test_a_reference_is_there_before_its_value_and_all_who_wait_get_it(thr
 
 
 @WHERE
-async def test_the_error_of_the_producing_call_reaches_every_holder(three: Three, where: str) -> None:
+async def test_the_error_of_the_producing_call_reaches_every_holder(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     keeper = await three.spawn(Keeper, "second")
     reference = await maker.fail.remote("no bolts")
@@ -107,7 +119,11 @@ async def test_the_error_of_the_producing_call_reaches_every_holder(three: Three
         with pytest.raises(OutOfStockError, match="no bolts") as caught:
             await reference.fetch()
         assert isinstance(caught.value, RemoteError)
-        assert (caught.value.actor, caught.value.method, caught.value.node) == (maker.name, "fail", where)  # type: ignore[attr-defined]
+        assert (caught.value.actor, caught.value.method, caught.value.node) == (
+            maker.name,
+            "fail",
+            where,
+        )  # type: ignore[attr-defined]
         with pytest.raises(OutOfStockError, match="no bolts"):
             await keeper.fetch("it")
     assert await reference.ready()
@@ -120,7 +136,9 @@ PERSISTENT = RetryPolicy(max_retries=3, initial_delay=0.05, jitter=0, retry_on=O
 
 
 @WHERE
-async def test_what_an_attempt_has_raised_that_is_made_again_is_nothing_to_those_who_have_the_reference(three: Three, where: str) -> None:
+async def test_the_error_of_an_attempt_that_is_repeated_is_not_the_outcome(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     keeper = await three.spawn(Keeper, "second")
     with trio.fail_after(10):
@@ -142,7 +160,9 @@ async def test_what_an_attempt_has_raised_that_is_made_again_is_nothing_to_those
 
 
 @WHERE
-async def test_the_last_attempt_has_the_outcome_for_all_if_no_other_is_made(three: Three, where: str) -> None:
+async def test_the_last_attempt_has_the_outcome_for_all_if_no_other_is_made(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     keeper = await three.spawn(Keeper, "second")
     with trio.fail_after(10):
@@ -154,7 +174,9 @@ async def test_the_last_attempt_has_the_outcome_for_all_if_no_other_is_made(thre
 
 
 @WHERE
-async def test_a_call_that_its_maker_gives_up_has_one_outcome_for_all(three: Three, where: str) -> None:
+async def test_a_call_that_its_maker_gives_up_has_one_outcome_for_all(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     keeper = await three.spawn(Keeper, "second")
     with trio.fail_after(10):
@@ -167,7 +189,9 @@ async def test_a_call_that_its_maker_gives_up_has_one_outcome_for_all(three: Thr
         assert str(ours.value) in str(theirs.value)
 
 
-async def test_who_holds_what_a_dead_node_was_making_learns_what_its_last_attempt_has_failed_with(three: Three) -> None:
+async def test_who_holds_what_a_dead_node_was_making_learns_what_its_last_attempt_has_failed_with(
+    three: Three,
+) -> None:
     keeper = await three.spawn(Keeper, "second")
     async with three.another("third") as third:
         maker = await third.options(on="first").spawn(Maker)
@@ -185,7 +209,9 @@ async def test_who_holds_what_a_dead_node_was_making_learns_what_its_last_attemp
 
 
 @WHERE
-async def test_an_actor_that_ends_before_it_answers_is_told_to_every_holder(three: Three, where: str) -> None:
+async def test_an_actor_that_ends_before_it_answers_is_told_to_every_holder(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     keeper = await three.spawn(Keeper, "second")
     reference = await maker.make_at_gate.remote("never")
@@ -206,7 +232,9 @@ async def refused(fetch: Callable[[], Any]) -> None:
 
 
 @WHERE
-async def test_a_method_that_is_not_there_is_told_by_the_reference(three: Three, where: str) -> None:
+async def test_a_method_that_is_not_there_is_told_by_the_reference(
+    three: Three, where: str
+) -> None:
     maker: Any = await three.spawn(Maker, where)
     reference = await untyped(three, maker).nothing.remote()
     with pytest.raises(MethodNotFoundError):
@@ -228,13 +256,13 @@ async def test_what_is_kept_is_what_the_method_returned_then(three: Three, where
 
 async def test_arguments_that_cannot_be_sent_raise_at_once_and_leave_nothing(three: Three) -> None:
     maker = await three.spawn(Maker, "first")
-    kept = await three.driver.put(1)
+    stored = await three.driver.put(1)
     with pytest.raises(EncodeError):
-        await maker.make.remote([kept, object()])
+        await maker.make.remote([stored, object()])
     with pytest.raises(EncodeError):
-        await maker.make([kept, object()])
-    del kept
-    await until(lambda: not values(three.driver) and not three.driver.station.references.held)
+        await maker.make([stored, object()])
+    del stored
+    await until(lambda: not values(three.driver) and not three.driver._endpoint.references.held)
 
 
 @WHERE
@@ -254,7 +282,9 @@ async def test_only_the_owner_has_the_value_itself(three: Three, where: str) -> 
         await other.local_value("it")
 
 
-async def test_references_travel_inside_values_answers_items_and_other_references(three: Three) -> None:
+async def test_references_travel_inside_values_answers_items_and_other_references(
+    three: Three,
+) -> None:
     first, second = await three.spawn(Keeper, "first"), await three.spawn(Keeper, "second")
     inner = await three.driver.put("inner")
     await first.keep_all([inner, inner])
@@ -276,17 +306,20 @@ async def test_references_travel_inside_values_answers_items_and_other_reference
     await until(lambda: not values(three.driver))
 
 
-async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_are_freed(three: Three) -> None:
+async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_are_freed(
+    three: Three,
+) -> None:
     one = await three.driver.put([])
     two = await three.driver.put([one])
-    anchor = three.driver.station.references.find(one.anchor.identity)
-    assert anchor is not None
-    kept = anchor.kept
-    assert kept is not None
-    # What a mutable value would do; values are copied when they are kept, so only the runtime itself can close the ring.
-    anchor.kept = three.driver.station.values.own._packing.pack([two], "value")
+    state = three.driver._endpoint.references.table.find(one._state.identity)
+    assert state is not None
+    stored = state.stored
+    assert stored is not None
+    # What a mutable value would do; values are copied when they are kept, so only the runtime
+    # itself can close the ring.
+    state.stored = three.driver._endpoint.references.owned._value_codec.pack([two], "value")
     assert values(three.driver) == 2
-    del one, two, anchor, kept
+    del one, two, state, stored
     await until(lambda: not values(three.driver))
 
 
@@ -302,7 +335,7 @@ async def test_dropping_in_any_order_on_any_node_frees_what_nobody_holds(three: 
             assert await keeper.fetch(str(number)) == number
             await keeper.let_go(str(number))
     for node in (three.driver, three.first, three.second):
-        await until(lambda node=node: not values(node) and not node.station.references.held)  # type: ignore[misc]
+        await until(lambda node=node: not values(node) and not node._endpoint.references.held)  # type: ignore[misc]
 
 
 async def test_a_reference_in_a_call_that_is_refused_is_not_held(three: Three) -> None:
@@ -355,7 +388,9 @@ async def test_a_holder_that_ends_holds_nothing(three: Three) -> None:
 
 
 @WHERE
-async def test_arguments_that_are_references_come_as_values_where_the_annotation_asks_for_one(three: Three, where: str) -> None:
+async def test_arguments_that_are_references_come_as_values_where_the_annotation_asks_for_one(
+    three: Three, where: str
+) -> None:
     maker = await three.spawn(Maker, where)
     adder = await three.spawn(Adder, "second")
     three_, four = await maker.make.remote(3), await maker.make.remote(4)
@@ -366,15 +401,19 @@ async def test_arguments_that_are_references_come_as_values_where_the_annotation
     numbers = await maker.make.remote([1, 2])
     assert [item async for item in adder.scan(numbers.as_value())] == [1, 2]
     assert await adder.total(numbers.as_value()) == 3.0
-    chained = await adder.add.remote((await adder.add.remote(three_.as_value(), 1)).as_value(), four.as_value())
+    chained = await adder.add.remote(
+        (await adder.add.remote(three_.as_value(), 1)).as_value(), four.as_value()
+    )
     assert await chained.fetch() == 8
     with pytest.raises(TypeError, match="other"):
         await adder.add(three_.as_value())  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_a_chain_over_references_moves_each_value_once_and_never_through_the_caller(three: Three, shared: bool) -> None:
-    three.second.station.values.fetching._shared = shared
+async def test_a_chain_over_references_moves_each_value_once_and_never_through_the_caller(
+    three: Three, shared: bool
+) -> None:
+    three.second._endpoint.references.fetcher._shared = shared
     maker = await three.spawn(Maker, "first")
     adder = await three.spawn(Adder, "second")
     before = three.received_by("driver")
@@ -383,14 +422,20 @@ async def test_a_chain_over_references_moves_each_value_once_and_never_through_t
         assert await adder.total(big.as_value()) == 500_000
     assert three.received_by("driver") - before < 100_000
     # On one host it is not sent at all, but read where it lies.
-    assert (4_000_000 if not shared else 0) < three.sent("first", "second") < (6_000_000 if not shared else 100_000)
+    assert (
+        (4_000_000 if not shared else 0)
+        < three.sent("first", "second")
+        < (6_000_000 if not shared else 100_000)
+    )
 
 
 async def test_a_method_does_not_run_if_an_argument_is_lost(three: Three) -> None:
     maker = await three.spawn(Maker, "first")
     adder = await three.spawn(Adder, "second")
     broken = await maker.fail.remote("no nuts")
-    with pytest.raises(ArgumentLostError, match=r"add was not run: its argument 'other'.*OutOfStockError: no nuts") as caught:
+    with pytest.raises(
+        ArgumentLostError, match=r"add was not run: its argument 'other'.*OutOfStockError: no nuts"
+    ) as caught:
         await adder.add(1, other=broken.as_value())
     assert caught.value.outcome == "not executed"
     chained = await adder.add.remote(1, broken.as_value())

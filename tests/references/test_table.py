@@ -1,4 +1,6 @@
-"""Tables of references on several nodes, step by step: what the model has found, and what its worlds are too mild for."""
+"""Tables of references on several nodes, step by step: what the model has found, and what its
+worlds are too mild for.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,7 @@ import attrs
 import pytest
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
-from actors.reference import Reference
-from runtime.references.anchors import Anchor
+from runtime.references.table import ReferenceState
 from tests.references.world import GONE, Message, Node, Question, Value, World
 
 
@@ -32,29 +33,33 @@ class Stage:
         """Who is handed references."""
         return self.world.nodes["node-2", 3]
 
-    def call(self) -> tuple[Anchor, Message]:
+    def call(self) -> tuple[ReferenceState, Message]:
         """The maker calls the owner for a reference; the call is still on its way."""
-        anchor = self.maker.table.make(self.owner.identity, "maker.make")
-        self.maker.calls[anchor.identity[2]] = (self.owner.identity, anchor)
+        state = self.maker.table.make(self.owner.identity, "maker.make")
+        self.maker.calls[state.identity[2]] = (self.owner.identity, state)
         message = self.world._send(self.maker, self.owner.identity, [])
         assert message is not None
-        message.call = (anchor.identity, anchor.version, anchor.identity[2])
-        return anchor, message
+        message.call = (state.identity, state.version, state.identity[2])
+        return state, message
 
-    def hand_on(self, anchor: Anchor, source: Node, target: Node) -> Anchor:
+    def forward(self, state: ReferenceState, source: Node, target: Node) -> ReferenceState:
         """A reference goes from one node to another, which keeps it."""
-        segments = self.world._send(source, target.identity, [Reference(anchor)])
+        segments = self.world._send(source, target.identity, [source.table.reference(state)])
         assert segments is not None
         reference = target.table.read(segments.plains[0])
         target.references.append(reference)
         self.world._land(segments)
-        assert isinstance(reference.anchor, Anchor)
-        return reference.anchor
+        assert isinstance(reference._state, ReferenceState)
+        return reference._state
 
     def question(self, source: Node, text: str) -> Question:
         """What a node has to say that this is part of."""
         source.post.write()
-        return next(each for each in self.world.questions if each.source == source.identity and text in each.text)
+        return next(
+            each
+            for each in self.world.questions
+            if each.source == source.identity and text in each.text
+        )
 
     def deliver(self, source: Node, text: str) -> Question:
         """It is asked, and its answer arrives."""
@@ -71,26 +76,30 @@ def stage() -> Stage:
     return Stage(World(0, 3, crashes=False))
 
 
-def test_a_reference_that_is_at_its_owner_before_the_call_that_makes_the_value_waits_for_it(stage: Stage) -> None:
-    anchor, call = stage.call()
-    at_third = stage.hand_on(anchor, stage.maker, stage.third)
-    at_owner = stage.hand_on(at_third, stage.third, stage.owner)
-    again = stage.hand_on(anchor, stage.maker, stage.owner)
+def test_a_reference_that_is_at_its_owner_before_the_call_that_makes_the_value_waits_for_it(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
+    at_third = stage.forward(state, stage.maker, stage.third)
+    at_owner = stage.forward(at_third, stage.third, stage.owner)
+    again = stage.forward(state, stage.maker, stage.owner)
     assert at_owner is again
     assert not at_owner.is_settled
     stage.deliver(stage.owner, "ask")
     stage.world._deliver(call)
-    stage.owner.jobs[0][2].kept = Value(anchor.identity)
-    assert at_owner.kept is not None, "the call's result goes to those who wait already"
-    assert stage.owner.table.owner(anchor.identity) == stage.owner.identity
-    del anchor, at_third, at_owner, again, call
+    stage.owner.jobs[0][2].stored = Value(state.identity)
+    assert at_owner.stored is not None, "the call's result goes to those who wait already"
+    assert stage.owner.table.owner(state.identity) == stage.owner.identity
+    del state, at_third, at_owner, again, call
     stage.world.drain()
 
 
-def test_a_reference_at_its_owner_is_lost_when_its_sponsors_do_not_have_it_either(stage: Stage) -> None:
-    anchor, call = stage.call()
-    at_third = stage.hand_on(anchor, stage.maker, stage.third)
-    at_owner = stage.hand_on(at_third, stage.third, stage.owner)
+def test_a_reference_at_its_owner_is_lost_when_its_forwarders_do_not_have_it_either(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
+    at_third = stage.forward(state, stage.maker, stage.third)
+    at_owner = stage.forward(at_third, stage.third, stage.owner)
     # The maker ends, and its call with it.
     stage.world._land(call)
     stage.world.dead.add(stage.maker.identity)
@@ -102,21 +111,25 @@ def test_a_reference_at_its_owner_is_lost_when_its_sponsors_do_not_have_it_eithe
     assert isinstance(at_owner.error, ReferenceReleasedError)
 
 
-def test_a_late_word_that_the_call_has_failed_is_nothing_to_an_owner_that_runs_it(stage: Stage) -> None:
-    anchor, call = stage.call()
-    at_owner = stage.hand_on(anchor, stage.maker, stage.owner)
+def test_a_late_word_that_the_call_has_failed_is_nothing_to_an_owner_that_runs_it(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
+    at_owner = stage.forward(state, stage.maker, stage.owner)
     question = stage.question(stage.owner, "ask")
     stage.world._deliver(call)
     question.take(GONE)
     assert at_owner.failure is None
 
 
-def test_two_who_have_a_reference_of_each_other_do_not_wait_for_ever_when_its_owner_has_ended(stage: Stage) -> None:
+def test_two_who_have_a_reference_of_each_other_do_not_wait_for_ever_when_its_owner_has_ended(
+    stage: Stage,
+) -> None:
     reference = stage.owner.table.keep(Value(None))
-    assert isinstance(reference.anchor, Anchor)
-    one = stage.hand_on(reference.anchor, stage.owner, stage.maker)
-    other = stage.hand_on(one, stage.maker, stage.third)
-    assert stage.hand_on(other, stage.third, stage.maker) is one
+    assert isinstance(reference._state, ReferenceState)
+    one = stage.forward(reference._state, stage.owner, stage.maker)
+    other = stage.forward(one, stage.maker, stage.third)
+    assert stage.forward(other, stage.third, stage.maker) is one
     # None of their claims has reached the owner.
     stage.world.dead.add(stage.owner.identity)
     stage.world.hear(stage.third, stage.owner.identity)
@@ -128,49 +141,57 @@ def test_two_who_have_a_reference_of_each_other_do_not_wait_for_ever_when_its_ow
     assert isinstance(other.error, OwnerDiedError)
 
 
-def test_a_reference_that_was_lost_is_there_again_when_somebody_who_has_it_hands_it_on(stage: Stage) -> None:
-    anchor, call = stage.call()
-    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+def test_a_reference_that_was_lost_is_there_again_when_somebody_who_has_it_hands_it_on(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
+    at_third = stage.forward(state, stage.maker, stage.third)
     stage.deliver(stage.third, "claim")
-    stage.third.table.told(anchor.identity, stage.maker.identity, 1, None)
+    stage.third.table.on_where_answered(state.identity, stage.maker.identity, 1, None)
     assert isinstance(at_third.error, ReferenceReleasedError)
     stage.world._deliver(call)
-    stage.hand_on(anchor, stage.maker, stage.third)
+    stage.forward(state, stage.maker, stage.third)
     assert at_third.error is None
     stage.deliver(stage.third, "claim")
-    assert stage.third.table.state(at_third) == "held"
+    assert stage.third.table.hold_state(at_third) == "held"
     assert at_third.error is None
 
 
-def test_a_sponsor_that_did_not_have_a_reference_when_it_was_asked_is_asked_again_if_it_has_handed_it_on_since(stage: Stage) -> None:
-    anchor, call = stage.call()
-    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+def test_a_forwarder_that_has_handed_a_reference_on_since_is_asked_again(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
+    at_third = stage.forward(state, stage.maker, stage.third)
     stage.deliver(stage.third, "claim")
-    stage.hand_on(anchor, stage.maker, stage.third)
+    stage.forward(state, stage.maker, stage.third)
     # The answer was written before that, and comes after it.
-    stage.third.table.told(anchor.identity, stage.maker.identity, 1, None)
+    stage.third.table.on_where_answered(state.identity, stage.maker.identity, 1, None)
     assert at_third.error is None
     stage.world._deliver(call)
     stage.deliver(stage.third, "ask")
     stage.deliver(stage.third, "claim")
-    assert stage.third.table.state(at_third) == "held"
+    assert stage.third.table.hold_state(at_third) == "held"
 
 
-def test_a_claim_that_counted_although_its_answer_was_lost_is_taken_back_in_the_end(stage: Stage) -> None:
-    anchor, call = stage.call()
-    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+def test_a_claim_that_counted_although_its_answer_was_lost_is_taken_back_in_the_end(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
+    at_third = stage.forward(state, stage.maker, stage.third)
     claim = stage.deliver(stage.third, "claim")
     stage.world._deliver(call)
     stage.world._ask(claim)
-    stage.third.table.told(anchor.identity, stage.maker.identity, 1, None)
-    assert stage.third.table.state(at_third) == "lost"
-    del anchor, at_third, call
+    stage.third.table.on_where_answered(state.identity, stage.maker.identity, 1, None)
+    assert stage.third.table.hold_state(at_third) == "lost"
+    del state, at_third, call
     stage.world.drain()
 
 
-def test_a_release_that_comes_before_the_call_is_not_undone_by_an_older_claim_after_it(stage: Stage) -> None:
-    anchor, call = stage.call()
-    stage.hand_on(anchor, stage.maker, stage.third)
+def test_a_release_that_comes_before_the_call_is_not_undone_by_an_older_claim_after_it(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
+    stage.forward(state, stage.maker, stage.third)
     claim = stage.question(stage.third, "claim")
     # It is on its way for longer than the link that it came from.
     claim.lose()
@@ -179,34 +200,36 @@ def test_a_release_that_comes_before_the_call_is_not_undone_by_an_older_claim_af
     stage.deliver(stage.third, "release")
     stage.world._deliver(call)
     stage.world._ask(claim)
-    assert [stage.owner.table.holders(anchor) for anchor in stage.owner.table.own()] == [(stage.maker.identity,)]
-    del anchor, call
+    assert [stage.owner.table.holders(state) for state in stage.owner.table.own()] == [
+        (stage.maker.identity,)
+    ]
+    del state, call
     stage.world.drain()
 
 
 def test_an_answer_of_a_node_that_is_known_to_have_ended_holds_nothing(stage: Stage) -> None:
-    anchor, _ = stage.call()
-    stage.maker.table.ended(stage.owner.identity)
-    assert anchor.error is None, "the call says how it ended"
-    stage.maker.table.answered(anchor, None)
-    assert stage.maker.table.state(anchor) == "lost"
-    assert isinstance(anchor.error, OwnerDiedError)
+    state, _ = stage.call()
+    stage.maker.table.on_node_ended(stage.owner.identity)
+    assert state.error is None, "the call says how it ended"
+    stage.maker.table.on_call_ended(state, None)
+    assert stage.maker.table.hold_state(state) == "lost"
+    assert isinstance(state.error, OwnerDiedError)
 
 
 def test_a_confirmation_of_a_node_that_is_known_to_have_ended_holds_nothing(stage: Stage) -> None:
-    anchor, call = stage.call()
-    at_third = stage.hand_on(anchor, stage.maker, stage.third)
+    state, call = stage.call()
+    at_third = stage.forward(state, stage.maker, stage.third)
     stage.world._deliver(call)
     question = stage.question(stage.third, "claim")
     stage.world._ask(question)
-    stage.third.table.ended(stage.owner.identity)
+    stage.third.table.on_node_ended(stage.owner.identity)
     question.take(question.answers[0])
-    assert stage.third.table.state(at_third) == "asking"
+    assert stage.third.table.hold_state(at_third) == "asking"
 
 
-def test_what_is_handed_on_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -> None:
+def test_what_is_forwarded_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -> None:
     reference = stage.owner.table.keep(Value(None))
-    stage.owner.table.ended(stage.third.identity)
+    stage.owner.table.on_node_ended(stage.third.identity)
     message = stage.world._send(stage.owner, stage.third.identity, [reference])
     assert message is not None
     del reference
@@ -217,36 +240,40 @@ def test_what_is_handed_on_to_a_node_that_has_ended_is_let_go_of(stage: Stage) -
     assert stage.owner.table.held == 0
 
 
-def test_a_hold_that_ends_before_its_new_owner_was_told_of_it_is_not_counted_there_for_ever(stage: Stage) -> None:
+def test_a_hold_that_ends_before_its_new_owner_was_told_of_it_is_not_counted_there_for_ever(
+    stage: Stage,
+) -> None:
     reference = stage.owner.table.keep(Value(None))
-    assert isinstance(reference.anchor, Anchor)
-    anchor = stage.hand_on(reference.anchor, stage.owner, stage.third)
+    assert isinstance(reference._state, ReferenceState)
+    state = stage.forward(reference._state, stage.owner, stage.third)
     stage.deliver(stage.third, "claim")
-    identity, registers = anchor.identity, stage.owner.table.registers(anchor.identity)
+    identity, registers = state.identity, stage.owner.table.registers(state.identity)
     adopted = stage.maker.table.adopt(identity, registers, "", "")
-    stage.owner.table.given(reference.anchor, stage.maker.identity)
-    assert stage.third.table.moved(identity, stage.maker.identity)
+    stage.owner.table.on_given(reference._state, stage.maker.identity)
+    assert stage.third.table.on_moved(identity, stage.maker.identity)
     # Before it has said so, it does not hold the value any more.
-    del anchor, adopted, reference
+    del state, adopted, reference
     stage.world.drain()
 
 
 def test_a_lost_reference_that_is_there_again_is_sought_where_it_is_now(stage: Stage) -> None:
     reference = stage.owner.table.keep(Value(None))
-    assert isinstance(reference.anchor, Anchor)
-    here = stage.hand_on(reference.anchor, stage.owner, stage.third)
-    stage.third.table.ended(stage.owner.identity)
-    stage.third.table.told(here.identity, stage.owner.identity, 1, None)
+    assert isinstance(reference._state, ReferenceState)
+    here = stage.forward(reference._state, stage.owner, stage.third)
+    stage.third.table.on_node_ended(stage.owner.identity)
+    stage.third.table.on_where_answered(here.identity, stage.owner.identity, 1, None)
     assert isinstance(here.error, OwnerDiedError)
     adopted = stage.maker.table.adopt(here.identity, [], "", "")
-    assert stage.hand_on(adopted, stage.maker, stage.third) is here
-    assert (here.error, here.home) == (None, stage.maker.identity)
+    assert stage.forward(adopted, stage.maker, stage.third) is here
+    assert (here.error, here.owner_id) == (None, stage.maker.identity)
 
 
-def test_a_value_that_comes_back_to_whoever_made_it_counts_for_more_than_what_became_of_its_call(stage: Stage) -> None:
-    anchor, call = stage.call()
+def test_a_value_that_comes_back_to_whoever_made_it_counts_for_more_than_what_became_of_its_call(
+    stage: Stage,
+) -> None:
+    state, call = stage.call()
     stage.world._deliver(call)
-    stage.maker.table.answered(anchor, GONE)
-    assert anchor.failure is GONE
-    assert stage.maker.table.adopt(anchor.identity, [], "", "") is anchor
-    assert anchor.failure is None
+    stage.maker.table.on_call_ended(state, GONE)
+    assert state.failure is GONE
+    assert stage.maker.table.adopt(state.identity, [], "", "") is state
+    assert state.failure is None

@@ -1,32 +1,48 @@
-"""A world of reference tables: real tables, stand-ins for everything around them, and a network that does what it likes.
+"""A world of reference tables: real tables, stand-ins for everything around them, and a network
+that does what it likes.
 
-Each step is drawn: a value is made or kept, a reference is sent, dropped or answered, a letter or a message arrives, late, twice, or never,
-a link is replaced, a node ends, and others hear of that, each in its own time. An oracle that sees all of it looks after every step.
+Each step is drawn: a value is made or kept, a reference is sent, dropped or answered, a batch or a
+message arrives, late, twice, or never, a link is replaced, a node ends, and others hear of that,
+each in its own time. An oracle that sees all of it looks after every step.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
 import attrs
 
 from actors.reference import Reference
-from runtime.references.anchors import Anchor
-from runtime.references.claims import Identity, ReferenceId
-from runtime.references.letters import Letter, Words
-from runtime.references.table import ReferenceTable
-from runtime.references.values import Failure, Kept
+from runtime.identifiers import NodeId
+from runtime.references.manager import InFlightReference, ReferenceParts
+from runtime.references.protocol import UpdateBatch, UpdateQueue
+from runtime.references.table import (
+    Ask,
+    AskUnsettled,
+    Claim,
+    Conclude,
+    Effect,
+    Finalized,
+    Forwarder,
+    HolderCounted,
+    NodeEnded,
+    ReferenceId,
+    ReferenceState,
+    ReferenceTable,
+    Release,
+)
+from runtime.references.values import FailedValue, StoredValue
 from runtime.wire.frames import Outgoing
 
-GONE = Failure("outcome_unknown", {}, "maker", "make", "", 0)
+GONE = FailedValue("outcome_unknown", {}, "maker", "make", "", 0)
 
 
 @attrs.frozen(eq=False)
-class Value(Kept):
+class Value(StoredValue):
     """What a node keeps: its name, so that a mix-up is seen, and the references in it."""
 
     name: ReferenceId | None
@@ -34,46 +50,175 @@ class Value(Kept):
     size: int = 1
 
 
-class NoFetching:
-    """Stands in for `Fetching`: nobody waits here."""
+class Shell:
+    """Stands in for `ReferenceManager`: carries out the effects of one table between which and the
+    network there is only the `Post`. What is not written here is asked of the table itself.
+    """
 
-    keeps_unnamed = False
+    def __init__(self, world: World, identity: NodeId, post: Post) -> None:
+        self._world = world
+        self._post = post
+        self._finalized: Finalized = []
+        self._landed: list[int] = []
+        self.pure = ReferenceTable(identity, iter(range(1, 10**9)).__next__, self._finalized)
 
-    def tell(self) -> None:
-        """Nobody listens."""
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pure, name)
 
-    def tidy(self) -> None:
-        """Nothing is cached."""
+    def __len__(self) -> int:
+        self.tidy()
+        return len(self.pure)
 
-    def freed(self, identity: ReferenceId) -> None:
-        """Nothing is cached."""
+    @property
+    def held(self) -> int:
+        """See `ReferenceManager.held`."""
+        self.tidy()
+        return self.pure.held
 
-    def ended(self, owner: Identity) -> None:
-        """Nothing is mapped."""
+    @property
+    def has_open_forks(self) -> bool:
+        """See `ReferenceManager.has_open_forks`."""
+        self.tidy()
+        return self.pure.has_open_forks
 
+    def own(self) -> list[ReferenceState]:
+        """See `ReferenceManager.own`."""
+        self.tidy()
+        return self.pure.own()
 
-class NoMemory:
-    """Stands in for `OwnValues`, as what is told of its values."""
+    def apply(self, effects: Iterable[Effect]) -> None:
+        """Carry out what concerns other nodes; no task waits here, and nothing is stored."""
+        post = self._post
+        for effect in effects:
+            match effect:
+                case Claim(owner, identity, version, after, again):
+                    post.claim(owner, identity, version, after, again=again)
+                case Release(owner, identity, version):
+                    post.release(owner, identity, version)
+                case Ask(forwarder, identity, number, after):
+                    post.ask(forwarder, identity, number, after)
+                case HolderCounted(owner, identity):
+                    post.on_counted(owner, identity)
+                case Conclude(owner, identity, failure):
+                    post.conclude(owner, identity, failure)
+                case AskUnsettled(peer):
+                    post.ask_unsettled(peer)
+                case NodeEnded(peer):
+                    post.on_node_ended(peer)
+                case _:
+                    pass
 
-    def freed(self, identity: ReferenceId, size: int) -> None:
-        """Nothing is counted."""
+    def tidy(self) -> bool:
+        """See `ReferenceManager.tidy`."""
+        if not (self._finalized or self._landed):
+            return False
+        while self._landed:
+            self.pure.on_landed(self._landed.pop())
+        while self._finalized:
+            self.apply(self.pure.on_dropped(*self._finalized.pop()))
+        self.apply(self.pure.forks_due())
+        return True
 
-    def lent_to(self, anchor: Anchor, node: Identity) -> None:
-        """Nothing is."""
+    def reference(self, state: ReferenceState) -> Reference[object]:
+        """See `ReferenceManager.reference`."""
+        return Reference(state, cast("Any", self))
 
-    def ended(self, node: Identity) -> None:
-        """Nobody reads."""
+    def keep(self, stored: Any) -> Reference[object]:
+        """See `ReferenceTable.put`."""
+        state, effects = self.pure.put(stored, "", self._now())
+        self.apply(effects)
+        return self.reference(state)
 
-    def reader_ended(self, anchor: Anchor, reader: Identity) -> None:
-        """Nothing is read in place."""
+    def make(self, owner: NodeId, maker: str) -> ReferenceState:
+        """See `ReferenceTable.make`."""
+        state, effects = self.pure.make(owner, maker, "", self._now())
+        self.apply(effects)
+        return state
+
+    def begin(
+        self, identity: ReferenceId, holder: NodeId, version: int, maker: str
+    ) -> ReferenceState:
+        """See `ReferenceTable.begin`."""
+        state, effects = self.pure.begin(identity, holder, version, maker, self._now())
+        self.apply(effects)
+        return state
+
+    def adopt(
+        self, identity: ReferenceId, registers: list[tuple[str, int, int]], maker: str, site: str
+    ) -> ReferenceState:
+        """See `ReferenceTable.adopt`."""
+        state, effects = self.pure.adopt(identity, registers, maker, site, self._now())
+        self.apply(effects)
+        return state
+
+    def conclude(self, identity: ReferenceId, failure: FailedValue) -> Any:
+        """See `ReferenceTable.conclude`."""
+        answer, effects = self.pure.conclude(identity, failure)
+        self.apply(effects)
+        return answer
+
+    def on_moved(self, identity: ReferenceId, owner: NodeId) -> bool:
+        """See `ReferenceService.moved`."""
+        is_held = self.pure.find(identity) is not None
+        self.apply(self.pure.on_moved(identity, owner))
+        return is_held
+
+    def on_call_ended(self, *arguments: Any) -> None:
+        """See `ReferenceTable.on_call_ended`."""
+        self.apply(self.pure.on_call_ended(*arguments))
+
+    def on_result(self, *arguments: Any) -> None:
+        """See `ReferenceTable.on_result`."""
+        self.apply(self.pure.on_result(*arguments))
+
+    def on_conclusion_answered(self, *arguments: Any) -> None:
+        """See `ReferenceTable.on_conclusion_answered`."""
+        self.apply(self.pure.on_conclusion_answered(*arguments))
+
+    def on_claim_answered(self, *arguments: Any) -> None:
+        """See `ReferenceTable.on_claim_answered`."""
+        self.apply(self.pure.on_claim_answered(*arguments))
+
+    def on_where_answered(self, *arguments: Any) -> None:
+        """See `ReferenceTable.on_where_answered`."""
+        self.apply(self.pure.on_where_answered(*arguments))
+
+    def on_given(self, *arguments: Any) -> None:
+        """See `ReferenceTable.on_given`."""
+        self.apply(self.pure.on_given(*arguments))
+
+    def on_node_ended(self, peer: NodeId) -> None:
+        """See `ReferenceTable.on_node_ended`."""
+        self.apply(self.pure.on_node_ended(peer))
+
+    def write(self, reference: Reference[Any], segments: Outgoing) -> ReferenceParts:
+        """A reference is put into a message; see `ReferenceManager.write`."""
+        state = cast("ReferenceState", reference._state)
+        number, distance = self.pure.forward(state, segments.peer)
+        segments.attach(InFlightReference(number, self._landed))
+        forwarder = Forwarder(self.pure.identity, number, distance)
+        return ReferenceParts(state.identity, state.owner_id, forwarder, None)
+
+    def read(self, arrived: Any) -> Reference[object]:
+        """A reference came in a message; see `ReferenceManager.read`."""
+        if self._finalized and self.pure.find(arrived.identity) is None:
+            self.tidy()
+        state, effects = self.pure.on_arrived(*arrived, self._now())
+        self.apply(effects)
+        return self.reference(state)
+
+    def _now(self) -> float:
+        return float(self._world.steps)
 
 
 @attrs.define(eq=False)
 class Question:
-    """Something that a table says to another: it is asked at the receiver as often as the network likes, and one answer counts."""
+    """Something that a table says to another: it is asked at the receiver as often as the network
+    likes, and one answer counts.
+    """
 
-    source: Identity
-    target: Identity
+    source: NodeId
+    target: NodeId
     text: str
     ask: Callable[[Node], Any]
     take: Callable[[Any], None]
@@ -87,58 +232,75 @@ class Question:
 
 @attrs.define(eq=False)
 class Post:
-    """Stands in for `Correspondence`, around the same letters. Questions of different kinds are in no order."""
+    """Stands in for `ReferenceProtocol`, around the same batches. Questions of different kinds have
+    no order.
+    """
 
     world: World
-    identity: Identity
-    table: ReferenceTable = attrs.field(init=False)
-    letters: dict[Identity, Letter] = attrs.field(factory=dict)
+    identity: NodeId
+    table: Shell = attrs.field(init=False)
+    batches: dict[NodeId, UpdateBatch] = attrs.field(factory=dict)
 
-    def claim(self, owner: Identity, identity: ReferenceId, version: int, after: float, *, again: bool) -> None:
-        """See `Correspondence.claim`."""
-        self._letter(owner).claim(identity, version, -math.inf, again=again)
+    def claim(
+        self, owner: NodeId, identity: ReferenceId, version: int, after: float, *, again: bool
+    ) -> None:
+        """See `ReferenceProtocol.claim`."""
+        self._batch(owner).claim(identity, version, -math.inf, again=again)
 
-    def release(self, owner: Identity, identity: ReferenceId, version: int) -> None:
-        """See `Correspondence.release`."""
-        self._letter(owner).release(identity, version)
+    def release(self, owner: NodeId, identity: ReferenceId, version: int) -> None:
+        """See `ReferenceProtocol.release`."""
+        self._batch(owner).release(identity, version)
 
-    def is_counted(self, owner: Identity, identity: ReferenceId) -> None:
-        """See `Correspondence.is_counted`."""
-        self._letter(owner).is_counted(identity)
+    def on_counted(self, owner: NodeId, identity: ReferenceId) -> None:
+        """See `ReferenceProtocol.on_counted`."""
+        self._batch(owner).on_counted(identity)
 
     def write(self) -> None:
-        """What has gathered is under way; to an incarnation that is known to have ended, that is the answer."""
+        """What has gathered is under way; to an incarnation that is known to have ended, that is
+        the answer.
+        """
         node = self.world.nodes[self.identity]
-        for owner, letter in list(self.letters.items()):
-            if letter.under_way or letter.is_empty:
+        for owner, batch in list(self.batches.items()):
+            if batch.under_way or batch.is_empty:
                 continue
             if owner in node.obituaries:
                 self.world.hear(node, owner)
                 continue
-            words = letter.words(math.inf)
-            letter.under_way = True
+            updates = batch.due_updates(math.inf)
+            batch.under_way = True
             self._write(
                 owner,
-                " ".join([*(f"claim {each}" for each in words.claims), *(f"release {each}" for each in words.releases)]),
-                lambda there, words=words: (
-                    [there.table.claim(identity, self.identity, version) for identity, version in words.claims.items()],
-                    [there.table.release(identity, self.identity, version) for identity, version in words.releases.items()],
+                " ".join(
+                    [
+                        *(f"claim {each}" for each in updates.claims),
+                        *(f"release {each}" for each in updates.releases),
+                    ]
                 ),
-                partial(self._said, owner, letter, words),
-                lambda letter=letter: setattr(letter, "under_way", False),
+                lambda there, updates=updates: (
+                    [
+                        there.table.claim(identity, self.identity, version)
+                        for identity, version in updates.claims.items()
+                    ],
+                    [
+                        there.table.release(identity, self.identity, version)
+                        for identity, version in updates.releases.items()
+                    ],
+                ),
+                partial(self._said, owner, batch, updates),
+                lambda batch=batch: setattr(batch, "under_way", False),
             )
 
-    def _said(self, owner: Identity, letter: Letter, words: Words, answers: Any) -> None:
-        letter.under_way = False
-        letter.said(words)
-        for (identity, version), answer in zip(words.claims.items(), answers[0], strict=True):
-            self.table.confirmed(identity, version, owner, answer)
-        for (identity, version), answer in zip(words.releases.items(), answers[1], strict=True):
+    def _said(self, owner: NodeId, batch: UpdateBatch, updates: UpdateQueue, answers: Any) -> None:
+        batch.under_way = False
+        batch.on_answered(updates)
+        for (identity, version), answer in zip(updates.claims.items(), answers[0], strict=True):
+            self.table.on_claim_answered(identity, version, owner, answer)
+        for (identity, version), answer in zip(updates.releases.items(), answers[1], strict=True):
             if answer is not None and answer != owner:
                 self.release(answer, identity, version)
 
-    def announce(self, holder: Identity, identity: ReferenceId, version: int) -> None:
-        """See `Correspondence.announce`."""
+    def announce(self, holder: NodeId, identity: ReferenceId, version: int) -> None:
+        """See `ReferenceProtocol.announce`."""
 
         def take(is_held: Any) -> None:
             if not is_held:
@@ -147,37 +309,37 @@ class Post:
         self._write(
             holder,
             f"moved {identity}",
-            lambda there: there.table.moved(identity, self.identity),
+            lambda there: there.table.on_moved(identity, self.identity),
             take,
             lambda: self.announce(holder, identity, version),
         )
 
-    def ask(self, sponsor: Identity, identity: ReferenceId, number: int, after: float) -> None:
-        """See `Correspondence.ask`."""
+    def ask(self, forwarder: NodeId, identity: ReferenceId, number: int, after: float) -> None:
+        """See `ReferenceProtocol.ask`."""
         self._write(
-            sponsor,
+            forwarder,
             f"ask {identity}",
             lambda there: there.table.where(identity),
-            lambda answer: self.table.told(identity, sponsor, number, answer),
-            lambda: self.ask(sponsor, identity, number, after),
+            lambda answer: self.table.on_where_answered(identity, forwarder, number, answer),
+            lambda: self.ask(forwarder, identity, number, after),
         )
 
-    def conclude(self, owner: Identity, identity: ReferenceId, failure: Failure) -> None:
-        """See `Correspondence.conclude`."""
+    def conclude(self, owner: NodeId, identity: ReferenceId, failure: FailedValue) -> None:
+        """See `ReferenceProtocol.conclude`."""
         if owner in self.world.nodes[self.identity].obituaries:
-            # The table is about to be told, and drops the letter.
+            # The table is about to be told, and drops the batch.
             return
         self._write(
             owner,
             f"conclude {identity}",
             lambda there: there.table.conclude(identity, failure),
-            lambda answer: self.table.concluded(identity, failure, answer),
+            lambda answer: self.table.on_conclusion_answered(identity, failure, answer),
             lambda: self.conclude(owner, identity, failure),
         )
 
-    def question(self, peer: Identity) -> None:
-        """See `Correspondence.question`."""
-        numbers = self.table.questions(peer, 1 + self.world.draw.randrange(3))
+    def ask_unsettled(self, peer: NodeId) -> None:
+        """See `ReferenceProtocol.ask_unsettled`."""
+        numbers = self.table.forks_to_ask(peer, 1 + self.world.draw.randrange(3))
         if numbers:
             self._write(
                 peer,
@@ -187,25 +349,24 @@ class Post:
                 lambda: self._told(peer, numbers, numbers),
             )
 
-    def _told(self, peer: Identity, numbers: list[int], answer: Any) -> None:
-        self.table.settled(numbers, frozenset(answer))
-        self.question(peer)
+    def _told(self, peer: NodeId, numbers: list[int], answer: Any) -> None:
+        self.table.on_unsettled_answered(numbers, frozenset(answer))
+        self.ask_unsettled(peer)
 
-    def ended(self, peer: Identity) -> None:
-        """See `Correspondence.ended`."""
-        self.letters.pop(peer, None)
+    def on_node_ended(self, peer: NodeId) -> None:
+        """See `ReferenceProtocol.on_node_ended`."""
+        self.batches.pop(peer, None)
         questions = self.world.questions
-        questions[:] = [each for each in questions if each.source != self.identity or each.target != peer]
+        questions[:] = [
+            each for each in questions if each.source != self.identity or each.target != peer
+        ]
 
-    def wake(self) -> None:
-        """See `Correspondence.wake`."""
-
-    def _letter(self, peer: Identity) -> Letter:
-        return self.letters.setdefault(peer, Letter())
+    def _batch(self, peer: NodeId) -> UpdateBatch:
+        return self.batches.setdefault(peer, UpdateBatch())
 
     def _write(
         self,
-        target: Identity,
+        target: NodeId,
         text: str,
         ask: Callable[[Node], Any],
         take: Callable[[Any], None],
@@ -218,25 +379,27 @@ class Post:
             # What is written to an incarnation that is known to have ended, is answered by that.
             self.world.hear(node, target)
         else:
-            self.world.questions.append(Question(self.identity, target, text, ask, take, lose, is_call))
+            self.world.questions.append(
+                Question(self.identity, target, text, ask, take, lose, is_call)
+            )
 
 
 @attrs.define(eq=False)
 class Node:
     """One incarnation: its table, and what its actors hold."""
 
-    identity: Identity
+    identity: NodeId
     post: Post
-    table: ReferenceTable
+    table: Shell
     references: list[Reference[object]] = attrs.field(factory=list)
-    jobs: list[tuple[Identity, int, Anchor]] = attrs.field(factory=list)
+    jobs: list[tuple[NodeId, int, ReferenceState]] = attrs.field(factory=list)
     """Calls that run here: who made them, as which number, and where their results go."""
-    calls: dict[int, tuple[Identity, Anchor]] = attrs.field(factory=dict)
-    """Calls of this node that are not answered: to whom, and for which anchor."""
-    obituaries: set[Identity] = attrs.field(factory=set)
+    calls: dict[int, tuple[NodeId, ReferenceState]] = attrs.field(factory=dict)
+    """Calls of this node that are not answered: to whom, and for which reference state."""
+    obituaries: set[NodeId] = attrs.field(factory=set)
     """Who has ended, as far as this node has heard."""
     leaves: bool = False
-    offers: dict[ReferenceId, Identity] = attrs.field(factory=dict)
+    offers: dict[ReferenceId, NodeId] = attrs.field(factory=dict)
     """To whom it is giving its values, as it leaves."""
 
 
@@ -244,32 +407,40 @@ class Node:
 class Message:
     """References on their way; the attachment of `segments` lives for as long as it may arrive."""
 
-    source: Identity
-    target: Identity
+    source: NodeId
+    target: NodeId
     plains: list[object]
     segments: Outgoing | None
     call: tuple[ReferenceId, int, int] | None = None
-    """A call whose result stays with `target`: for which reference, in which version, and its number."""
+    """A call whose result stays with `target`: for which reference, in which version, and its
+    number.
+    """
     answer: int = 0
     """The number of the call that it answers."""
 
 
 class World:
-    """See the module. `crashes`: whether nodes may end without a word. `leaves`: whether they may end in order."""
+    """See the module. `crashes`: whether nodes may end without a word. `leaves`: whether they may
+    end in order.
+    """
 
-    def __init__(self, seed: int, count: int = 4, *, crashes: bool, breaks: bool = True, leaves: bool = False) -> None:
+    def __init__(
+        self, seed: int, count: int = 4, *, crashes: bool, breaks: bool = True, leaves: bool = False
+    ) -> None:
         self.draw = random.Random(seed)
         self.crashes = crashes
         self.breaks = breaks
         self.leaves = leaves
-        self.nodes: dict[Identity, Node] = {}
-        self.dead: set[Identity] = set()
+        self.nodes: dict[NodeId, Node] = {}
+        self.dead: set[NodeId] = set()
         self.questions: list[Question] = []
         self.messages: list[Message] = []
         self.tainted: set[ReferenceId] = set()
-        """References whose way was cut: a node ended that was handing them on, or the call that makes them came to nothing."""
-        self.crashed: set[Identity] = set()
-        self.given: dict[ReferenceId, Identity] = {}
+        """References whose way was cut: a node ended that was handing them on, or the call that
+        makes them came to nothing.
+        """
+        self.crashed: set[NodeId] = set()
+        self.given: dict[ReferenceId, NodeId] = {}
         """Values whose owner has left, and to whom they went."""
         self.steps = 0
         self._made: dict[ReferenceId, int] = {}
@@ -281,11 +452,9 @@ class World:
     def start(self, name: str) -> None:
         """Another incarnation."""
         self._incarnations += 1
-        identity = (name, self._incarnations)
+        identity = NodeId(name, self._incarnations)
         post = Post(self, identity)
-        numbers = iter(range(1, 10**9)).__next__
-        post.table = ReferenceTable(identity, cast("Any", NoFetching()), cast("Any", post), numbers, lambda: float(self.steps))
-        post.table.values = cast("Any", NoMemory())
+        post.table = Shell(self, identity, post)
         self.nodes[identity] = Node(identity, post, post.table)
 
     @property
@@ -349,7 +518,9 @@ class World:
         question.answers.append(question.ask(self.nodes[question.target]))
 
     def _answer(self, question: Question) -> None:
-        """One answer counts, or none; it may arrive again all the same, as long as there is somebody who has asked."""
+        """One answer counts, or none; it may arrive again all the same, as long as there is
+        somebody who has asked.
+        """
         answer = self.draw.choice(question.answers)
         if question.source in self.dead or question.answered:
             if self.draw.random() < 0.5 and question in self.questions:
@@ -379,10 +550,16 @@ class World:
                 target.references += references
         if message.call:
             identity, version, number = message.call
-            target.jobs.append((message.source, number, target.table.begin(identity, message.source, version, "maker.make")))
+            target.jobs.append(
+                (
+                    message.source,
+                    number,
+                    target.table.begin(identity, message.source, version, "maker.make"),
+                )
+            )
         if message.answer and message.answer in target.calls:
-            _, anchor = target.calls.pop(message.answer)
-            target.table.answered(anchor, None)
+            _, state = target.calls.pop(message.answer)
+            target.table.on_call_ended(state, None)
         if message.call or message.answer or self.draw.random() < 0.8:
             self._land(message)
 
@@ -391,24 +568,32 @@ class World:
         self.messages.remove(message)
         message.segments = None
 
-    def _send(self, source: Node, target: Identity, references: list[Reference[object]]) -> Message | None:
+    def _send(
+        self, source: Node, target: NodeId, references: list[Reference[object]]
+    ) -> Message | None:
         if target in source.obituaries:
             return None
         segments = Outgoing(target)
-        plains = [source.table.write(reference, cast("Any", segments)) for reference in references]
+        plains = [source.table.write(reference, segments) for reference in references]
         segments.complete()
         message = Message(source.identity, target, plains, segments)
         self.messages.append(message)
         return message
 
-    def _another(self, node: Node) -> Identity | None:
-        others = [identity for identity in self.nodes if identity != node.identity and identity not in node.obituaries]
+    def _another(self, node: Node) -> NodeId | None:
+        others = [
+            identity
+            for identity in self.nodes
+            if identity != node.identity and identity not in node.obituaries
+        ]
         return self.draw.choice(others) if others else None
 
     def _pass(self, node: Node) -> None:
         other = self._another(node)
         if node.references and other is not None:
-            self._send(node, other, self.draw.choices(node.references, k=1 + (self.draw.random() < 0.2)))
+            self._send(
+                node, other, self.draw.choices(node.references, k=1 + (self.draw.random() < 0.2))
+            )
 
     def _drop(self, node: Node) -> None:
         if node.references:
@@ -418,57 +603,69 @@ class World:
         owner = self._another(node) if self.draw.random() < 0.9 else node.identity
         if owner is None or node.leaves:
             return
-        anchor = node.table.make(owner, "maker.make")
-        self._made[anchor.identity] = len(self._made)
-        node.references.append(Reference(anchor))
-        number = anchor.identity[2]
+        state = node.table.make(owner, "maker.make")
+        self._made[state.identity] = len(self._made)
+        node.references.append(node.table.reference(state))
+        number = state.identity[2]
         if owner == node.identity:
-            node.jobs.append((owner, number, anchor))
+            node.jobs.append((owner, number, state))
             return
-        node.calls[number] = (owner, anchor)
+        node.calls[number] = (owner, state)
         message = self._send(node, owner, [])
         if message is not None:
-            message.call = (anchor.identity, anchor.version, number)
+            message.call = (state.identity, state.version, number)
 
     def _put(self, node: Node) -> None:
         if node.leaves:
             return
-        inner = self.draw.choices(node.references, k=self.draw.randrange(3)) if node.references else []
+        inner = (
+            self.draw.choices(node.references, k=self.draw.randrange(3)) if node.references else []
+        )
         reference = node.table.keep(Value(None, tuple(inner)))
-        anchor = cast("Anchor", reference.anchor)
-        self._made[anchor.identity] = len(self._made)
-        anchor.kept = Value(anchor.identity, tuple(inner))
+        state = cast("ReferenceState", reference._state)
+        self._made[state.identity] = len(self._made)
+        state.stored = Value(state.identity, tuple(inner))
         node.references.append(reference)
 
     def _finish(self, node: Node) -> None:
         if not node.jobs:
             return
-        maker, number, anchor = node.jobs.pop(self.draw.randrange(len(node.jobs)))
-        # Values that refer to each other on several nodes are never freed; that is known of counts of references.
-        older = [each for each in node.references if self._made[each.anchor.identity] < self._made[anchor.identity]]
+        maker, number, state = node.jobs.pop(self.draw.randrange(len(node.jobs)))
+        # Values that refer to each other on several nodes are never freed; that is known of counts
+        # of references.
+        older = [
+            each
+            for each in node.references
+            if self._made[each._state.identity] < self._made[state.identity]
+        ]
         inner = self.draw.choices(older, k=self.draw.randrange(3)) if older else []
-        if not anchor.is_settled:
-            anchor.kept = Value(anchor.identity, tuple(inner))
-            anchor.tell()
+        if not state.is_settled:
+            node.table.on_result(state, Value(state.identity, tuple(inner)))
         if maker == node.identity:
-            node.table.answered(anchor, None)
+            node.table.on_call_ended(state, None)
             return
         message = self._send(node, maker, [])
         if message is not None:
             message.answer = number
 
     def _fetch(self, node: Node) -> None:
-        """A node asks for a value that it holds: the references in it come with it, if it still asks when they do."""
+        """A node asks for a value that it holds: the references in it come with it, if it still
+        asks when they do.
+        """
         if not node.references:
             return
-        anchor = cast("Anchor", self.draw.choice(node.references).anchor)
-        if node.table.state(anchor) != "held" or anchor.home not in self.nodes or anchor.home in self.dead:
+        state = cast("ReferenceState", self.draw.choice(node.references)._state)
+        if (
+            node.table.hold_state(state) != "held"
+            or state.owner_id not in self.nodes
+            or state.owner_id in self.dead
+        ):
             return
-        owner = self.nodes[anchor.home]
-        there = owner.table.find(anchor.identity)
-        if there is not None and there.kept is not None:
-            assert cast("Value", there.kept).name == anchor.identity
-            self._send(owner, node.identity, list(cast("Value", there.kept).inner))
+        owner = self.nodes[state.owner_id]
+        there = owner.table.find(state.identity)
+        if there is not None and there.stored is not None:
+            assert cast("Value", there.stored).name == state.identity
+            self._send(owner, node.identity, list(cast("Value", there.stored).inner))
 
     def _replace_link(self) -> None:
         """What was under way between two nodes is lost, calls with it."""
@@ -477,30 +674,39 @@ class World:
         one, other = self.draw.sample(list(self.nodes), 2)
         if one in self.nodes[other].obituaries or other in self.nodes[one].obituaries:
             return
-        for message in [each for each in self.messages if {each.source, each.target} == {one, other}]:
+        for message in [
+            each for each in self.messages if {each.source, each.target} == {one, other}
+        ]:
             self._land(message)
         for source, target in ((one, other), (other, one)):
             self._fail_calls(self.nodes[source], target)
 
-    def _fail_calls(self, node: Node, target: Identity) -> None:
-        for number, (owner, anchor) in list(node.calls.items()):
+    def _fail_calls(self, node: Node, target: NodeId) -> None:
+        for number, (owner, state) in list(node.calls.items()):
             if owner == target:
                 del node.calls[number]
-                self.tainted.add(anchor.identity)
-                node.table.answered(anchor, GONE)
+                self.tainted.add(state.identity)
+                node.table.on_call_ended(state, GONE)
 
     def _crash(self, node: Node) -> None:
-        if self.crashes and len([each for each in self.live if not each.leaves and each is not node]) >= 2:
+        if (
+            self.crashes
+            and len([each for each in self.live if not each.leaves and each is not node]) >= 2
+        ):
             self.crashed.add(node.identity)
             self._end(node)
 
     def _end(self, node: Node) -> None:
         self.dead.add(node.identity)
         node.table.tidy()
-        open_ = node.table._hand_overs._open.values()
-        self.tainted |= {hand_over.thing.identity for hand_over in open_}
-        self.tainted |= {anchor.identity for _, anchor in node.calls.values()}
-        for message in [each for each in self.messages if each.source == node.identity and self.draw.random() < 0.5]:
+        open_ = node.table._forks._open.values()
+        self.tainted |= {fork.thing.identity for fork in open_}
+        self.tainted |= {state.identity for _, state in node.calls.values()}
+        for message in [
+            each
+            for each in self.messages
+            if each.source == node.identity and self.draw.random() < 0.5
+        ]:
             self._land(message)
         node.references.clear()
         node.jobs.clear()
@@ -509,22 +715,33 @@ class World:
             self.start(node.identity[0])
 
     def _leave(self, node: Node) -> None:
-        """A node begins to leave in order: nothing runs there any more, and it gives away what it has."""
-        if self.leaves and len([each for each in self.live if not each.leaves and each is not node]) >= 2:
+        """A node begins to leave in order: nothing runs there any more, and it gives away what it
+        has.
+        """
+        if (
+            self.leaves
+            and len([each for each in self.live if not each.leaves and each is not node]) >= 2
+        ):
             node.leaves = True
             node.references.clear()
 
     def _give(self, node: Node) -> None:
-        """A node that leaves offers its values to others, and ends when they have got them and their holders know."""
+        """A node that leaves offers its values to others, and ends when they have got them and
+        their holders know.
+        """
         if not node.leaves or node.identity in self.dead:
             return
         while node.jobs:
             self._finish(node)
-        staying = [each.identity for each in self.live if not each.leaves and each.identity not in node.obituaries]
+        staying = [
+            each.identity
+            for each in self.live
+            if not each.leaves and each.identity not in node.obituaries
+        ]
         left = False
-        for anchor in node.table.own():
-            identity, holders = anchor.identity, node.table.holders(anchor)
-            if not holders or not anchor.is_settled:
+        for state in node.table.own():
+            identity, holders = state.identity, node.table.holders(state)
+            if not holders or not state.is_settled:
                 continue
             left = True
             if node.offers.get(identity) in node.obituaries:
@@ -532,61 +749,70 @@ class World:
                 taker = node.table.taker(identity)
                 if taker is not None:
                     node.offers[identity] = taker
-                    self._offer(node, anchor)
+                    self._offer(node, state)
             if identity not in node.offers and staying:
                 takers = [holder for holder in holders if holder in staying] or staying
                 node.offers[identity] = self.draw.choice(takers)
-                self._offer(node, anchor)
-        waits = left or any(question.text in {f"moved {identity}" for identity in node.offers} for question in self.questions)
-        if not waits and not (node.table.hands_on and self.draw.random() < 0.9):
+                self._offer(node, state)
+        waits = left or any(
+            question.text in {f"moved {identity}" for identity in node.offers}
+            for question in self.questions
+        )
+        if not waits and not (node.table.has_open_forks and self.draw.random() < 0.9):
             self._end(node)
 
-    def _offer(self, node: Node, anchor: Anchor) -> None:
+    def _offer(self, node: Node, state: ReferenceState) -> None:
         """See `Leaving`; in the place of `ReferenceService.adopt`."""
-        identity, target = anchor.identity, node.offers[anchor.identity]
+        identity, target = state.identity, node.offers[state.identity]
         registers = node.table.registers(identity)
         givers = (node.identity, *node.table.givers(identity))
         segments = Outgoing(target)
-        kept = anchor.kept
-        inner = kept.inner if isinstance(kept, Value) else ()
-        plains = [node.table.write(reference, cast("Any", segments)) for reference in inner]
+        stored = state.stored
+        inner = stored.inner if isinstance(stored, Value) else ()
+        plains = [node.table.write(reference, segments) for reference in inner]
         segments.complete()
 
-        def adopt(there: Node) -> Identity | None:
+        def adopt(there: Node) -> NodeId | None:
             assert segments is not None
             references = [there.table.read(plain) for plain in plains]
             while (owner := there.table.given_to(identity)) is not None:
                 if owner in self.dead or owner == node.identity:
                     return None
                 along = Outgoing(owner)
-                sent = [there.table.write(reference, cast("Any", along)) for reference in references]
+                sent = [there.table.write(reference, along) for reference in references]
                 along.complete()
                 there = self.nodes[owner]
                 references = [there.table.read(plain) for plain in sent]
             value = Value(identity, tuple(references))
-            adopted = there.table.adopt(identity, registers, anchor.maker, "")
+            adopted = there.table.adopt(identity, registers, state.maker, "")
             if not adopted.is_settled:
-                adopted.kept = value if kept is not None else None
-                adopted.failure = anchor.failure
-                adopted.tell()
-            for giver in there.table.given_by(identity, givers):
+                adopted.stored = value if stored is not None else None
+                adopted.failure = state.failure
+            for giver in there.table.on_given_by(identity, givers):
                 there.post.announce(giver, identity, 0)
             for name, incarnation, version in registers:
-                holder = (name, incarnation)
+                holder = NodeId(name, incarnation)
                 if version > 0 and holder != there.identity and not there.table.has_ended(holder):
                     there.post.announce(holder, identity, version)
             return there.identity
 
-        def taken(owner: Identity | None) -> None:
+        def taken(owner: NodeId | None) -> None:
             if owner is None:
                 del node.offers[identity]
             elif node.table.registers(identity) != registers:
-                self._offer(node, anchor)
+                self._offer(node, state)
             else:
-                node.table.given(anchor, owner)
+                node.table.on_given(state, owner)
                 self.given[identity] = owner
 
-        node.post._write(target, f"adopt {identity}", adopt, taken, lambda: self._offer(node, anchor), is_call=True)
+        node.post._write(
+            target,
+            f"adopt {identity}",
+            adopt,
+            taken,
+            lambda: self._offer(node, state),
+            is_call=True,
+        )
 
     def _hear_of_an_end(self) -> None:
         node = self.draw.choice(self.live)
@@ -594,38 +820,61 @@ class World:
         if unknown:
             self.hear(node, self.draw.choice(unknown))
 
-    def hear(self, node: Node, ended: Identity) -> None:
+    def hear(self, node: Node, ended: NodeId) -> None:
         """A node learns that another has ended: nothing more comes from it, and calls to it end."""
         node.obituaries.add(ended)
-        self.questions[:] = [each for each in self.questions if not each.is_call or {each.source, each.target} != {node.identity, ended}]
-        for message in [each for each in self.messages if {each.source, each.target} == {node.identity, ended}]:
+        self.questions[:] = [
+            each
+            for each in self.questions
+            if not each.is_call or {each.source, each.target} != {node.identity, ended}
+        ]
+        for message in [
+            each for each in self.messages if {each.source, each.target} == {node.identity, ended}
+        ]:
             self._land(message)
-        for number, (owner, anchor) in list(node.calls.items()):
+        for number, (owner, state) in list(node.calls.items()):
             if owner == ended:
                 del node.calls[number]
-                node.table.answered(anchor, GONE)
-        node.table.ended(ended)
+                node.table.on_call_ended(state, GONE)
+        node.table.on_node_ended(ended)
 
     # What must never be seen
 
     def look(self) -> None:
-        """No value is freed that a live node holds with its owner's knowledge; nothing is lost but for a reason."""
+        """No value is freed that a live node holds with its owner's knowledge; nothing is lost but
+        for a reason; and each table agrees with itself.
+        """
         for node in self.live:
+            node.table.check_invariants()
             for reference in node.references:
-                anchor = cast("Anchor", reference.anchor)
-                identity = anchor.identity
-                assert node.table.find(identity) is anchor, f"{node.identity} has two anchors of {identity}"
-                state = node.table.state(anchor)
-                if state == "lost" or (anchor.error is not None and state != "lost"):
-                    assert anchor.home in self.dead or identity in self.tainted, f"{node.identity} lost {identity} while all live: {state}"
-                elif state == "held" and anchor.home not in self.dead and identity not in self.tainted:
-                    where = self.nodes[anchor.home].table.owner(identity)
-                    while where is not None and where not in self.dead and (next_ := self.nodes[where].table.owner(identity)) != where:
+                state = cast("ReferenceState", reference._state)
+                identity = state.identity
+                assert node.table.find(identity) is state, (
+                    f"{node.identity} has two reference states of {identity}"
+                )
+                hold_state = node.table.hold_state(state)
+                if hold_state == "lost" or state.error is not None:
+                    assert state.owner_id in self.dead or identity in self.tainted, (
+                        f"{node.identity} lost {identity} while all live: {hold_state}"
+                    )
+                elif (
+                    hold_state == "held"
+                    and state.owner_id not in self.dead
+                    and identity not in self.tainted
+                ):
+                    where = self.nodes[state.owner_id].table.owner(identity)
+                    while (
+                        where is not None
+                        and where not in self.dead
+                        and (next_ := self.nodes[where].table.owner(identity)) != where
+                    ):
                         where = next_
                     assert where is not None, f"{identity} was freed while {node.identity} held it"
 
     def calm(self) -> None:
-        """Everything arrives in the end, and all hear of all ends: then every reference is settled, one way or the other."""
+        """Everything arrives in the end, and all hear of all ends: then every reference is settled,
+        one way or the other.
+        """
         for _ in range(300):
             for node in self.live:
                 for ended in sorted(self.dead - node.obituaries):
@@ -650,38 +899,70 @@ class World:
             if self._is_calm():
                 break
         else:
-            raise AssertionError(f"no calm: {[(each.source, each.target, each.text) for each in self.questions]}")
+            raise AssertionError(
+                f"no calm: {[(each.source, each.target, each.text) for each in self.questions]}"
+            )
         for identity in self._made:
-            owners = [node.identity for node in self.live if node.table.owner(identity) == node.identity and node.table.find(identity)]
+            owners = [
+                node.identity
+                for node in self.live
+                if node.table.owner(identity) == node.identity and node.table.find(identity)
+            ]
             assert len(owners) < 2, f"{identity} has two owners: {owners}"
         for node in self.live:
             for reference in node.references:
-                anchor = cast("Anchor", reference.anchor)
-                state = node.table.state(anchor)
-                if anchor.failure is not None or anchor.error is not None:
-                    given = self.given.get(anchor.identity, anchor.home)
-                    excused = anchor.error is None or anchor.identity in self.tainted or anchor.home in self.crashed
-                    assert excused or given in self.dead, f"{node.identity} lost {anchor.identity}, which {given} has"
-                    there = self.nodes[anchor.home].table.find(anchor.identity) if anchor.home not in self.dead else None
-                    two = anchor.error is None and there is not None and there.home == anchor.home and there.kept is not None
-                    assert not two, f"{anchor.identity} has two outcomes: {node.identity} knows a failure, and {anchor.home} has a value"
+                state = cast("ReferenceState", reference._state)
+                hold_state = node.table.hold_state(state)
+                if state.failure is not None or state.error is not None:
+                    given = self.given.get(state.identity, state.owner_id)
+                    excused = (
+                        state.error is None
+                        or state.identity in self.tainted
+                        or state.owner_id in self.crashed
+                    )
+                    assert excused or given in self.dead, (
+                        f"{node.identity} lost {state.identity}, which {given} has"
+                    )
+                    there = (
+                        self.nodes[state.owner_id].table.find(state.identity)
+                        if state.owner_id not in self.dead
+                        else None
+                    )
+                    two = (
+                        state.error is None
+                        and there is not None
+                        and there.owner_id == state.owner_id
+                        and there.stored is not None
+                    )
+                    assert not two, (
+                        f"{state.identity} has two outcomes: {node.identity} knows a failure, "
+                        f"and {state.owner_id} has a value"
+                    )
                     continue
-                assert state == "held" or (state == "" and anchor.kept is not None), f"{node.identity}: {anchor.identity} is {state!r}"
-                owner = self.nodes[anchor.home].table
-                there = owner.find(anchor.identity)
-                assert anchor.home not in self.dead, f"{node.identity} believes {anchor.home} to have {anchor.identity}"
-                assert owner.owner(anchor.identity) == anchor.home, f"{anchor.identity} was freed while {node.identity} held it"
+                assert hold_state == "held" or (hold_state == "" and state.stored is not None), (
+                    f"{node.identity}: {state.identity} is {hold_state!r}"
+                )
+                owner = self.nodes[state.owner_id].table
+                there = owner.find(state.identity)
+                assert state.owner_id not in self.dead, (
+                    f"{node.identity} believes {state.owner_id} to have {state.identity}"
+                )
+                assert owner.owner(state.identity) == state.owner_id, (
+                    f"{state.identity} was freed while {node.identity} held it"
+                )
                 assert there is not None
-                assert there.is_settled, f"{node.identity} waits for {anchor.identity}"
-                assert there.kept is None or cast("Value", there.kept).name == anchor.identity
+                assert there.is_settled, f"{node.identity} waits for {state.identity}"
+                assert there.stored is None or cast("Value", there.stored).name == state.identity
 
     def _is_calm(self) -> bool:
         def busy(node: Node) -> bool:
             if node.table.tidy() or node.jobs or node.leaves or self.dead - node.obituaries:
                 return True
-            return not all(letter.is_empty for letter in node.post.letters.values())
+            return not all(batch.is_empty for batch in node.post.batches.values())
 
-        return not self.messages and not self.questions and not any(busy(node) for node in self.live)
+        return (
+            not self.messages and not self.questions and not any(busy(node) for node in self.live)
+        )
 
     def drain(self) -> None:
         """When all references are dropped, nothing is left anywhere."""
@@ -693,9 +974,9 @@ class World:
             left = (
                 len(table),
                 table.held,
-                table._holds.all,
-                table._holds._open,
-                [one for one in table._claims.values() if one.keeps is not None],
-                table._hand_overs._landed,
+                table._borrowed.all,
+                table._borrowed._open,
+                [one for one in table._claims.values() if one.kept_alive is not None],
+                table._forks._landed,
             )
             assert left == (0, 0, {}, {}, [], {}), f"{node.identity} still has {left}"

@@ -1,4 +1,5 @@
-"""One agent in a process of its own: it takes part in every round, and prints what it is told as lines of JSON.
+"""One agent in a process of its own: it takes part in every round, and prints what it is told as
+lines of JSON.
 
 `python -m tests.rendezvous.agent_process BACKEND ENDPOINT JOB MIN MAX OPTIONS`
 """
@@ -10,9 +11,8 @@ import sys
 
 import trio
 
-from runtime.rendezvous.errors import RendezvousError, RoundOverError
 from runtime.rendezvous.interface import RendezvousHandler, RendezvousInfo
-from runtime.rendezvous.parameters import RendezvousParameters
+from runtime.rendezvous.parameters import RendezvousError, RendezvousParameters, RoundOverError
 from runtime.rendezvous.registry import create_handler
 
 
@@ -24,7 +24,13 @@ async def work(handler: RendezvousHandler) -> None:
     """Round after round, until the rendezvous is closed."""
     while True:
         info = await handler.next_rendezvous()
-        say(kind="round", round=info.round, rank=info.rank, world=info.world_size, participants=info.participants)
+        say(
+            kind="round",
+            round=info.round,
+            rank=info.rank,
+            world=info.world_size,
+            participants=info.participants,
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(meet, info)
             # Whatever it is, the next round is for it.
@@ -37,7 +43,11 @@ async def meet(info: RendezvousInfo) -> None:
     """One of them may lead; all of them meet, unless somebody dies on the way."""
     try:
         if info.rank == 0:
-            say(kind="leader", round=info.round, won=(await info.store.compare_set("leader", None, b"%d" % info.rank))[0])
+            say(
+                kind="leader",
+                round=info.round,
+                won=(await info.store.compare_set("leader", None, b"%d" % info.rank))[0],
+            )
         await info.store.barrier("all are here", info.world_size, timeout=20)
         say(kind="met", round=info.round)
     except RoundOverError:
@@ -46,7 +56,9 @@ async def meet(info: RendezvousInfo) -> None:
 
 async def main(backend: str, endpoint: str, job: str, least: str, most: str, options: str) -> None:
     """The process."""
-    parameters = RendezvousParameters(backend, endpoint, job, int(least), int(most), **json.loads(options))
+    parameters = RendezvousParameters(
+        backend, endpoint, job, int(least), int(most), **json.loads(options)
+    )
     try:
         async with create_handler(parameters) as handler:
             await work(handler)

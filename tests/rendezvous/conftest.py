@@ -16,8 +16,15 @@ from tests.etcd import shared_etcd
 BACK_ENDS = ("understudy", "understudy over etcd", "etcd", "file")
 NUMBERS = itertools.count()
 
-QUICK = {"last_call_timeout": 0.3, "keep_alive_interval": 0.5, "keep_alive_max_attempt": 4, "join_timeout": 30}
-"""So that nothing takes long that must not: an agent that is silent for two seconds counts as dead (etcd's least)."""
+QUICK = {
+    "last_call_timeout": 0.3,
+    "keep_alive_interval": 0.5,
+    "keep_alive_max_attempt": 4,
+    "join_timeout": 30,
+}
+"""So that nothing takes long that must not: an agent that is silent for two seconds counts as dead
+(etcd's least).
+"""
 
 Make = Callable[..., OpenableHandler]
 
@@ -53,7 +60,13 @@ def make(kind: str, endpoint: str, request: pytest.FixtureRequest) -> Make:
     """Makes handlers, not opened yet: `make(min_nodes, max_nodes, **options)`."""
     job = f"job of {request.node.name} {next(NUMBERS)}"
 
-    def handler(min_nodes: int = 1, max_nodes: int = 4, run_id: str = job, **options: object) -> OpenableHandler:
-        return create_handler(RendezvousParameters(kind.split()[0], endpoint, run_id, min_nodes, max_nodes, **{**QUICK, **options}))
+    def handler(
+        min_nodes: int = 1, max_nodes: int = 4, run_id: str = job, **options: object
+    ) -> OpenableHandler:
+        return create_handler(
+            RendezvousParameters(
+                kind.split()[0], endpoint, run_id, min_nodes, max_nodes, **{**QUICK, **options}
+            )
+        )
 
     return handler

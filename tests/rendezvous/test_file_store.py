@@ -11,10 +11,17 @@ import trio
 from actors.errors import LeaseLostError, StoreDataError, StoreError, StoreOutcomeUnknownError
 from runtime.environment import SystemEnvironment
 from runtime.rendezvous import file_store as file_store_module
-from runtime.rendezvous.file_format import Content, decode, empty, encode
-from runtime.rendezvous.file_leases import LeaseTimes
-from runtime.rendezvous.file_leftovers import DAY, remove_leftovers
-from runtime.rendezvous.file_store import KEPT_FILES, FileStore
+from runtime.rendezvous.file_store import (
+    DAY,
+    KEPT_FILES,
+    Content,
+    FileStore,
+    LeaseTimes,
+    decode,
+    empty,
+    encode,
+    remove_leftovers,
+)
 from runtime.store.interface import Compare, Put
 
 
@@ -39,7 +46,12 @@ async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
                 entry = await store.get("count")
                 before = entry.mod_revision if entry is not None else 0
                 value = int(entry.value) if entry is not None else 0
-                if (await store.transaction([Compare("count", "mod_revision", before)], [Put("count", b"%d" % (value + 1))])).succeeded:
+                if (
+                    await store.transaction(
+                        [Compare("count", "mod_revision", before)],
+                        [Put("count", b"%d" % (value + 1))],
+                    )
+                ).succeeded:
                     break
 
     async with trio.open_nursery() as nursery:
@@ -58,7 +70,9 @@ async def test_old_files_are_removed(tmp_path: Path) -> None:
 
 
 class LateStore(FileStore):
-    """One whose next commits come late: others have written `count` times between its reading and its linking."""
+    """One whose next commits come late: others have written `count` times between its reading and
+    its linking.
+    """
 
     count = 0
     other: FileStore
@@ -80,7 +94,9 @@ async def late(tmp_path: Path, count: int) -> LateStore:
 
 
 @pytest.mark.parametrize("count", [1, KEPT_FILES - 1, KEPT_FILES, KEPT_FILES + 1, 3 * KEPT_FILES])
-async def test_a_commit_that_comes_late_is_made_again_on_top_of_the_others(tmp_path: Path, count: int) -> None:
+async def test_a_commit_that_comes_late_is_made_again_on_top_of_the_others(
+    tmp_path: Path, count: int
+) -> None:
     store = await late(tmp_path, count)
     await store.put("key", b"1")
     for each in (store, store.other, await opened(tmp_path)):
@@ -92,14 +108,18 @@ async def test_a_commit_that_comes_late_is_made_again_on_top_of_the_others(tmp_p
     assert (await store.range("")).revision == 1 + 1 + count + 1
 
 
-async def test_a_commit_that_comes_so_late_that_nobody_can_tell_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_that_comes_so_late_that_nobody_can_tell_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_store_module, "KEPT_TOKENS", 10)
     store = await late(tmp_path, 2 * KEPT_FILES)
-    with pytest.raises(StoreOutcomeUnknownError, match="nobody can tell"):
+    with pytest.raises(StoreOutcomeUnknownError, match="outcome is unknown"):
         await store.put("key", b"1")
 
 
-async def test_a_lease_ends_by_the_clock_of_whoever_looks_and_never_while_it_is_renewed(tmp_path: Path) -> None:
+async def test_a_lease_ends_by_the_clock_of_whoever_looks_and_never_while_it_is_renewed(
+    tmp_path: Path,
+) -> None:
     holder, observer = await opened(tmp_path), await opened(tmp_path)
     lease = await holder.grant(0.6)
     await holder.put("key", b"1", lease)
@@ -117,8 +137,12 @@ async def test_a_lease_ends_by_the_clock_of_whoever_looks_and_never_while_it_is_
     assert await holder.get("key") is None
 
 
-async def test_a_renewal_in_the_moment_of_the_end_is_seen_by_one_side_or_the_other(tmp_path: Path) -> None:
-    """Whatever lies between the suspicion and the end: either the holder is told, or the lease stays."""
+async def test_a_renewal_in_the_moment_of_the_end_is_seen_by_one_side_or_the_other(
+    tmp_path: Path,
+) -> None:
+    """Whatever lies between the suspicion and the end: either the holder is told, or the lease
+    stays.
+    """
     holder, observer = await opened(tmp_path), await opened(tmp_path)
     token = b"suspects"
     for moment in range(3):
@@ -126,20 +150,33 @@ async def test_a_renewal_in_the_moment_of_the_end_is_seen_by_one_side_or_the_oth
         beat = observer._beat_of(lease)
         if moment == 0:
             await holder.keep_alive(lease)
-        await observer._commit(lambda machine, suspects, lease=lease: file_store_module._suspected(machine, suspects, lease, token))
+        await observer._commit(
+            lambda machine, suspects, lease=lease: file_store_module._suspected(
+                machine, suspects, lease, token
+            )
+        )
         if moment == 1:
             await holder.keep_alive(lease)
         renewed = observer._beat_of(lease) != beat
         if not renewed:
-            await observer._commit(lambda machine, suspects, lease=lease: file_store_module._ended(machine, suspects, lease, token))
+            await observer._commit(
+                lambda machine, suspects, lease=lease: file_store_module._ended(
+                    machine, suspects, lease, token
+                )
+            )
         if moment == 2:
             with pytest.raises(LeaseLostError):
                 await holder.keep_alive(lease)
         else:
             assert renewed
-            # And if it had been read before the renewal: the suspicion is gone, or the lease is held all the same.
+            # And if it had been read before the renewal: the suspicion is gone, or the lease is
+            # held all the same.
             await holder.keep_alive(lease)
-            await observer._commit(lambda machine, suspects, lease=lease: file_store_module._ended(machine, suspects, lease, token))
+            await observer._commit(
+                lambda machine, suspects, lease=lease: file_store_module._ended(
+                    machine, suspects, lease, token
+                )
+            )
             await holder.keep_alive(lease)
 
 

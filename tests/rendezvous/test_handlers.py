@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from runtime.rendezvous.errors import (
+from runtime.rendezvous.interface import RendezvousHandler, RendezvousInfo
+from runtime.rendezvous.parameters import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
     RendezvousMismatchError,
     RendezvousTimeoutError,
     RoundOverError,
 )
-from runtime.rendezvous.interface import RendezvousHandler, RendezvousInfo
 from tests.rendezvous.conftest import Make
 
 LIMIT = 30.0
@@ -42,7 +42,9 @@ def check_one_map(infos: list[RendezvousInfo]) -> None:
     assert len({info.participants for info in infos}) == 1
 
 
-async def test_as_many_as_may_be_start_at_once_with_one_map_and_a_store_that_they_share(make: Make) -> None:
+async def test_as_many_as_may_be_start_at_once_with_one_map_and_a_store_that_they_share(
+    make: Make,
+) -> None:
     async with (
         make(2, 3, last_call_timeout=20) as first,
         make(2, 3, last_call_timeout=20) as second,
@@ -61,7 +63,9 @@ async def test_enough_start_when_the_last_call_is_over(make: Make) -> None:
         check_one_map(await all_of(first.next_rendezvous, second.next_rendezvous))
 
 
-async def test_without_a_last_call_enough_start_at_once_and_who_comes_later_is_a_change(make: Make) -> None:
+async def test_without_a_last_call_enough_start_at_once_and_who_comes_later_is_a_change(
+    make: Make,
+) -> None:
     async with make(1, 2, last_call_timeout=0) as first:
         alone = await first.next_rendezvous()
         assert (alone.rank, alone.world_size) == (0, 1)
@@ -69,16 +73,28 @@ async def test_without_a_last_call_enough_start_at_once_and_who_comes_later_is_a
             nursery.start_soon(second.next_rendezvous)
             with trio.fail_after(LIMIT):
                 change = await first.wait_change(alone.round)
-            assert (change.left, len(change.joined), change.waiting, change.closed) == ((), 1, 1, "")
+            assert (change.left, len(change.joined), change.waiting, change.closed) == (
+                (),
+                1,
+                1,
+                "",
+            )
             assert await first.num_nodes_waiting() == 1
             both = await first.next_rendezvous()
             assert (both.round, both.rank, both.world_size) == (alone.round + 1, 0, 2)
 
 
-async def test_who_leaves_is_a_change_for_the_others_who_go_on_with_the_next_round(make: Make) -> None:
-    async with make(1, 3, last_call_timeout=0.5) as first, make(1, 3, last_call_timeout=0.5) as second:
+async def test_who_leaves_is_a_change_for_the_others_who_go_on_with_the_next_round(
+    make: Make,
+) -> None:
+    async with (
+        make(1, 3, last_call_timeout=0.5) as first,
+        make(1, 3, last_call_timeout=0.5) as second,
+    ):
         async with make(1, 3, last_call_timeout=0.5) as third:
-            infos = await all_of(first.next_rendezvous, second.next_rendezvous, third.next_rendezvous)
+            infos = await all_of(
+                first.next_rendezvous, second.next_rendezvous, third.next_rendezvous
+            )
             gone = infos[2].participants[infos[2].rank]
         with trio.fail_after(LIMIT):
             for handler in (first, second):
@@ -167,7 +183,9 @@ async def test_a_spare_takes_the_place_of_one_that_leaves(make: Make) -> None:
         await trio.sleep(0.3)
         go.set()
         with trio.fail_after(LIMIT):
-            assert (await first.wait_change(before.round)).left == (found["second"].participants[found["second"].rank],)
+            assert (await first.wait_change(before.round)).left == (
+                found["second"].participants[found["second"].rank],
+            )
             again = await first.next_rendezvous()
             await taken.wait()
         check_one_map([again, found["spare"]])
@@ -190,7 +208,10 @@ async def test_nobody_comes_into_a_closed_rendezvous_until_it_is_opened_again(ma
 
 async def test_too_few_are_told_so_and_may_try_again(make: Make) -> None:
     async with make(2, 2, join_timeout=0.5) as first, make(2, 2) as second:
-        with pytest.raises(RendezvousTimeoutError, match=r"1 of at least 2 agents have come within 0.5 s; trying again is safe"):
+        with pytest.raises(
+            RendezvousTimeoutError,
+            match=r"1 of at least 2 agents have come within 0.5 s; trying again is safe",
+        ):
             await first.next_rendezvous()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(second.next_rendezvous)
@@ -212,12 +233,18 @@ async def test_who_is_cancelled_on_the_way_is_not_counted_upon(make: Make) -> No
 async def test_two_jobs_with_one_id_are_refused(make: Make) -> None:
     async with make(1, 2, last_call_timeout=0) as first, make(2, 3) as other:
         await first.next_rendezvous()
-        with pytest.raises(RendezvousMismatchError, match="another job of this id, with 1 to 2 nodes instead of 2 to 3"):
+        with pytest.raises(
+            RendezvousMismatchError,
+            match="another job has this id, with 1 to 2 nodes instead of 2 to 3",
+        ):
             await other.next_rendezvous()
 
 
 async def test_jobs_of_other_ids_do_not_meet(make: Make) -> None:
-    async with make(1, 2, "a", last_call_timeout=0) as first, make(1, 2, "a/b", last_call_timeout=0) as second:
+    async with (
+        make(1, 2, "a", last_call_timeout=0) as first,
+        make(1, 2, "a/b", last_call_timeout=0) as second,
+    ):
         infos = await all_of(first.next_rendezvous, second.next_rendezvous)
         assert [info.world_size for info in infos] == [1, 1]
         await infos[0].store.set("key", b"a")

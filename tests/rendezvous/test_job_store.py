@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from runtime.rendezvous.errors import RoundOverError, StoreTimeoutError
 from runtime.rendezvous.interface import KeyValueStore, RendezvousStoreInfo
 from runtime.rendezvous.job_store import JobStore
+from runtime.rendezvous.parameters import RoundOverError, StoreTimeoutError
 from tests.rendezvous.conftest import Make
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -118,7 +119,11 @@ async def test_a_prefix_is_a_store_of_its_own_within_the_other(store: KeyValueSt
     await left.set("key", b"l")
     await right.set("key", b"r")
     await right.prefixed("inner").set("key", b"i")
-    assert (await left.get("key"), await store.get("right/key"), await store.get("right/inner/key")) == (b"l", b"r", b"i")
+    assert (
+        await left.get("key"),
+        await store.get("right/key"),
+        await store.get("right/inner/key"),
+    ) == (b"l", b"r", b"i")
     assert (await left.list_keys(), await right.list_keys()) == (["key"], ["inner/key", "key"])
     await left.queue_push("queue", b"1")
     assert (await left.queue_len("queue"), await right.queue_len("queue")) == (1, 0)
@@ -179,7 +184,9 @@ async def test_queues_whose_names_are_alike_are_different_ones(store: KeyValueSt
     assert await store.num_keys() == 0
 
 
-async def test_rank_0_says_where_it_listens_and_the_others_wait_for_that(store: KeyValueStore) -> None:
+async def test_rank_0_says_where_it_listens_and_the_others_wait_for_that(
+    store: KeyValueStore,
+) -> None:
     found: list[RendezvousStoreInfo] = []
 
     async def ask(rank: int) -> None:
@@ -195,7 +202,9 @@ async def test_rank_0_says_where_it_listens_and_the_others_wait_for_that(store: 
             await RendezvousStoreInfo.build(0, store, address, port)
 
 
-async def test_who_gives_up_at_a_barrier_when_all_have_come_takes_nobody_out_of_the_next(store: KeyValueStore) -> None:
+async def test_who_gives_up_at_a_barrier_when_all_have_come_takes_nobody_out_of_the_next(
+    store: KeyValueStore,
+) -> None:
     assert isinstance(store, JobStore)
     async with trio.open_nursery() as nursery:
         for _ in range(2):
@@ -203,8 +212,11 @@ async def test_who_gives_up_at_a_barrier_when_all_have_come_takes_nobody_out_of_
     key = f"{store._scope.root}b/step"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(store.barrier, "step", 2)
-        while (entry := await store._entry(key)) is None or entry.value != b"[1, 1]":  # noqa: ASYNC110 - as of another process
-            await trio.sleep(0.01)
+        await until(
+            lambda: store._entry(key),
+            "one has come to the barrier",
+            lambda entry: entry is not None and entry.value == b"[1, 1]",
+        )
         # As of one whose patience ended in the moment in which the first barrier was over.
         await store._withdraw(key, 0)
         with trio.fail_after(20):

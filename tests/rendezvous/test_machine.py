@@ -1,4 +1,6 @@
-"""The decisions of a rendezvous: one by one, and then in any order against what must hold of every state."""
+"""The decisions of a rendezvous: one by one, and then in any order against what must hold of every
+state.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,26 @@ import random
 import attrs
 import pytest
 
-from runtime.rendezvous.errors import RendezvousStateError
 from runtime.rendezvous.interface import RendezvousChange
-from runtime.rendezvous.machine import Fail, Finish, Joining, RoundWatch, Wait, Write, bury, close, complete, join, leave, reopen
-from runtime.rendezvous.parameters import RendezvousTimeout
-from runtime.rendezvous.state import State, decode_agent, decode_state, encode_state
+from runtime.rendezvous.machine import (
+    Fail,
+    Finish,
+    Joining,
+    RoundWatch,
+    State,
+    StateWrite,
+    Wait,
+    bury,
+    close,
+    complete,
+    decode_agent,
+    decode_state,
+    encode_state,
+    join,
+    leave,
+    reopen,
+)
+from runtime.rendezvous.parameters import RendezvousStateError, RendezvousTimeout
 
 TIMEOUT = RendezvousTimeout()
 
@@ -26,7 +43,9 @@ def of(state: State, *names: str) -> State:
     return state
 
 
-def joining(name: str, least: int = 2, most: int = 3, *, now: float = 0.0, **more: object) -> Joining:
+def joining(
+    name: str, least: int = 2, most: int = 3, *, now: float = 0.0, **more: object
+) -> Joining:
     return Joining(name, least, most, TIMEOUT, now, **more)  # type: ignore[arg-type]
 
 
@@ -60,18 +79,30 @@ def test_a_place_that_becomes_free_is_for_the_first_spare() -> None:
     assert (state.participants, state.waiting, state.spares) == (("a", "c"), ("d",), ("e",))
 
 
-def test_the_next_round_opens_when_all_have_left_the_last_and_those_who_were_in_it_come_first() -> None:
+def test_the_next_round_opens_when_all_have_left_the_last_and_those_who_were_in_it_come_first() -> (
+    None
+):
     state = of(fresh(), "a", "b", "c", "d")
     for name in ("c", "a"):
         state = join(state, name)
         assert state.round == 0
     state = join(state, "b")
-    assert (state.round, state.complete, state.participants, state.spares) == (1, True, ("a", "b", "c"), ("d",))
+    assert (state.round, state.complete, state.participants, state.spares) == (
+        1,
+        True,
+        ("a", "b", "c"),
+        ("d",),
+    )
 
 
 def test_when_all_have_died_those_who_wait_go_on() -> None:
     state = bury(of(fresh(), "a", "b", "c", "d", "e"), {"d", "e"})
-    assert (state.round, state.complete, state.participants, state.call) == (1, False, ("d", "e"), 2)
+    assert (state.round, state.complete, state.participants, state.call) == (
+        1,
+        False,
+        ("d", "e"),
+        2,
+    )
 
 
 def test_the_roster_of_a_complete_round_stays_when_its_agents_go() -> None:
@@ -92,7 +123,9 @@ def test_ranks_are_kept_where_that_is_possible_and_rank_0_is_never_new_if_anyone
     assert state.roster == ("new", "0", "c", "d")
 
 
-def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason_until_it_is_opened_again() -> None:
+def test_a_closed_rendezvous_takes_nobody_and_keeps_its_first_reason_until_it_is_opened_again() -> (
+    None
+):
     state = close(close(of(fresh(), "a"), "done"), "later")
     assert state.closed == "done"
     assert of(state, "b") == state
@@ -117,8 +150,12 @@ def test_why_it_is_closed_is_told_as_what_it_was() -> None:
     assert isinstance(fail, Fail)
     assert fail.trouble == "finished"
     watch = RoundWatch("a", of(fresh(), "a", "b", "c"))
-    assert watch.look(done, {"a", "b", "c"}, cut_off=False) == RendezvousChange(0, closed="for people", finished=True)
-    failed = RoundWatch("a", done).look(close(of(fresh(), "a", "b", "c"), "failed"), {"a", "b", "c"}, cut_off=False)
+    assert watch.look(done, {"a", "b", "c"}, cut_off=False) == RendezvousChange(
+        0, closed="for people", finished=True
+    )
+    failed = RoundWatch("a", done).look(
+        close(of(fresh(), "a", "b", "c"), "failed"), {"a", "b", "c"}, cut_off=False
+    )
     assert failed == RendezvousChange(0, closed="failed")
     with pytest.raises(RendezvousStateError):
         decode_state(encode_state(done).replace(b'"closed":"for people"', b'"closed":""'), "key")
@@ -127,7 +164,7 @@ def test_why_it_is_closed_is_told_as_what_it_was() -> None:
 def test_without_a_last_call_enough_are_complete_in_the_same_step() -> None:
     agent = Joining("b", 2, 3, RendezvousTimeout(last_call=0), 0.0)
     decision = agent.decide(of(fresh(), "a"), {"a", "b"}, 0.0)
-    assert isinstance(decision, Write)
+    assert isinstance(decision, StateWrite)
     assert decision.state.complete
 
 
@@ -140,12 +177,12 @@ def test_the_last_call_is_timed_by_who_waits_from_when_it_was_seen() -> None:
     assert agent.decide(fewer, {"b"}, 129.9) == Wait(600.0)
     again = of(fewer, "c")
     assert agent.decide(again, {"b", "c"}, 131.0) == Wait(161.0)
-    assert agent.decide(again, {"b", "c"}, 161.0) == Write(complete(again))
+    assert agent.decide(again, {"b", "c"}, 161.0) == StateWrite(complete(again))
 
 
 def test_the_dead_are_buried_by_whoever_sees_it() -> None:
     state = of(fresh(), "a", "b")
-    assert joining("b").decide(state, {"b"}, 0.0) == Write(leave(state, ["a"]))
+    assert joining("b").decide(state, {"b"}, 0.0) == StateWrite(leave(state, ["a"]))
 
 
 def test_who_is_late_to_look_still_has_its_rank_though_others_have_gone() -> None:
@@ -159,8 +196,8 @@ def test_who_leaves_a_round_does_not_take_it_for_the_next() -> None:
     state = of(fresh(), "a", "b", "c")
     agent = joining("a", left=("life", 0))
     decision = agent.decide(state, {"a", "b", "c"}, 0.0)
-    assert decision == Write(join(state, "a"))
-    assert isinstance(decision, Write)
+    assert decision == StateWrite(join(state, "a"))
+    assert isinstance(decision, StateWrite)
     assert decision.state.waiting == ("a",)
     assert agent.decide(decision.state, {"a", "b", "c"}, 1.0) == Wait(600.0)
 
@@ -174,7 +211,9 @@ def test_time_that_is_over_fails_with_what_was_missing() -> None:
     agent, state = joining("a"), of(fresh(), "a")
     assert agent.decide(state, {"a"}, 599.0) == Wait(600.0)
     fail = agent.decide(state, {"a"}, 600.0)
-    assert fail == Fail("timeout", "1 of at least 2 agents have come within 600 s; trying again is safe")
+    assert fail == Fail(
+        "timeout", "1 of at least 2 agents have come within 600 s; trying again is safe"
+    )
 
 
 def test_a_spare_waits_for_ever_and_has_its_whole_time_when_there_is_a_place() -> None:
@@ -187,7 +226,9 @@ def test_a_spare_waits_for_ever_and_has_its_whole_time_when_there_is_a_place() -
     assert isinstance(agent.decide(free, everyone - {"a"}, 10_601.0), Fail)
 
 
-@pytest.mark.parametrize(("name", "trouble"), [("a", "closed"), ("d", "not needed"), ("new", "closed")])
+@pytest.mark.parametrize(
+    ("name", "trouble"), [("a", "closed"), ("d", "not needed"), ("new", "closed")]
+)
 def test_when_it_is_closed_spares_go_in_peace_and_the_others_fail(name: str, trouble: str) -> None:
     state = close(of(fresh(), "a", "b", "c", "d"), "done")
     fail = joining(name, left=("life", 0)).decide(state, {"a", "b", "c", "d", "new"}, 0.0)
@@ -219,7 +260,10 @@ def test_a_rank_that_is_given_twice_is_refused_when_its_holder_has_had_time_to_d
     agent = joining("b", 2, 2, wanted=1, lease_seconds=10)
     assert agent.decide(state, {"a", "b"}, 5.0) == Wait(20.0)
     fail = agent.decide(state, {"a", "b"}, 20.0)
-    assert fail == Fail("rank taken", "rank 1 has been given to two agents: a has it, and is alive")
+    assert fail == Fail(
+        "rank taken",
+        "two agents ask for rank 1: a has it, and is alive; give each agent a rank of its own",
+    )
 
 
 def test_a_rank_whose_holder_has_died_is_taken_over() -> None:
@@ -227,7 +271,7 @@ def test_a_rank_whose_holder_has_died_is_taken_over() -> None:
     agent = joining("b", 2, 2, wanted=1, lease_seconds=10)
     assert isinstance(agent.decide(state, {"a", "b"}, 5.0), Wait)
     decision = agent.decide(state, {"b"}, 15.0)
-    assert isinstance(decision, Write)
+    assert isinstance(decision, StateWrite)
     assert (decision.state.participants, decision.state.wanted) == (("b",), {"b": 1})
 
 
@@ -241,7 +285,9 @@ def test_a_watch_tells_each_change_once() -> None:
     assert watch.look(state, alive - {"b"}, cut_off=False) is None
     state = of(state, "new")
     alive = {"a", "c", "d", "new"}
-    assert watch.look(state, alive, cut_off=False) == RendezvousChange(0, joined=("new",), waiting=1)
+    assert watch.look(state, alive, cut_off=False) == RendezvousChange(
+        0, joined=("new",), waiting=1
+    )
     state = close(state, "done")
     assert watch.look(state, alive, cut_off=False) == RendezvousChange(0, waiting=1, closed="done")
     assert watch.look(state, alive, cut_off=False) is None
@@ -251,9 +297,13 @@ def test_who_is_cut_off_finds_its_own_name_among_those_who_left() -> None:
     state = of(fresh(), "a", "b", "c")
     watch = RoundWatch("a", state)
     assert watch.look(state, {"a", "b", "c"}, cut_off=True) == RendezvousChange(0, left=("a",))
-    assert RoundWatch("a", state).look(None, set(), cut_off=False) == RendezvousChange(0, left=("a", "b", "c"))
+    assert RoundWatch("a", state).look(None, set(), cut_off=False) == RendezvousChange(
+        0, left=("a", "b", "c")
+    )
     later = attrs.evolve(state, round=1)
-    assert RoundWatch("a", state).look(later, {"a", "b", "c"}, cut_off=False) == RendezvousChange(0, left=("a", "b", "c"))
+    assert RoundWatch("a", state).look(later, {"a", "b", "c"}, cut_off=False) == RendezvousChange(
+        0, left=("a", "b", "c")
+    )
 
 
 def test_a_state_comes_back_from_its_record() -> None:
@@ -292,7 +342,15 @@ def test_what_is_no_state_is_refused_as_a_whole(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{}", b'{"lease":1}', b'{"process":3,"lease":1}', b'{"process":{"host":"","pid":"1","started":""},"lease":1}']
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"lease":1}',
+        b'{"process":3,"lease":1}',
+        b'{"process":{"host":"","pid":"1","started":""},"lease":1}',
+    ],
 )
 def test_what_is_no_agent_is_refused(data: bytes) -> None:
     with pytest.raises(RendezvousStateError, match="agents/a"):
@@ -312,12 +370,20 @@ def check(state: State) -> None:
         assert not state.spares or len(state.participants) == state.max_nodes
         assert len(state.participants) < state.max_nodes
         assert bool(state.call) == (len(state.participants) >= state.min_nodes)
-    assert not state.spares or not state.complete or len(state.participants) + len(state.waiting) >= state.max_nodes
+    assert (
+        not state.spares
+        or not state.complete
+        or len(state.participants) + len(state.waiting) >= state.max_nodes
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_things_keeps_what_must_hold_and_a_complete_round_its_roster(seed: int) -> None:
-    """Decisions of agents whose views are old, against a store that takes a write only if it replaces what was seen."""
+def test_any_order_of_things_keeps_what_must_hold_and_a_complete_round_its_roster(
+    seed: int,
+) -> None:
+    """Decisions of agents whose views are old, against a store that takes a write only if it
+    replaces what was seen.
+    """
     generator = random.Random(seed)
     least = generator.randint(1, 4)
     most = generator.randint(least, 6)
@@ -331,7 +397,10 @@ def test_any_order_of_things_keeps_what_must_hold_and_a_complete_round_its_roste
         now += generator.random() * 3
         kind = generator.random()
         if kind < 0.05 and len(agents) < most + 3:
-            agents[f"agent {step}"] = (Joining(f"agent {step}", least, most, TIMEOUT, now), len(states) - 1)
+            agents[f"agent {step}"] = (
+                Joining(f"agent {step}", least, most, TIMEOUT, now),
+                len(states) - 1,
+            )
         elif kind < 0.08 and agents:
             agents.pop(generator.choice(list(agents)))
         elif agents:
@@ -341,7 +410,7 @@ def test_any_order_of_things_keeps_what_must_hold_and_a_complete_round_its_roste
             seen = generator.randint(seen, len(states) - 1)
             agents[name] = (agent, seen)
             decision = agent.decide(states[seen], set(agents), now)
-            if isinstance(decision, Write) and seen == len(states) - 1:
+            if isinstance(decision, StateWrite) and seen == len(states) - 1:
                 states.append(decision.state)
                 check(decision.state)
             elif isinstance(decision, Finish):
@@ -350,7 +419,10 @@ def test_any_order_of_things_keeps_what_must_hold_and_a_complete_round_its_roste
                 assert finished.setdefault((number, decision.rank), name) == name
                 assert left.get(name, -1) < number
                 left[name] = number
-                agents[name] = (Joining(name, least, most, TIMEOUT, now, left=("life", number)), seen)
+                agents[name] = (
+                    Joining(name, least, most, TIMEOUT, now, left=("life", number)),
+                    seen,
+                )
             elif isinstance(decision, Fail):
                 assert decision.trouble == "timeout"
                 agents[name] = (Joining(name, least, most, TIMEOUT, now), seen)

@@ -16,12 +16,26 @@ def parameters(**options: object) -> RendezvousParameters:
     [
         ("", "job", 1, 1, "backend name must be a non-empty"),
         ("file", "", 1, 1, "run id must be a non-empty"),
-        ("file", "job", 0, 1, r"minimum number of rendezvous nodes \(0\) must be greater than zero"),
+        (
+            "file",
+            "job",
+            0,
+            1,
+            r"minimum number of rendezvous nodes \(0\) must be greater than zero",
+        ),
         ("file", "job", -1, 1, "greater than zero"),
-        ("file", "job", 3, 2, r"maximum number of rendezvous nodes \(2\) must be greater than or equal to .* \(3\)"),
+        (
+            "file",
+            "job",
+            3,
+            2,
+            r"maximum number of rendezvous nodes \(2\) must be greater than or equal to .* \(3\)",
+        ),
     ],
 )
-def test_a_job_that_cannot_be_is_refused(backend: str, run_id: str, least: int, most: int, text: str) -> None:
+def test_a_job_that_cannot_be_is_refused(
+    backend: str, run_id: str, least: int, most: int, text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
         RendezvousParameters(backend, "", run_id, least, most)
 
@@ -44,8 +58,18 @@ def test_what_is_neither_yes_nor_no_is_refused(value: object) -> None:
 
 def test_options_have_defaults_where_they_were_not_given() -> None:
     found = parameters(given="7")
-    assert (found.get("given"), found.get_as_int("given"), found.get("other"), found.get("other", 3)) == ("7", 7, None, 3)
-    assert (found.get_as_bool("other"), found.get_as_bool("other", True), found.get_as_int("other"), found.get_as_int("other", 5)) == (
+    assert (
+        found.get("given"),
+        found.get_as_int("given"),
+        found.get("other"),
+        found.get("other", 3),
+    ) == ("7", 7, None, 3)
+    assert (
+        found.get_as_bool("other"),
+        found.get_as_bool("other", True),
+        found.get_as_int("other"),
+        found.get_as_int("other", 5),
+    ) == (
         None,
         True,
         None,
@@ -66,7 +90,11 @@ def test_what_is_no_number_of_seconds_is_refused(value: object) -> None:
 
 
 def test_the_timeouts_are_those_of_the_contract() -> None:
-    assert RendezvousTimeout() == RendezvousTimeout.of(parameters()) == RendezvousTimeout(600, 30, 30, 5)
+    assert (
+        RendezvousTimeout()
+        == RendezvousTimeout.of(parameters())
+        == RendezvousTimeout(600, 30, 30, 5)
+    )
 
 
 def test_the_launchers_timeout_is_another_name_for_that_of_joining() -> None:
@@ -88,9 +116,13 @@ def test_the_last_call_may_be_left_out_but_not_be_negative() -> None:
 
 
 def test_an_option_that_nobody_knows_is_an_error_that_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match="'file' has no option 'join_timout'; did you mean 'join_timeout'"):
+    with pytest.raises(
+        ValueError, match="'file' has no option 'join_timout'; did you mean 'join_timeout'"
+    ):
         AgentSettings.of(parameters(join_timout=3))
-    with pytest.raises(ValueError, match=r"has no option 'xyz'; it has: close_timeout, .*, timeout"):
+    with pytest.raises(
+        ValueError, match=r"has no option 'xyz'; it has: close_timeout, .*, timeout"
+    ):
         AgentSettings.of(parameters(xyz=3))
 
 
@@ -110,4 +142,9 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, object], text:
 
 def test_an_agent_is_dead_after_so_many_intervals() -> None:
     assert AgentSettings.of(parameters()).lease_seconds == 15
-    assert AgentSettings.of(parameters(keep_alive_interval="2", keep_alive_max_attempt="5")).lease_seconds == 10
+    assert (
+        AgentSettings.of(
+            parameters(keep_alive_interval="2", keep_alive_max_attempt="5")
+        ).lease_seconds
+        == 10
+    )

@@ -1,4 +1,6 @@
-"""What an agent may rely on, and what it leaves behind: leases on a virtual clock, over a store that answers late, or not at all."""
+"""What an agent may rely on, and what it leaves behind: leases on a virtual clock, over a store
+that answers late, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ import trio.testing
 
 from actors.errors import StoreUnavailableError
 from runtime.environment import Process, SystemEnvironment
-from runtime.rendezvous.handler import StoreHandler
+from runtime.rendezvous.handler import StoreHandler, View
 from runtime.rendezvous.interface import RendezvousInfo
+from runtime.rendezvous.machine import Keys, State, encode_state
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
-from runtime.rendezvous.state import Keys, State, encode_state
-from runtime.rendezvous.view import View
 from runtime.store.embedded import EmbeddedStore
 from runtime.store.interface import RangeResult, Store, WatchBatch
 from tests.rendezvous.world import FarStore
+from tests.waiting import until
 
 T = TypeVar("T")
 LEASE = 15.0
@@ -43,7 +45,9 @@ class Host(SystemEnvironment):
 
 
 class LateStore(FarStore):
-    """Renewals take `renewal_seconds`, and fail while they are `refused`; all else answers at once, or not at all while it is `cut`."""
+    """Renewals take `renewal_seconds`, and fail while they are `refused`; all else answers at once,
+    or not at all while it is `cut`.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,7 +55,7 @@ class LateStore(FarStore):
         self.refused = False
         self.renewal_seconds = 0.0
 
-    async def _far(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _far(self, call: Callable[[], Awaitable[T]], *, reads: bool = False) -> T:
         if self.cut:
             await trio.sleep(0.5)
             raise StoreUnavailableError("cut")
@@ -72,14 +76,20 @@ class World:
         self.store = store
         self.ended: set[int] = set()
 
-    def agent(self, number: int, least: int = 1, most: int = 2, **options: object) -> tuple[StoreHandler, LateStore]:
+    def agent(
+        self, number: int, least: int = 1, most: int = 2, **options: object
+    ) -> tuple[StoreHandler, LateStore]:
         far = LateStore(self.store)
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[Store]:
             yield far
 
-        settings = AgentSettings.of(RendezvousParameters("file", "nowhere", "job", least, most, **{"last_call_timeout": 0, **options}))
+        settings = AgentSettings.of(
+            RendezvousParameters(
+                "file", "nowhere", "job", least, most, **{"last_call_timeout": 0, **options}
+            )
+        )
         return StoreHandler(settings, Host(number, self.ended), opened), far
 
 
@@ -104,7 +114,9 @@ def on_a_virtual_clock(test: Callable[[World], Awaitable[None]]) -> Callable[[],
 
 
 @on_a_virtual_clock
-async def test_a_lease_is_relied_upon_from_when_its_renewal_was_asked_for_not_from_its_answer(world: World) -> None:
+async def test_a_lease_is_relied_upon_from_when_its_renewal_was_asked_for_not_from_its_answer(
+    world: World,
+) -> None:
     handler, store = world.agent(1)
     async with handler:
         await handler.next_rendezvous()
@@ -117,14 +129,15 @@ async def test_a_lease_is_relied_upon_from_when_its_renewal_was_asked_for_not_fr
 
         store.keep_alive = keep_alive  # type: ignore[method-assign]
         store.renewal_seconds = 2.0
-        while len(asked) < 3:  # noqa: ASYNC110 - on a virtual clock
-            await trio.sleep(0.1)
+        await until(lambda: len(asked) >= 3, "three renewals were asked for", every=0.1)
         # The third is on its way; the second has been answered.
         assert handler._presence.doubtful_at == pytest.approx(asked[1] + LEASE * 2 / 3)
 
 
 @on_a_virtual_clock
-async def test_an_agent_whose_lease_is_in_doubt_takes_its_rank_only_when_it_is_renewed(world: World) -> None:
+async def test_an_agent_whose_lease_is_in_doubt_takes_its_rank_only_when_it_is_renewed(
+    world: World,
+) -> None:
     first, store = world.agent(1, least=2)
     second, _ = world.agent(2, least=2)
     infos: list[tuple[float, RendezvousInfo]] = []
@@ -149,7 +162,9 @@ async def test_an_agent_whose_lease_is_in_doubt_takes_its_rank_only_when_it_is_r
 
 
 @on_a_virtual_clock
-async def test_an_agent_of_this_host_that_has_ended_is_known_to_be_gone_long_before_its_lease_ends(world: World) -> None:
+async def test_an_agent_of_this_host_that_has_ended_is_known_to_be_gone_long_before_its_lease_ends(
+    world: World,
+) -> None:
     first, _ = world.agent(1)
     second, store = world.agent(2)
     async with first, trio.open_nursery() as nursery:
@@ -175,7 +190,9 @@ async def test_an_agent_of_this_host_that_has_ended_is_known_to_be_gone_long_bef
 
 
 @on_a_virtual_clock
-async def test_what_a_job_has_written_stays_for_as_long_as_one_agent_is_there_and_ends_some_time_after_it(world: World) -> None:
+async def test_the_keys_of_a_job_live_as_long_as_its_last_agent(
+    world: World,
+) -> None:
     handler, _ = world.agent(1, retention=100)
     async with handler:
         info = await handler.next_rendezvous()
@@ -192,7 +209,9 @@ async def test_what_a_job_has_written_stays_for_as_long_as_one_agent_is_there_an
 
 
 @on_a_virtual_clock
-async def test_what_earlier_rounds_have_left_is_removed_and_nothing_of_the_round_that_has_begun(world: World) -> None:
+async def test_what_earlier_rounds_have_left_is_removed_and_nothing_of_the_round_that_has_begun(
+    world: World,
+) -> None:
     first, _ = world.agent(1, most=1)
     async with first:
         for number in range(12):
@@ -201,7 +220,10 @@ async def test_what_earlier_rounds_have_left_is_removed_and_nothing_of_the_round
             await info.store.set("key", b"%d" % number)
             await info.store.queue_push("queue", b"1")
             await trio.sleep(1.0)
-            kept = {entry.key.split("/")[3] for entry in (await world.store.range("rendezvous/job/rounds/")).entries}
+            kept = {
+                entry.key.split("/")[3]
+                for entry in (await world.store.range("rendezvous/job/rounds/")).entries
+            }
             assert kept == {str(number)}
             assert await info.store.get("key") == b"%d" % number
 
@@ -216,7 +238,9 @@ async def test_who_leaves_leaves_no_record_of_itself(world: World) -> None:
 
 
 @on_a_virtual_clock
-async def test_an_agent_that_is_told_that_its_lease_has_ended_does_not_wait_for_its_own_clock(world: World) -> None:
+async def test_an_agent_that_is_told_that_its_lease_has_ended_does_not_wait_for_its_own_clock(
+    world: World,
+) -> None:
     first, _ = world.agent(1)
     async with first:
         info = await first.next_rendezvous()
@@ -225,9 +249,9 @@ async def test_an_agent_that_is_told_that_its_lease_has_ended_does_not_wait_for_
         await world.store.revoke(first._presence.lease)
         first._view._agents.clear()
         assert first._presence.is_held()
-        with trio.fail_after(5.5):
-            while first._presence.is_held():  # noqa: ASYNC110 - on a virtual clock
-                await trio.sleep(0.1)
+        await until(
+            lambda: not first._presence.is_held(), "the lease is over", seconds=5.5, every=0.1
+        )
         assert (await first.wait_change(info.round)).left == info.participants
 
 
@@ -269,7 +293,9 @@ async def test_what_an_agent_knows_never_goes_back(world: World) -> None:
 
 
 @on_a_virtual_clock
-async def test_a_renewal_that_is_not_answered_leaves_time_for_another_before_the_lease_is_in_doubt(world: World) -> None:
+async def test_a_renewal_that_is_not_answered_leaves_time_for_another_before_the_lease_is_in_doubt(
+    world: World,
+) -> None:
     handler, store = world.agent(1)
     async with handler:
         info = await handler.next_rendezvous()

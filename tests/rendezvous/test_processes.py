@@ -32,7 +32,9 @@ class AgentProcess:
     @property
     def round(self) -> int:
         """The latest that it was told of, if it is still in it; -1 if not."""
-        last = next((line for line in reversed(self.said) if line["kind"] in ("round", "over")), None)
+        last = next(
+            (line for line in reversed(self.said) if line["kind"] in ("round", "over")), None
+        )
         return int(last["round"]) if last is not None and last["kind"] == "round" else -1
 
 
@@ -49,7 +51,9 @@ class Fleet:
     async def start(self) -> None:
         """One more."""
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "tests.rendezvous.agent_process", *self._arguments], stdout=subprocess.PIPE, cwd=Path.cwd()
+            [sys.executable, "-m", "tests.rendezvous.agent_process", *self._arguments],
+            stdout=subprocess.PIPE,
+            cwd=Path.cwd(),
         )
         agent = AgentProcess(process)
         self.agents.append(agent)
@@ -73,14 +77,23 @@ class Fleet:
             while not self._is_together():
                 await self._said.wait()
             return
-        pytest.fail("\n".join(f"{agent.process.pid} {agent.paused} {agent.said[-6:]}" for agent in self.agents))
+        pytest.fail(
+            "\n".join(
+                f"{agent.process.pid} {agent.paused} {agent.said[-6:]}" for agent in self.agents
+            )
+        )
 
     def _is_together(self) -> bool:
         there = [agent for agent in self.agents if not agent.paused]
         rounds = {agent.round for agent in there}
         if len(rounds) != 1 or min(rounds) < 0:
             return False
-        worlds = [line["world"] for agent in there for line in agent.said if line["kind"] == "round" and line["round"] == min(rounds)]
+        worlds = [
+            line["world"]
+            for agent in there
+            for line in agent.said
+            if line["kind"] == "round" and line["round"] == min(rounds)
+        ]
         return worlds == [len(there)] * len(there)
 
     def kill(self, agent: AgentProcess) -> None:
@@ -109,7 +122,9 @@ class Fleet:
             assert (number, line["rank"]) not in taken
             taken.add((number, line["rank"]))
         assert all(line["won"] for line in self.lines("leader"))
-        assert len({line["round"] for line in self.lines("leader")}) == len(list(self.lines("leader")))
+        assert len({line["round"] for line in self.lines("leader")}) == len(
+            list(self.lines("leader"))
+        )
         assert list(self.lines("error")) == []
         for agent in self.everybody:
             own = [line["round"] for line in agent.said if line["kind"] == "round"]
@@ -148,13 +163,18 @@ async def paused(fleet: Fleet, agent: AgentProcess) -> None:
     agent.paused = False
 
 
-IN_SHORT = [pytest.param(kind, marks=[] if kind == "understudy" else [pytest.mark.long]) for kind in BACK_ENDS]
+IN_SHORT = [
+    pytest.param(kind, marks=[] if kind == "understudy" else [pytest.mark.long])
+    for kind in BACK_ENDS
+]
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("kind", IN_SHORT, indirect=True)
-async def test_rounds_of_processes_that_are_killed_and_stopped_have_one_map_each(kind: str, endpoint: str) -> None:
+async def test_rounds_of_processes_that_are_killed_and_stopped_have_one_map_each(
+    kind: str, endpoint: str
+) -> None:
     await rounds_of(kind.split()[0], endpoint, 5, 1)
 
 

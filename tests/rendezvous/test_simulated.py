@@ -1,4 +1,6 @@
-"""Rounds with joins, leaves, deaths and cuts at random: one map each, one leader, and nobody left in an older one."""
+"""Rounds with joins, leaves, deaths and cuts at random: one map each, one leader, and nobody left
+in an older one.
+"""
 
 from __future__ import annotations
 

@@ -8,16 +8,17 @@ import pytest
 import trio
 
 from runtime import open_node
-from runtime.rendezvous.errors import RendezvousMismatchError
 from runtime.rendezvous.interface import RendezvousInfo
-from runtime.rendezvous.parameters import RendezvousParameters
+from runtime.rendezvous.parameters import RendezvousMismatchError, RendezvousParameters
 from runtime.rendezvous.registry import OpenableHandler, create_handler
 
 QUICK = {"keep_alive_interval": 0.2, "keep_alive_max_attempt": 3}
 
 
 def make(endpoint: str | Path, rank: object, nodes: int = 3) -> OpenableHandler:
-    return create_handler(RendezvousParameters("static", f"{endpoint}", "job", nodes, nodes, rank=rank, **QUICK))
+    return create_handler(
+        RendezvousParameters("static", f"{endpoint}", "job", nodes, nodes, rank=rank, **QUICK)
+    )
 
 
 async def meet(endpoint: str | Path, ranks: list[int]) -> dict[int, RendezvousInfo]:
@@ -53,20 +54,32 @@ async def test_ranks_stay_round_after_round(tmp_path: Path) -> None:
         for round_ in range(3):
             found: dict[int, RendezvousInfo] = {}
 
-            async def one(number: int, handler: OpenableHandler, found: dict[int, RendezvousInfo] = found) -> None:
+            async def one(
+                number: int, handler: OpenableHandler, found: dict[int, RendezvousInfo] = found
+            ) -> None:
                 found[number] = await handler.next_rendezvous()
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one, 1, first)
                 nursery.start_soon(one, 0, second)
-            assert {number: (info.rank, info.round) for number, info in found.items()} == {1: (1, round_), 0: (0, round_)}
+            assert {number: (info.rank, info.round) for number, info in found.items()} == {
+                1: (1, round_),
+                0: (0, round_),
+            }
 
 
 async def test_a_rank_that_is_given_twice_is_refused(tmp_path: Path) -> None:
-    async with make(tmp_path, 1, 2) as first, make(tmp_path, 1, 2) as second, trio.open_nursery() as nursery:
+    async with (
+        make(tmp_path, 1, 2) as first,
+        make(tmp_path, 1, 2) as second,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(first.next_rendezvous)
         await trio.sleep(0.3)
-        with pytest.raises(RendezvousMismatchError, match=r"rank 1 has been given to two agents: .* has it, and is alive"):
+        with pytest.raises(
+            RendezvousMismatchError,
+            match=r"two agents ask for rank 1: .* has it, and is alive",
+        ):
             await second.next_rendezvous()
         nursery.cancel_scope.cancel()
 

@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from runtime import open_node
-from runtime.rendezvous.errors import RendezvousConnectionError
 from runtime.rendezvous.interface import RendezvousInfo
-from runtime.rendezvous.parameters import RendezvousParameters
+from runtime.rendezvous.parameters import RendezvousConnectionError, RendezvousParameters
 from runtime.rendezvous.registry import OpenableHandler, create_handler
 from runtime.testing import open_etcd
 from tests.etcd import needs_etcd
+from tests.waiting import until
 
 
 def make(backend: str, endpoint: str) -> OpenableHandler:
@@ -31,7 +31,9 @@ async def is_set(info: RendezvousInfo, key: str) -> bool:
     return True
 
 
-async def test_agents_go_on_when_the_node_with_the_store_comes_back_on_its_directory(tmp_path: Path) -> None:
+async def test_agents_go_on_when_the_node_with_the_store_comes_back_on_its_directory(
+    tmp_path: Path,
+) -> None:
     async with open_node("founder", data_dir=tmp_path / "store") as node:
         address = node.address
     async with trio.open_nursery() as nursery:
@@ -68,7 +70,8 @@ async def test_agents_go_on_when_a_member_of_etcd_is_killed() -> None:
         for index in range(3):
             server.kill(index)
             with trio.fail_after(40):
-                # A member that was just started again may not count yet: for a moment, most of them may be away.
+                # A member that was just started again may not count yet: for a moment, most of them
+                # may be away.
                 while not await is_set(info, f"after {index}"):
                     pass
             await server.start(index)
@@ -103,12 +106,12 @@ async def test_agents_of_a_cluster_over_etcd_need_none_of_its_nodes_once_they_ar
 
 async def waited_for(log: pytest.LogCaptureFixture, text: str) -> None:
     """Until it has been said that somebody is waited for."""
-    with trio.fail_after(20):
-        while text not in log.text:  # noqa: ASYNC110 - a log sets no event
-            await trio.sleep(0.01)
+    await until(lambda: text in log.text, f"the log says {text!r}")
 
 
-async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     async with trio.open_nursery() as nursery:
@@ -130,15 +133,23 @@ async def test_a_node_that_is_started_a_little_later_is_waited_for_and_that_is_s
 
 @pytest.mark.long
 @needs_etcd
-async def test_an_etcd_that_is_away_is_waited_for_by_who_comes(caplog: pytest.LogCaptureFixture) -> None:
-    async with open_etcd(1) as server, open_node(store=server.address) as node, trio.open_nursery() as nursery:
+async def test_an_etcd_that_is_away_is_waited_for_by_who_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        open_etcd(1) as server,
+        open_node(store=server.address) as node,
+        trio.open_nursery() as nursery,
+    ):
         opened: list[str] = []
         done = trio.Event()
 
         async def come(backend: str, endpoint: str) -> None:
             # Without patience for an endpoint at which nobody answers: the node does.
             patience = 0 if backend == "understudy" else 30
-            async with create_handler(RendezvousParameters(backend, endpoint, backend, 1, 2, connect_timeout=patience)):
+            async with create_handler(
+                RendezvousParameters(backend, endpoint, backend, 1, 2, connect_timeout=patience)
+            ):
                 opened.append(backend)
                 if len(opened) == 2:
                     done.set()

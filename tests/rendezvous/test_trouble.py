@@ -1,4 +1,6 @@
-"""Endpoints that are none, stores that go away, records that nobody wrote: the error, and what it says."""
+"""Endpoints that are none, stores that go away, records that nobody wrote: the error, and what it
+says.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ import pytest
 import trio
 
 from runtime import open_node
-from runtime.rendezvous.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from runtime.environment import SystemEnvironment
 from runtime.rendezvous.handler import StoreHandler
-from runtime.rendezvous.parameters import RendezvousParameters
+from runtime.rendezvous.machine import Keys
+from runtime.rendezvous.parameters import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousParameters,
+    RendezvousStateError,
+)
 from runtime.rendezvous.registry import OpenableHandler, create_handler
-from runtime.rendezvous.state import Keys
-from runtime.store import service
-from runtime.store.etcd import gateway
+from runtime.timings import Timings
 
 QUICK = {
     "keep_alive_interval": 0.3,
@@ -31,14 +37,11 @@ QUICK = {
 
 
 def make(backend: str, endpoint: str | Path, **options: object) -> OpenableHandler:
-    return create_handler(RendezvousParameters(backend, f"{endpoint}", "job", 1, 2, **{**QUICK, **options}))
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stores that do not answer are given up sooner."""
-    monkeypatch.setattr(gateway, "CALL_SECONDS", 1.0)
-    monkeypatch.setattr(service, "CALL_SECONDS", 1.0)
+    return create_handler(
+        RendezvousParameters(backend, f"{endpoint}", "job", 1, 2, **{**QUICK, **options}),
+        # Stores that do not answer are given up sooner.
+        SystemEnvironment(Timings(store_call=1.0, etcd_attempt=1.0)),
+    )
 
 
 @asynccontextmanager
@@ -61,12 +64,25 @@ async def answering(answer: bytes) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("backend", ["understudy", "etcd"])
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno", b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00" * 64])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"\x00" * 64,
+    ],
+)
 async def test_who_speaks_another_protocol_is_no_endpoint(backend: str, answer: bytes) -> None:
     async with answering(answer) as address:
-        # At once, however long an endpoint is waited for at which nobody answers; but a line that HTTP might begin with is no answer yet.
+        # At once, however long an endpoint is waited for at which nobody answers; but a line that
+        # HTTP might begin with is no answer yet.
         patience = 0 if backend == "etcd" and answer.startswith(b"SSH") else 1000
-        with trio.fail_after(40), pytest.raises(RendezvousConnectionError, match=f"'job' at '{address}' cannot be reached"):
+        with (
+            trio.fail_after(40),
+            pytest.raises(
+                RendezvousConnectionError, match=f"'job' at '{address}' cannot be reached"
+            ),
+        ):
             async with make(backend, address, connect_timeout=patience, join_timeout=1000):
                 pass
 
@@ -111,7 +127,7 @@ async def test_another_secret_is_refused(tmp_path: Path) -> None:
 
 async def test_a_directory_that_cannot_be_made_is_no_endpoint(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RendezvousConnectionError, match="file/job cannot be used"):
+    with pytest.raises(RendezvousConnectionError, match=r"cannot use the directory .*file/job"):
         async with make("file", tmp_path / "file"):
             pass
 
@@ -119,7 +135,9 @@ async def test_a_directory_that_cannot_be_made_is_no_endpoint(tmp_path: Path) ->
 async def test_a_file_that_nobody_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "state.000000000001").write_bytes(b"garbage")
-    with pytest.raises(RendezvousStateError, match=r"state\.000000000001 is no store of a rendezvous"):
+    with pytest.raises(
+        RendezvousStateError, match=r"state\.000000000001 is no store of a rendezvous"
+    ):
         async with make("file", tmp_path):
             pass
 
@@ -130,7 +148,9 @@ async def test_a_state_that_nobody_wrote_is_refused(tmp_path: Path, garbage: byt
         info = await handler.next_rendezvous()
         store = cast("StoreHandler", handler)._store
         await store.put(Keys("job").state, garbage)
-        with pytest.raises(RendezvousStateError, match=r"rendezvous/job/control/state.* cannot be understood"):
+        with pytest.raises(
+            RendezvousStateError, match=r"rendezvous/job/control/state.* cannot be understood"
+        ):
             await other.next_rendezvous()
         with pytest.raises(RendezvousStateError):
             await other.is_closed()
@@ -139,8 +159,13 @@ async def test_a_state_that_nobody_wrote_is_refused(tmp_path: Path, garbage: byt
         assert not await other.shutdown()
 
 
-async def test_an_agent_whose_store_is_gone_hears_that_it_is_cut_off_before_its_lease_ends(tmp_path: Path) -> None:
-    async with open_node() as node, make("understudy", node.address, heartbeat_timeout=0.5) as handler:
+async def test_an_agent_whose_store_is_gone_hears_that_it_is_cut_off_before_its_lease_ends(
+    tmp_path: Path,
+) -> None:
+    async with (
+        open_node() as node,
+        make("understudy", node.address, heartbeat_timeout=0.5) as handler,
+    ):
         info = await handler.next_rendezvous()
         host = cast("StoreHandler", handler)
         # What the node has of it ends as if the store had been away for the lease's time.

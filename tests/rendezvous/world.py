@@ -1,4 +1,6 @@
-"""Many agents in one loop, on a virtual clock: they join, leave, die and are cut off at random. An oracle sees what they are told."""
+"""Many agents in one loop, on a virtual clock: they join, leave, die and are cut off at random. An
+oracle sees what they are told.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,25 @@ import trio
 
 from actors.errors import StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import SystemEnvironment
-from runtime.rendezvous.errors import RendezvousConnectionError, RendezvousTimeoutError, RoundOverError
 from runtime.rendezvous.handler import StoreHandler
 from runtime.rendezvous.interface import RendezvousInfo
-from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters
+from runtime.rendezvous.parameters import (
+    AgentSettings,
+    RendezvousConnectionError,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+    RoundOverError,
+)
 from runtime.store.embedded import EmbeddedStore
-from runtime.store.interface import Compare, Entry, Operation, RangeResult, Store, TransactionResult, WatchBatch
+from runtime.store.interface import (
+    Compare,
+    Entry,
+    Operation,
+    RangeResult,
+    Store,
+    TransactionResult,
+    WatchBatch,
+)
 
 T = TypeVar("T")
 
@@ -34,14 +49,16 @@ class SeededEnvironment(SystemEnvironment):
 
 
 class FarStore(Store):
-    """A store at the end of a network: calls take time, and while it is `cut` they fail, or their answers are lost."""
+    """A store at the end of a network: calls take time, and while it is `cut` they fail, or their
+    answers are lost.
+    """
 
     def __init__(self, store: Store, generator: random.Random) -> None:
         self._store = store
         self._generator = generator
         self.cut = False
 
-    async def _far(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _far(self, call: Callable[[], Awaitable[T]], *, reads: bool = False) -> T:
         await trio.sleep(self._generator.random() * 0.02)
         if self.cut:
             await trio.sleep(self._generator.random())
@@ -49,14 +66,16 @@ class FarStore(Store):
         answer = await call()
         await trio.sleep(self._generator.random() * 0.02)
         if self.cut:
-            raise StoreOutcomeUnknownError("cut while the answer came")
+            # Of a read nothing is in doubt.
+            lost = "cut while the answer came"
+            raise StoreUnavailableError(lost) if reads else StoreOutcomeUnknownError(lost)
         return answer
 
     async def get(self, key: str) -> Entry | None:
-        return await self._far(lambda: self._store.get(key))
+        return await self._far(lambda: self._store.get(key), reads=True)
 
     async def range(self, prefix: str) -> RangeResult:
-        return await self._far(lambda: self._store.range(prefix))
+        return await self._far(lambda: self._store.range(prefix), reads=True)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         return await self._far(lambda: self._store.put(key, value, lease))
@@ -65,7 +84,10 @@ class FarStore(Store):
         return await self._far(lambda: self._store.delete(key))
 
     async def transaction(
-        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
         return await self._far(lambda: self._store.transaction(compare, then, otherwise))
 
@@ -76,18 +98,20 @@ class FarStore(Store):
         return await self._far(lambda: self._store.keep_alive(lease))
 
     async def time_to_live(self, lease: int) -> float:
-        return await self._far(lambda: self._store.time_to_live(lease))
+        return await self._far(lambda: self._store.time_to_live(lease), reads=True)
 
     async def revoke(self, lease: int) -> None:
         await self._far(lambda: self._store.revoke(lease))
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        return await self._far(lambda: self._store.poll(prefix, from_revision))
+        return await self._far(lambda: self._store.poll(prefix, from_revision), reads=True)
 
 
 @attrs.define(eq=False)
 class Agent:
-    """One that lives in the world. `active`: the round that its workers run in, 0 if they do not run."""
+    """One that lives in the world. `active`: the round that its workers run in, 0 if they do not
+    run.
+    """
 
     store: FarStore
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -155,7 +179,9 @@ class World:
         agent = Agent(FarStore(store, self.random))
         self._agents.append(agent)
         options = {"last_call_timeout": self._last_call, "join_timeout": 60, "retention": 10_000}
-        settings = AgentSettings.of(RendezvousParameters("file", "nowhere", "job", *self._nodes, **options))
+        settings = AgentSettings.of(
+            RendezvousParameters("file", "nowhere", "job", *self._nodes, **options)
+        )
 
         @asynccontextmanager
         async def open_store() -> AsyncIterator[Store]:
@@ -188,7 +214,9 @@ class World:
             await self._work(agent, handler, info)
 
     async def _work(self, agent: Agent, handler: StoreHandler, info: RendezvousInfo) -> None:
-        """Until something happens to the round; then its workers are stopped, which takes no time here."""
+        """Until something happens to the round; then its workers are stopped, which takes no time
+        here.
+        """
         change = await handler.wait_change(info.round)
         assert change.round == info.round
         assert change.left or change.joined or change.waiting

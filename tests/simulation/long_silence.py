@@ -1,4 +1,6 @@
-"""A story: the store says nothing for longer than anybody waits for it, and whoever asks meanwhile is told so in time."""
+"""A story: the store says nothing for longer than anybody waits for it, and whoever asks meanwhile
+is told so in time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The checker of histories against all permutations, on small examples that people can judge, and on histories as large as it will get."""
+"""The checker of histories against all permutations, on small examples that people can judge, and
+on histories as large as it will get.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from runtime.simulation.history import History, Operation
 from runtime.simulation.linearizability import RegisterModel, UndecidedError, Violation, check
+from runtime.simulation.report import CallHistory, Operation
 
 EXAMPLES = max(1_000, settings().max_examples)
 """A profile with more examples than these raises them: `--hypothesis-profile=...`."""
@@ -38,11 +40,17 @@ def apply(value: object, what: str, argument: object) -> tuple[object, object]:
 
 
 def explains(order: Sequence[Operation]) -> bool:
-    """Whether this order keeps to the real time of calls and returns, and a register gives these results."""
+    """Whether this order keeps to the real time of calls and returns, and a register gives these
+    results.
+    """
     value: object = 0
     for index, operation in enumerate(order):
         for later in order[index + 1 :]:
-            if later.outcome == "ok" and later.returned is not None and later.returned < operation.called:
+            if (
+                later.outcome == "ok"
+                and later.returned is not None
+                and later.returned < operation.called
+            ):
                 return False
         value, result = apply(value, operation.what, operation.argument)
         if operation.outcome == "ok" and operation.what != "write" and result != operation.result:
@@ -63,11 +71,19 @@ def linearizable(operations: Sequence[Operation]) -> bool:
 
 
 def assert_honest(violation: Violation, operations: Sequence[Operation]) -> None:
-    """What a violation shows is so: its order explains itself, and nothing that had to come next fits behind it."""
+    """What a violation shows is so: its order explains itself, and nothing that had to come next
+    fits behind it.
+    """
     assert explains(violation.longest)
-    left = [it for it in operations if it.outcome == "ok" and not any(it is done for done in violation.longest)]
+    left = [
+        it
+        for it in operations
+        if it.outcome == "ok" and not any(it is done for done in violation.longest)
+    ]
     earliest = min(it.returned for it in left if it.returned is not None)
-    assert {it.called for it in violation.stuck} == {it.called for it in left if it.called < earliest}
+    assert {it.called for it in violation.stuck} == {
+        it.called for it in left if it.called < earliest
+    }
     assert not any(explains([*violation.longest, operation]) for operation in violation.stuck)
     text = str(violation)
     assert repr(violation.key) in text
@@ -81,19 +97,29 @@ requests = st.one_of(
     st.tuples(st.just("add"), st.integers(1, 2)),
     st.tuples(st.just("compare_and_set"), st.tuples(values, values)),
 )
-results = {"read": st.integers(0, 4), "write": st.none(), "add": st.integers(1, 4), "compare_and_set": st.booleans()}
-endings: st.SearchStrategy[Ends] = st.sampled_from(["ok", "ok", "ok", "unknown", "unknown", "pending", "failed"])
+results = {
+    "read": st.integers(0, 4),
+    "write": st.none(),
+    "add": st.integers(1, 4),
+    "compare_and_set": st.booleans(),
+}
+endings: st.SearchStrategy[Ends] = st.sampled_from(
+    ["ok", "ok", "ok", "unknown", "unknown", "pending", "failed"]
+)
 
 
 @st.composite
 def histories(draw: st.DrawFn, truthful: bool) -> list[Operation]:
-    """Up to six operations, called and completed in any order. Truthful ones have the results that a register gave in between."""
+    """Up to six operations, called and completed in any order. Truthful ones have the results that
+    a register gave in between.
+    """
     size = draw(st.integers(1, 6))
-    history = History()
+    history = CallHistory()
     value: object = 0
     seen: dict[int, object] = {}
     made: dict[int, Operation] = {}
-    # Each number stands for a call, then the effect, then the completion; an unknown operation's effect may also come after that.
+    # Each number stands for a call, then the effect, then the completion; an unknown operation's
+    # effect may also come after that.
     for turn in draw(st.permutations([number for number in range(size) for _ in range(3)])):
         if turn not in made:
             what, argument = draw(requests)
@@ -136,7 +162,9 @@ def test_what_a_register_did_is_linearizable(operations: list[Operation]) -> Non
 
 @settings(max_examples=EXAMPLES)
 @given(histories(truthful=True), st.data())
-def test_one_result_changed_is_judged_as_all_permutations_judge_it(operations: list[Operation], data: st.DataObject) -> None:
+def test_one_result_changed_is_judged_as_all_permutations_judge_it(
+    operations: list[Operation], data: st.DataObject
+) -> None:
     known = [operation for operation in operations if operation.outcome == "ok"]
     if known:
         changed = data.draw(st.sampled_from(known))
@@ -152,7 +180,7 @@ class Script:
     """A history written by hand, one event a line."""
 
     def __init__(self) -> None:
-        self.history = History()
+        self.history = CallHistory()
         self.now = 0.0
 
     def call(self, client: str, what: str, argument: object = None) -> Operation:
@@ -167,7 +195,9 @@ class Script:
         self.now += 1
         self.history.unknown(operation, "timed out", self.now)
 
-    def do(self, client: str, what: str, argument: object = None, result: object = None) -> Operation:
+    def do(
+        self, client: str, what: str, argument: object = None, result: object = None
+    ) -> Operation:
         operation = self.call(client, what, argument)
         self.ok(operation, result)
         return operation
@@ -211,14 +241,20 @@ def test_a_lost_update_is_a_violation(script: Script) -> None:
 
 
 def test_two_that_swap_the_same_value_are_a_violation(script: Script) -> None:
-    first, second = script.call("a", "compare_and_set", (0, 1)), script.call("b", "compare_and_set", (0, 2))
+    first, second = (
+        script.call("a", "compare_and_set", (0, 1)),
+        script.call("b", "compare_and_set", (0, 2)),
+    )
     script.ok(first, True)
     script.ok(second, True)
     assert script.check() is not None
 
 
 def test_of_two_that_would_swap_the_same_value_one_may_be_told_no(script: Script) -> None:
-    first, second = script.call("a", "compare_and_set", (0, 1)), script.call("b", "compare_and_set", (0, 2))
+    first, second = (
+        script.call("a", "compare_and_set", (0, 1)),
+        script.call("b", "compare_and_set", (0, 2)),
+    )
     script.ok(first, False)
     script.ok(second, True)
     script.do("c", "read", None, 2)
@@ -319,21 +355,30 @@ def test_what_the_register_does_not_know_is_an_error(script: Script) -> None:
 
 
 def test_the_keys_of_a_history_are_checked_one_at_a_time() -> None:
-    history = History()
+    history = CallHistory()
     for key in ("a", "b", "a"):
         history.ok(history.invoke("client", key, "add", 1, 0.0), None, 0.0)
-    assert {key: len(operations) for key, operations in history.by_key().items()} == {"a": 2, "b": 1}
+    assert {key: len(operations) for key, operations in history.by_key().items()} == {
+        "a": 2,
+        "b": 1,
+    }
     with pytest.raises(ValueError, match="one key at a time, not a, b"):
         check(history.operations, RegisterModel())
 
 
 def test_a_history_numbers_calls_and_completions_in_one_order() -> None:
-    history = History()
-    first, second, third = (history.invoke(name, "key", "add", 1, now) for name, now in (("a", 0.0), ("b", 0.5), ("c", 1.0)))
+    history = CallHistory()
+    first, second, third = (
+        history.invoke(name, "key", "add", 1, now)
+        for name, now in (("a", 0.0), ("b", 0.5), ("c", 1.0))
+    )
     history.unknown(second, "timed out", 2.0)
     history.ok(first, 1, 3.0)
     history.failed(third, "refused", 4.0)
-    assert [(it.called, it.returned, it.returned_at, it.outcome, it.error, it.result) for it in history.operations] == [
+    assert [
+        (it.called, it.returned, it.returned_at, it.outcome, it.error, it.result)
+        for it in history.operations
+    ] == [
         (first.called, 5, 3.0, "ok", "", 1),
         (second.called, 4, 2.0, "unknown", "timed out", None),
         (third.called, 6, 4.0, "failed", "refused", None),
@@ -343,7 +388,7 @@ def test_a_history_numbers_calls_and_completions_in_one_order() -> None:
 
 @pytest.mark.parametrize("ending", ["ok", "failed", "unknown"])
 def test_an_operation_completes_once(ending: str) -> None:
-    history = History()
+    history = CallHistory()
     operation = history.invoke("a", "key", "read", None, 0.0)
     getattr(history, ending)(operation, "first", 1.0)
     for again in (history.ok, history.failed, history.unknown):
@@ -358,7 +403,10 @@ def test_a_violation_explains_itself_in_a_few_lines(script: Script) -> None:
     script.do("b", "read", None, 7)
     lines = str(script.check()).splitlines()
     assert len(lines) == 9
-    assert lines[0] == "key 'key' is not linearizable: no order of its operations explains all their results"
+    assert (
+        lines[0]
+        == "key 'key' is not linearizable: no order of its operations explains all their results"
+    )
     assert lines[-1] == "  b: read(None) -> 7, #41 (41 s) to #42 (42 s)"
 
 
@@ -371,18 +419,31 @@ def test_a_search_that_grows_too_large_says_that_it_decided_nothing(script: Scri
 
 
 class Log:
-    """A model of another kind, with nothing but what `Model` asks for: a list that grows, whose whole is read."""
+    """A model of another kind, with nothing but what `Model` asks for: a list that grows, whose
+    whole is read.
+    """
 
     initial: tuple[object, ...] = ()
 
-    def step(self, state: tuple[object, ...], what: str, argument: object, result: object | None, known: bool) -> tuple[object, ...] | None:
+    def step(
+        self,
+        state: tuple[object, ...],
+        what: str,
+        argument: object,
+        result: object | None,
+        known: bool,
+    ) -> tuple[object, ...] | None:
         if what == "append":
             return (*state, argument)
         return state if not known or result == state else None
 
 
-@pytest.mark.parametrize(("second", "fits"), [((2,), True), ((2, 1), True), ((1, 2), False), ((1,), False)])
-def test_a_model_needs_only_its_state_and_its_step(script: Script, second: tuple[int, ...], fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("second", "fits"), [((2,), True), ((2, 1), True), ((1, 2), False), ((1,), False)]
+)
+def test_a_model_needs_only_its_state_and_its_step(
+    script: Script, second: tuple[int, ...], fits: bool
+) -> None:
     script.unknown(script.call("a", "append", 1))
     script.do("b", "append", 2)
     script.do("b", "read", None, second)
@@ -392,11 +453,15 @@ def test_a_model_needs_only_its_state_and_its_step(script: Script, second: tuple
 
 
 class Busy:
-    """Clients that are never idle, on a register that answers at a moment of its own between call and return, or after."""
+    """Clients that are never idle, on a register that answers at a moment of its own between call
+    and return, or after.
+    """
 
-    def __init__(self, seed: int, size: int, unknown: int, kinds: Sequence[str], clients: int = 8) -> None:
+    def __init__(
+        self, seed: int, size: int, unknown: int, kinds: Sequence[str], clients: int = 8
+    ) -> None:
         self.random = random.Random(seed)
-        self.history = History()
+        self.history = CallHistory()
         self.kinds = kinds
         self.value: object = 0
         self.numbers = itertools.count(1)
@@ -412,7 +477,11 @@ class Busy:
 
     def life(self, client: str, size: int) -> Iterator[None]:
         while (number := len(self.history.operations)) < size:
-            what = "write" if number in self.lost and "write" in self.kinds else self.random.choice(self.kinds)
+            what = (
+                "write"
+                if number in self.lost and "write" in self.kinds
+                else self.random.choice(self.kinds)
+            )
             operation = self.history.invoke(client, "key", what, self.argument(what), float(number))
             yield
             if number in self.lost:
@@ -428,7 +497,12 @@ class Busy:
 
     def argument(self, what: str) -> object:
         number = next(self.numbers)
-        return {"read": None, "write": number, "add": number % 3 + 1, "compare_and_set": (self.value, number)}[what]
+        return {
+            "read": None,
+            "write": number,
+            "add": number % 3 + 1,
+            "compare_and_set": (self.value, number),
+        }[what]
 
     def effect(self, operation: Operation) -> object:
         self.value, result = apply(self.value, operation.what, operation.argument)
@@ -456,7 +530,8 @@ MIXES = {
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_long_history_of_many_clients_is_checked_at_once(mix: str, seed: int) -> None:
     busy = Busy(seed, 1_000, 50, MIXES[mix])
-    # A few times what it takes, which is some 0.1 seconds, and far less than a search that goes astray.
+    # A few times what it takes, which is some 0.1 seconds, and far less than a search that goes
+    # astray.
     assert check(busy.history.operations, RegisterModel(0), limit=50_000) is None
 
 

@@ -9,14 +9,16 @@ import attrs
 import pytest
 
 from runtime.simulation.page import page
-from runtime.simulation.report import Happening, Report, Verdict
+from runtime.simulation.report import CheckResult, Report, TraceEvent
 
 VOID = {"meta", "input"}
 """The elements of the page that have no end tag in HTML."""
 
 
 class Reader(HTMLParser):
-    """Reads a page as a browser does: the tree must close, and what is text is gathered by the element that holds it."""
+    """Reads a page as a browser does: the tree must close, and what is text is gathered by the
+    element that holds it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +43,10 @@ class Reader(HTMLParser):
 
     def count(self, tag: str, style: str) -> int:
         """How many elements there are of a tag and a class."""
-        return sum(name == tag and style in (attributes.get("class") or "").split() for name, attributes in self.tags)
+        return sum(
+            name == tag and style in (attributes.get("class") or "").split()
+            for name, attributes in self.tags
+        )
 
     def all(self, tag: str) -> str:
         """The texts directly in elements of one tag, one a line."""
@@ -57,33 +62,76 @@ def read(text: str) -> Reader:
 
 
 def empty() -> Report:
-    return Report(seed=0, nodes=(), seconds=0.0, took=0.0, trace_hash="", faults={}, calls={}, happenings=(), verdicts=())
+    return Report(
+        seed=0,
+        nodes=(),
+        seconds=0.0,
+        took=0.0,
+        trace_hash="",
+        faults={},
+        calls={},
+        happenings=(),
+        verdicts=(),
+    )
 
 
-def large(nodes: int = 20, seconds: float = 300.0, happenings: int = 20_000, text: str = "counter-17.add(3) from n4, attempt 2") -> Report:
+def large(
+    nodes: int = 20,
+    seconds: float = 300.0,
+    happenings: int = 20_000,
+    text: str = "counter-17.add(3) from n4, attempt 2",
+) -> Report:
     """Made up: faults for the first two thirds of the time, then calm, and calls all along."""
     chance = random.Random(7)
     names = tuple(f"n{number}" for number in range(nodes))
-    found = [Happening(0.01 * number, name, "start", "") for number, name in enumerate(names)]
-    found += [Happening(0.5 + 0.03 * number, name, "up", "epoch 1") for number, name in enumerate(names)]
+    found = [TraceEvent(0.01 * number, name, "start", "") for number, name in enumerate(names)]
+    found += [
+        TraceEvent(0.5 + 0.03 * number, name, "up", "epoch 1") for number, name in enumerate(names)
+    ]
     for at in range(10, int(seconds * 2 / 3), 15):
         node = chance.choice(names)
-        found += [Happening(at, node, "crash", "power"), Happening(at + 4.0, node, "restart", ""), Happening(at + 4.6, node, "up", "")]
+        found += [
+            TraceEvent(at, node, "crash", "power"),
+            TraceEvent(at + 4.0, node, "restart", ""),
+            TraceEvent(at + 4.6, node, "up", ""),
+        ]
         node = chance.choice(names)
-        found += [Happening(at + 1.0, node, "pause", "6 s"), Happening(at + 7.0, node, "resume", "")]
-        kind, text_of_cut = chance.choice(["partition", "clog"]), f"{chance.choice(names)} | all others"
-        found += [Happening(at + 5.0, "", kind, text_of_cut), Happening(at + 11.0, "", "heal", text_of_cut)]
-        found += [Happening(at + 3.0, "", "cut", "n1 - n2"), Happening(at + 8.0, chance.choice(names), "slow disk", "20 ms a write")]
-    found += [Happening(seconds * 0.7, "", "calm", ""), Happening(seconds * 0.62, "n1", "wrong", "read 4, but 5 was acknowledged")]
+        found += [
+            TraceEvent(at + 1.0, node, "pause", "6 s"),
+            TraceEvent(at + 7.0, node, "resume", ""),
+        ]
+        kind, text_of_cut = (
+            chance.choice(["partition", "clog"]),
+            f"{chance.choice(names)} | all others",
+        )
+        found += [
+            TraceEvent(at + 5.0, "", kind, text_of_cut),
+            TraceEvent(at + 11.0, "", "heal", text_of_cut),
+        ]
+        found += [
+            TraceEvent(at + 3.0, "", "cut", "n1 - n2"),
+            TraceEvent(at + 8.0, chance.choice(names), "slow disk", "20 ms a write"),
+        ]
+    found += [
+        TraceEvent(seconds * 0.7, "", "calm", ""),
+        TraceEvent(seconds * 0.62, "n1", "wrong", "read 4, but 5 was acknowledged"),
+    ]
     ends = ["ok"] * 17 + ["failed", "unknown", "begin"]
     while len(found) + 1 < happenings:
         at, node = chance.uniform(1.0, seconds), chance.choice(names)
-        found += [Happening(at, node, "call", text), Happening(min(at + 0.01, seconds), node, chance.choice(ends), text)]
+        found += [
+            TraceEvent(at, node, "call", text),
+            TraceEvent(min(at + 0.01, seconds), node, chance.choice(ends), text),
+        ]
     verdicts = (
-        Verdict("calls", True, "9,871 calls, each ended once"),
-        Verdict("linearizable", False, "counter-17: a read at 186.0 s gave 4\nafter 5 was acknowledged at 185.2 s; look at n1"),
-        Verdict("single owner", True, "no two nodes held a name at once"),
-        Verdict("liveness", False, "n3 <did> not come back & nobody noticed"),
+        CheckResult("calls", True, "9,871 calls, each ended once"),
+        CheckResult(
+            "linearizable",
+            False,
+            "counter-17: a read at 186.0 s gave 4\nafter 5 was acknowledged at 185.2 s; look at n1",
+        ),
+        CheckResult("single owner", True, "no two nodes held a name at once"),
+        CheckResult("liveness", False, "n3 <did> not come back & nobody noticed"),
     )
     return Report(
         seed=1234567,
@@ -91,9 +139,15 @@ def large(nodes: int = 20, seconds: float = 300.0, happenings: int = 20_000, tex
         seconds=seconds,
         took=4.21,
         trace_hash="9f86d081884c7d659a2feaa0c55ad015",
-        faults={"crash": 0.25, "partition": 0.1, "clog": 0.033333333, "slow disk": 0.5, "pause": 1.0},
+        faults={
+            "crash": 0.25,
+            "partition": 0.1,
+            "clog": 0.033333333,
+            "slow disk": 0.5,
+            "pause": 1.0,
+        },
         calls={"ok": 8412, "failed": 507, "unknown": 490, "pending": 3},
-        happenings=tuple(sorted(found, key=lambda happening: happening.at)),
+        happenings=tuple(sorted(found, key=lambda event: event.at)),
         verdicts=verdicts,
     )
 
@@ -107,7 +161,9 @@ def test_a_page_is_well_formed_and_fetches_nothing(report: Report) -> None:
     text = page(report)
     assert text.startswith("<!DOCTYPE html>")
     reader = read(text)
-    addresses = [value for _, held in reader.tags for name, value in held.items() if name in {"src", "href"}]
+    addresses = [
+        value for _, held in reader.tags for name, value in held.items() if name in {"src", "href"}
+    ]
     assert all(value is not None and value.startswith("#") for value in addresses)
     names = [held["id"] for _, held in reader.tags if "id" in held]
     assert len(names) == len(set(names))
@@ -129,12 +185,20 @@ def test_what_comes_from_the_report_is_escaped() -> None:
     evil = "<script>alert('1')</script> & \"quoted\" \x00\ud800"
     shown = "<script>alert('1')</script> & \"quoted\" \ufffd\ufffd"
     happenings = tuple(
-        Happening(float(at), evil, kind, evil)
-        for at, kind in enumerate(["start", "partition", "pause", "call", "calm", "wrong", "end", evil])
+        TraceEvent(float(at), evil, kind, evil)
+        for at, kind in enumerate(
+            ["start", "partition", "pause", "call", "calm", "wrong", "end", evil]
+        )
     )
-    verdicts = (Verdict(evil, False, evil), Verdict(evil, True, evil))
+    verdicts = (CheckResult(evil, False, evil), CheckResult(evil, True, evil))
     report = attrs.evolve(
-        empty(), nodes=(evil,), trace_hash=evil, faults={evil: 1.0}, calls={evil: 1}, happenings=happenings, verdicts=verdicts
+        empty(),
+        nodes=(evil,),
+        trace_hash=evil,
+        faults={evil: 1.0},
+        calls={evil: 1},
+        happenings=happenings,
+        verdicts=verdicts,
     )
     text = page(report)
     text.encode()
@@ -144,14 +208,19 @@ def test_what_comes_from_the_report_is_escaped() -> None:
         assert shown in reader.all(tag), tag
     assert reader.all("td").count(shown) == 2 * len(happenings) + 1
     assert "<script>alert" in reader.all("title")
-    assert all("alert" not in (value or "") for _, held in reader.tags for name, value in held.items() if name != "title")
+    assert all(
+        "alert" not in (value or "")
+        for _, held in reader.tags
+        for name, value in held.items()
+        if name != "title"
+    )
 
 
 def test_the_top_tells_the_facts_and_the_wrong_verdicts_first(report: Report) -> None:
     reader = read(page(report))
     assert "✘ WRONG: 2 of 4 verdicts" in reader.all("span")
-    for verdict in report.verdicts:
-        assert verdict.text in reader.all("p")
+    for result in report.verdicts:
+        assert result.text in reader.all("p")
     assert reader.all("strong").split("\n")[:2] == ["✘ WRONG linearizable", "✘ WRONG liveness"]
     assert {"1234567", report.trace_hash} <= set(reader.all("code").split())
     for fact in ("60.000 s", "4.210 s", "8,412 ", "0.0333333"):
@@ -159,7 +228,7 @@ def test_the_top_tells_the_facts_and_the_wrong_verdicts_first(report: Report) ->
 
 
 def test_a_run_without_anything_wrong_says_so() -> None:
-    reader = read(page(attrs.evolve(empty(), verdicts=(Verdict("calls", True, "3 calls"),))))
+    reader = read(page(attrs.evolve(empty(), verdicts=(CheckResult("calls", True, "3 calls"),))))
     assert reader.all("span").split("\n")[0] == "✔ all holds"
     assert "WRONG" not in reader.all("title")
 
@@ -177,9 +246,15 @@ def test_lives_pauses_and_bands_end_where_they_should() -> None:
         (8.0, "b", "heal", ""),
         (9.0, "a", "restart", ""),
     ]
-    report = attrs.evolve(empty(), nodes=("a", "b"), seconds=10.0, happenings=tuple(Happening(*one) for one in told))
+    report = attrs.evolve(
+        empty(), nodes=("a", "b"), seconds=10.0, happenings=tuple(TraceEvent(*one) for one in told)
+    )
     places = {
-        style: [(held["x"], held["width"]) for tag, held in read(page(report)).tags if tag == "rect" and held["class"] == style]
+        style: [
+            (held["x"], held["width"])
+            for tag, held in read(page(report)).tags
+            if tag == "rect" and held["class"] == style
+        ]
         for style in ("life", "paused", "band partition")
     }
     assert places["life"] == [("0%", "40.000%"), ("60%", "30.000%"), ("90%", "10.000%")]
@@ -191,9 +266,11 @@ def test_marks_say_what_happened_and_wrong_goes_over_all_lanes(report: Report) -
     reader = read(page(report))
     assert "n1: wrong read 4, but 5 was acknowledged" in reader.all("title")
     assert reader.count("line", "wrong") == reader.count("line", "calm") == 1
-    crashes = sum(happening.kind == "crash" for happening in report.happenings)
+    crashes = sum(event.kind == "crash" for event in report.happenings)
     assert reader.count("use", "crash") == crashes + 1, "one in the key"
-    assert reader.count("tr", "c") == sum(happening.kind in {"call", "ok", "failed", "unknown"} for happening in report.happenings)
+    assert reader.count("tr", "c") == sum(
+        event.kind in {"call", "ok", "failed", "unknown"} for event in report.happenings
+    )
 
 
 def test_many_happenings_are_thinned_and_stay_small() -> None:
@@ -204,25 +281,37 @@ def test_many_happenings_are_thinned_and_stay_small() -> None:
     reader = read(text)
     assert "are drawn as" in reader.all("p")
     assert "left off" not in text
-    assert reader.count("use", "crash") == sum(happening.kind == "crash" for happening in report.happenings) + 1
+    assert (
+        reader.count("use", "crash")
+        == sum(event.kind == "crash" for event in report.happenings) + 1
+    )
 
 
-@pytest.mark.parametrize("kind", ["ok", "wrong", "crash", "restart", "partition", "calm", "a kind of its own"])
+@pytest.mark.parametrize(
+    "kind", ["ok", "wrong", "crash", "restart", "partition", "calm", "a kind of its own"]
+)
 def test_no_kind_makes_a_page_too_large(kind: str) -> None:
-    happenings = tuple(Happening(at / 70, f"n{at % 20}", kind, f"{at} " + "é&" * 300) for at in range(20_000))
+    happenings = tuple(
+        TraceEvent(at / 70, f"n{at % 20}", kind, f"{at} " + "é&" * 300) for at in range(20_000)
+    )
     text = page(attrs.evolve(empty(), seconds=300.0, happenings=happenings))
     assert len(text.encode()) < 6_000_000
     assert "left off" in text
 
 
 def test_what_is_left_off_is_what_ended_well() -> None:
-    happenings = tuple(Happening(at / 70, "n1", "ok" if at % 100 else "failed", "x" * 900) for at in range(20_000))
+    happenings = tuple(
+        TraceEvent(at / 70, "n1", "ok" if at % 100 else "failed", "x" * 900) for at in range(20_000)
+    )
     reader = read(page(attrs.evolve(empty(), seconds=300.0, happenings=happenings)))
     assert reader.all("td").split().count("failed") == 200
 
 
 def test_times_beyond_the_end_and_short_runs_have_a_place() -> None:
     for seconds in (1e-6, 0.02, 1.0, 7.3, 86_400.0):
-        happenings = (Happening(seconds * 1.5, "n1", "crash", ""), Happening(seconds * 1.5, "n1", "calm", ""))
+        happenings = (
+            TraceEvent(seconds * 1.5, "n1", "crash", ""),
+            TraceEvent(seconds * 1.5, "n1", "calm", ""),
+        )
         reader = read(page(attrs.evolve(empty(), seconds=seconds, happenings=happenings)))
         assert 3 <= reader.count("line", "grid") <= 11, seconds

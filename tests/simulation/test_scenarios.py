@@ -1,4 +1,6 @@
-"""Simulations of one's own actors: what a scenario may do, how it fails, and how the failure is seen again."""
+"""Simulations of one's own actors: what a scenario may do, how it fails, and how the failure is
+seen again.
+"""
 
 from __future__ import annotations
 
@@ -81,14 +83,16 @@ async def unlucky(simulation: Simulation) -> None:
 
 
 def test_a_failure_names_its_seed_and_is_the_same_every_time() -> None:
-    with pytest.raises(SimulationError, match=r"seed (\d+) fails: AssertionError: out of luck") as caught:
+    with pytest.raises(
+        SimulationError, match=r"seed (\d+) fails: AssertionError: out of luck"
+    ) as caught:
         simulate(unlucky, seeds=range(50))
     report = caught.value.report
     assert f"simulate(unlucky, seeds=[{report.seed}], nodes=3)" in str(caught.value)
     again = run_scenario(unlucky, report.seed)
     assert not again.holds
     assert again.trace_hash == report.trace_hash
-    assert any(happening.kind == "wrong" for happening in report.happenings)
+    assert any(event.kind == "wrong" for event in report.happenings)
 
 
 def test_a_scenario_that_never_ends_is_ended() -> None:
@@ -108,7 +112,10 @@ def test_what_makes_no_sense_is_refused() -> None:
     async def lost(simulation: Simulation) -> None:
         simulation.kill("node-9")
 
-    with pytest.raises(SimulationError, match="there is no node 'node-9' in this simulation; there are: node-1, node-2"):
+    with pytest.raises(
+        SimulationError,
+        match="there is no node 'node-9' in this simulation; there are: node-1, node-2",
+    ):
         simulate(lost, seeds=[0], faults=(), nodes=2)
 
 
@@ -125,10 +132,25 @@ def test_scenario(simulated):
 """
 
 
-@pytest.mark.parametrize(("arguments", "code"), [([], 1), (["--simulation-seeds=3"], 0), (["--simulation-seed=3"], 1)])
-def test_the_fixture_runs_a_scenario_under_seeds_that_the_command_line_may_choose(tmp_path: Path, arguments: list[str], code: int) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 1), (["--simulation-seeds=3"], 0), (["--simulation-seed=3"], 1)]
+)
+def test_the_fixture_runs_a_scenario_under_seeds_that_the_command_line_may_choose(
+    tmp_path: Path, arguments: list[str], code: int
+) -> None:
     (tmp_path / "test_it.py").write_text(TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert ("seed 3 fails: AssertionError: three is wrong" in done.stdout) == bool(code)

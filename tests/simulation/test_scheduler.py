@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import trio
 import trio.testing
 
+from runtime.simulation import simulate_once
 from runtime.simulation.scheduler import VirtualClock, run
 
 
@@ -14,7 +17,10 @@ def test_what_is_cancelled_at_once_is_cancelled_in_the_order_in_which_it_began(h
     cancelled: list[int] = []
 
     async def main(clock: VirtualClock) -> None:
-        scopes = [trio.CancelScope(deadline=float("inf") if how == "together" else 5.0) for _ in range(100)]
+        scopes = [
+            trio.CancelScope(deadline=float("inf") if how == "together" else 5.0)
+            for _ in range(100)
+        ]
 
         async def wait(number: int) -> None:
             def note(raise_cancel: object) -> trio.lowlevel.Abort:
@@ -36,3 +42,26 @@ def test_what_is_cancelled_at_once_is_cancelled_in_the_order_in_which_it_began(h
     # trio goes through what a scope encloses from its end.
     assert cancelled == sorted(cancelled, reverse=how == "together")
     assert len(cancelled) == 100
+
+
+def test_an_event_loop_in_another_thread_changes_nothing_about_a_seed() -> None:
+    """As the loop of `runtime.blocking` is, in a process that also simulates."""
+    alone = simulate_once(7, seconds=3.0).trace_hash
+    begun, over = threading.Event(), threading.Event()
+
+    async def be_busy() -> None:
+        begun.set()
+        while not over.is_set():
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(trio.lowlevel.checkpoint)
+
+    thread = threading.Thread(target=trio.run, args=(be_busy,))
+    thread.start()
+    try:
+        assert begun.wait(10)
+        beside = [simulate_once(7, seconds=3.0).trace_hash for _ in range(2)]
+    finally:
+        over.set()
+        thread.join()
+    assert beside == [alone, alone]

@@ -9,20 +9,37 @@ import sys
 import pytest
 
 SEEDS = 500
-AT_ONCE = 50
+AT_ONCE = 20
 """Seeds of one test: small enough for several workers to have their share of them."""
 
-QUICK = 150
-"""Seeds that `make test` has time for. `.ci/run` tries all of them with `make simulate`, and so does `make long`."""
+QUICK = 20
+"""Seeds that `make test` has time for. `.ci/run` tries all of them with `make simulate`, and so
+does `make long`.
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "first", [pytest.param(first, marks=[pytest.mark.long] if first >= QUICK else []) for first in range(0, SEEDS, AT_ONCE)]
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.long] if first >= QUICK else [])
+        for first in range(0, SEEDS, AT_ONCE)
+    ],
 )
 def test_all_promises_hold_under_500_seeds(first: int) -> None:
-    command = [sys.executable, "-m", "runtime.command_line", "simulate", "--seed", str(first), "--seeds", str(AT_ONCE), "--jobs", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "runtime.command_line",
+        "simulate",
+        "--seed",
+        str(first),
+        "--seeds",
+        str(AT_ONCE),
+        "--jobs",
+        "1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert done.stdout.strip() == f"{AT_ONCE} seeds, 0 of them with something wrong"
@@ -32,9 +49,18 @@ def test_all_promises_hold_under_500_seeds(first: int) -> None:
 def test_one_seed_is_one_run_whatever_process_and_hash_seed(seed: int) -> None:
     hashes = set()
     for hash_seed in ("0", "1", "4711"):
-        code = f"from runtime.simulation import simulate_once; print(simulate_once({seed}, seconds=15).trace_hash)"
+        code = (
+            f"from runtime.simulation import simulate_once; print(simulate_once({seed}, "
+            "seconds=15).trace_hash)"
+        )
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
         hashes.add(done.stdout)
     assert len(hashes) == 1
 

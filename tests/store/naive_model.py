@@ -1,7 +1,7 @@
 """A store that remembers everything: a copy of all its keys for every revision there ever was.
 
-The changes of a revision are found by comparing two copies, a prefix by looking at every key. It shares nothing with the product but the
-value objects, and is meant to be obviously right.
+The changes of a revision are found by comparing two copies, a prefix by looking at every key. It
+shares nothing with the product but the value objects, and is meant to be obviously right.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from runtime.store.interface import Compare, Delete, Entry, Event, Get, Operation, Put
+from runtime.store.interface import Compare, Delete, Entry, Get, Operation, Put, StoreEvent
 
 Keys = dict[str, Entry]
 
@@ -28,7 +28,9 @@ class Lease:
 
 
 class NaiveStore:
-    """See the module. `copies[revision]` are the keys as they were then; there was nothing at revisions 0 and 1."""
+    """See the module. `copies[revision]` are the keys as they were then; there was nothing at
+    revisions 0 and 1.
+    """
 
     def __init__(self) -> None:
         self.copies: list[Keys] = [{}, {}]
@@ -62,7 +64,10 @@ class NaiveStore:
         """Whether the conditions held, and the answers."""
         held = [self.holds(condition) for condition in compare].count(False) == 0
         operations = then if held else otherwise
-        if any(isinstance(operation, Put) and operation.lease not in {0, *self.leases} for operation in operations):
+        if any(
+            isinstance(operation, Put) and operation.lease not in {0, *self.leases}
+            for operation in operations
+        ):
             raise LostError
         revision = self.revision + 1
         keys = dict(self.keys)
@@ -76,7 +81,9 @@ class NaiveStore:
                     keys.pop(key, None)
                 case Put(key, value, lease):
                     old = keys.get(key)
-                    created, version = (old.create_revision, old.version + 1) if old else (revision, 1)
+                    created, version = (
+                        (old.create_revision, old.version + 1) if old else (revision, 1)
+                    )
                     keys[key] = Entry(key, value, created, revision, version, lease)
                     answers.append(None)
         if keys != self.keys:
@@ -98,20 +105,24 @@ class NaiveStore:
             if self.leases[lease].ends <= now:
                 self.revoke(lease)
 
-    def changes(self, prefix: str, from_revision: int) -> list[set[Event]]:
+    def changes(self, prefix: str, from_revision: int) -> list[set[StoreEvent]]:
         """The changes under a prefix, one set for each revision that has any."""
         found = []
         for revision in range(max(2, from_revision), self.revision + 1):
             before, after = self.copies[revision - 1], self.copies[revision]
-            changed = {key for key in {*before, *after} if key.startswith(prefix) and before.get(key) != after.get(key)}
+            changed = {
+                key
+                for key in {*before, *after}
+                if key.startswith(prefix) and before.get(key) != after.get(key)
+            }
             if changed:
                 found.append({_event(revision, before.get(key), after.get(key)) for key in changed})
         return found
 
 
-def _event(revision: int, before: Entry | None, after: Entry | None) -> Event:
+def _event(revision: int, before: Entry | None, after: Entry | None) -> StoreEvent:
     previous = before.value if before else None
     if after is not None:
-        return Event("put", after.key, after.value, revision, after.create_revision, previous)
+        return StoreEvent("put", after.key, after.value, revision, after.create_revision, previous)
     assert before is not None
-    return Event("delete", before.key, b"", revision, before.create_revision, previous)
+    return StoreEvent("delete", before.key, b"", revision, before.create_revision, previous)

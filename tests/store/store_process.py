@@ -1,6 +1,8 @@
-"""A process that writes to a store on disk and says what was acknowledged: `python -m tests.store.store_process DIRECTORY`.
+"""A process that writes to a store on disk and says what was acknowledged: `python -m
+tests.store.store_process DIRECTORY`.
 
-Each line that it prints is the number of a counter's increment, printed after the store's answer. It goes on until it is killed.
+Each line that it prints is the number of a counter's increment, printed after the store's answer.
+It goes on until it is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ async def increment(store: EmbeddedStore, writer: int) -> None:
     while True:
         number += 1
         value = b"%d" % number
-        result = await store.transaction([Compare(key, "mod_revision", revision)], [Put(key, value), Put(f"mirror/{writer}", value)])
+        result = await store.transaction(
+            [Compare(key, "mod_revision", revision)],
+            [Put(key, value), Put(f"mirror/{writer}", value)],
+        )
         assert result.succeeded
         revision = result.revision
         sys.stdout.write(f"{writer} {number} {revision}\n")

@@ -16,12 +16,11 @@ import pytest
 from actors.errors import StoreDataError
 from runtime.store import file as file_module
 from runtime.store.changes import Changes
-from runtime.store.embedded import GRACE_SECONDS
-from runtime.store.file import FILE_NAME, LOCK_NAME, StoreFile
+from runtime.store.data_mark import MARK_NAME, Mark
+from runtime.store.file import FILE_NAME, LOCK_NAME, StoreFile, lease_row
 from runtime.store.interface import Put
-from runtime.store.mark import MARK_NAME, Mark
 from runtime.store.memory import Snapshot, StoreMachine
-from runtime.store.rows import lease_row
+from runtime.timings import Timings
 
 
 def fill(directory: Path) -> bytes:
@@ -51,7 +50,9 @@ def garbage(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut_in_half, overwrite_pages, garbage, nothing])
-def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_refused_and_left_as_it_is(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     damaged = damage(fill(tmp_path))
     (tmp_path / FILE_NAME).write_bytes(damaged)
     with pytest.raises(StoreDataError, match=r"is damaged .*put a copy in its place"):
@@ -82,11 +83,15 @@ def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Pa
 
 def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.store.store_process", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "tests.store.store_process", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        with pytest.raises(StoreDataError, match=rf"in use by another node \(process {process.pid}\)"):
+        with pytest.raises(
+            StoreDataError, match=rf"in use by another node \(process {process.pid}\)"
+        ):
             StoreFile(tmp_path)
         process.kill()
     StoreFile(tmp_path).close()
@@ -116,7 +121,7 @@ def crashed_copy(directory: Path, into: Path) -> Snapshot:
     """A store as a crash leaves it, with its latest changes in the log; returns what is in it."""
     fill(directory)
     file, changes = StoreFile(directory), Changes()
-    machine = StoreMachine.restored(file.load(), 0.0, GRACE_SECONDS)
+    machine = StoreMachine.restored(file.load(), 0.0, Timings().restart_grace)
     before = machine.revision
     for number in range(50):
         machine.transaction([], [Put(f"late/{number}", b"%d" % number)])
@@ -130,7 +135,9 @@ def crashed_copy(directory: Path, into: Path) -> Snapshot:
     return machine.snapshot()
 
 
-def test_a_damaged_file_whose_log_is_still_there_is_left_as_it_is_with_its_log(tmp_path: Path) -> None:
+def test_a_damaged_file_whose_log_is_still_there_is_left_as_it_is_with_its_log(
+    tmp_path: Path,
+) -> None:
     expected = crashed_copy(tmp_path / "first", tmp_path / "sound")
     shutil.copytree(tmp_path / "sound", tmp_path / "damaged")
     file = StoreFile(tmp_path / "sound")
@@ -162,7 +169,9 @@ def test_no_single_byte_that_is_wrong_changes_what_is_loaded(tmp_path: Path) -> 
     refused = 0
     for _ in range(300):
         place = draw.randrange(len(sound))
-        (tmp_path / FILE_NAME).write_bytes(sound[:place] + bytes([sound[place] ^ draw.randrange(1, 256)]) + sound[place + 1 :])
+        (tmp_path / FILE_NAME).write_bytes(
+            sound[:place] + bytes([sound[place] ^ draw.randrange(1, 256)]) + sound[place + 1 :]
+        )
         try:
             file = StoreFile(tmp_path)
         except StoreDataError:
@@ -179,7 +188,9 @@ def test_no_single_byte_that_is_wrong_changes_what_is_loaded(tmp_path: Path) -> 
 
 
 def crashed_anew(directory: Path) -> tuple[Path, Path]:
-    """A store as a crash leaves it before anything went from the log into the file: all that was written is in the log."""
+    """A store as a crash leaves it before anything went from the log into the file: all that was
+    written is in the log.
+    """
     live, into = directory / "live", directory / "crashed"
     file, machine, changes = StoreFile(live), StoreMachine(), Changes()
     for number in range(20):
@@ -220,8 +231,20 @@ def with_a_byte_turned_in_the_middle(log: Path) -> None:
     log.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [gone, emptied, without_a_header, cut_short, without_its_last_commit, with_a_byte_turned_in_the_middle])
-def test_a_log_that_lacks_what_was_acknowledged_is_told_and_nothing_is_begun_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        gone,
+        emptied,
+        without_a_header,
+        cut_short,
+        without_its_last_commit,
+        with_a_byte_turned_in_the_middle,
+    ],
+)
+def test_a_log_that_lacks_what_was_acknowledged_is_told_and_nothing_is_begun_anew(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     path, log = crashed_anew(tmp_path)
     damage(log)
     before = path.read_bytes(), log.read_bytes() if log.exists() else None
@@ -234,7 +257,9 @@ def test_a_log_that_is_gone_together_with_the_mark_is_told_as_well(tmp_path: Pat
     path, log = crashed_anew(tmp_path)
     log.unlink()
     (path.parent / MARK_NAME).unlink()
-    with pytest.raises(StoreDataError, match=r"its log .* is gone, and the last process that used it was killed"):
+    with pytest.raises(
+        StoreDataError, match=r"its log .* is gone, and the last process that used it was killed"
+    ):
         StoreFile(path.parent)
 
 
@@ -258,11 +283,13 @@ def test_a_copy_of_the_file_of_a_store_that_was_closed_is_a_whole_store(tmp_path
     copy.close()
 
 
-def test_an_older_copy_under_the_mark_or_the_log_of_a_later_store_is_refused(tmp_path: Path) -> None:
+def test_an_older_copy_under_the_mark_or_the_log_of_a_later_store_is_refused(
+    tmp_path: Path,
+) -> None:
     fill(tmp_path / "live")
     shutil.copytree(tmp_path / "live", tmp_path / "older")
     file, changes = StoreFile(tmp_path / "live"), Changes()
-    machine = StoreMachine.restored(file.load(), 0.0, GRACE_SECONDS)
+    machine = StoreMachine.restored(file.load(), 0.0, Timings().restart_grace)
     before = machine.revision
     machine.transaction([], [Put("key/1", b"later")])
     changes.note(machine, before, frozenset())
@@ -287,7 +314,11 @@ def test_an_older_copy_under_the_mark_or_the_log_of_a_later_store_is_refused(tmp
 
 def test_a_row_that_is_missing_or_left_from_before_is_told(tmp_path: Path) -> None:
     fill(tmp_path / "sound")
-    for statement in ("DELETE FROM leases WHERE lease = 1", "UPDATE state SET total = total", "DELETE FROM entries WHERE key = 'key/7'"):
+    for statement in (
+        "DELETE FROM leases WHERE lease = 1",
+        "UPDATE state SET total = total",
+        "DELETE FROM entries WHERE key = 'key/7'",
+    ):
         shutil.copytree(tmp_path / "sound", tmp_path / "changed")
         with sqlite3.connect(tmp_path / "changed" / FILE_NAME) as database:
             # A row that is as it was written, with its own checksum.
@@ -302,7 +333,9 @@ def test_a_row_that_is_missing_or_left_from_before_is_told(tmp_path: Path) -> No
 def test_whenever_a_process_is_killed_its_store_opens_again_with_all_that_was_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory is copied before each statement, and before and after each mark, as a kill at that moment would leave it."""
+    """The directory is copied before each statement, and before and after each mark, as a kill at
+    that moment would leave it.
+    """
     live = tmp_path / "live"
     copies: list[tuple[Path, int]] = []
     acknowledged = [0]
@@ -312,13 +345,17 @@ def test_whenever_a_process_is_killed_its_store_opens_again_with_all_that_was_ac
             copies.append((tmp_path / f"copy-{len(copies)}", acknowledged[0]))
             shutil.copytree(live, copies[-1][0])
 
-    def connected(path: Path, connect: Callable[[Path], sqlite3.Connection] = file_module._connected) -> sqlite3.Connection:
+    def connected(
+        path: Path, connect: Callable[[Path], sqlite3.Connection] = file_module._connected
+    ) -> sqlite3.Connection:
         database = connect(path)
         if path.parent == live:
             database.set_trace_callback(copy)
         return database
 
-    def set_mark(mark: Mark, commits: int, checksum: int, write: Callable[[Mark, int, int], None] = Mark.set) -> None:
+    def set_mark(
+        mark: Mark, commits: int, checksum: int, write: Callable[[Mark, int, int], None] = Mark.set
+    ) -> None:
         copy()
         write(mark, commits, checksum)
         copy()
@@ -348,7 +385,9 @@ def test_what_a_store_keeps_is_for_its_owner_alone(tmp_path: Path) -> None:
     try:
         fill(tmp_path / "new")
         file = StoreFile(tmp_path / "new")
-        rights = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new").iterdir()}
+        rights = {
+            path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "new").iterdir()
+        }
         file.close()
         assert oct((tmp_path / "new").stat().st_mode & 0o777) == "0o700"
         assert set(rights) == {FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME, LOCK_NAME}

@@ -1,4 +1,6 @@
-"""The store on disk: what was acknowledged is there after any crash, and a file that cannot be used is left as it is."""
+"""The store on disk: what was acknowledged is there after any crash, and a file that cannot be used
+is left as it is.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,23 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.errors import LeaseLostError, StoreCompactedError, StoreDataError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.errors import (
+    LeaseLostError,
+    StoreCompactedError,
+    StoreDataError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
 from runtime.environment import SystemEnvironment
 from runtime.store.changes import Changes
-from runtime.store.embedded import GRACE_SECONDS, LOOK_SECONDS, EmbeddedStore
+from runtime.store.embedded import EmbeddedStore
 from runtime.store.file import StoreFile
-from runtime.store.history import History
 from runtime.store.interface import Compare, Delete, Put
-from runtime.store.memory import Snapshot, StoreMachine
+from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
+from runtime.timings import Timings
 
+TIMINGS = Timings()
 KEYS = ["a", "b", "b/1", "ü"]
 
 
@@ -42,8 +52,8 @@ async def reopened(store: EmbeddedStore, nursery: trio.Nursery, directory: Path)
 
 async def pass_time(clock: trio.testing.MockClock, seconds: float) -> None:
     """Let time pass as it does for a loop that runs."""
-    for _ in range(math.ceil(seconds / LOOK_SECONDS)):
-        clock.jump(LOOK_SECONDS)
+    for _ in range(math.ceil(seconds / TIMINGS.expiry_look)):
+        clock.jump(TIMINGS.expiry_look)
         await trio.testing.wait_all_tasks_blocked(0.005)
 
 
@@ -91,16 +101,26 @@ def test_every_acknowledged_write_is_there_after_each_kill(kills: int, tmp_path:
 
 Step = tuple[str, str, int]
 steps = st.lists(
-    st.tuples(st.sampled_from(["put", "delete", "grant", "revoke", "write", "write", "crash"]), st.sampled_from(KEYS), st.integers(0, 3)),
+    st.tuples(
+        st.sampled_from(["put", "delete", "grant", "revoke", "write", "write", "crash"]),
+        st.sampled_from(KEYS),
+        st.integers(0, 3),
+    ),
     max_size=40,
 )
 
 
 @settings(max_examples=150, deadline=None)
 @given(steps, st.sampled_from([1, 3, 10_000]))
-def test_a_crash_brings_back_exactly_what_was_written_last(todo: list[Step], events_kept: int) -> None:
+def test_a_crash_brings_back_exactly_what_was_written_last(
+    todo: list[Step], events_kept: int
+) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        file, machine, changes = StoreFile(Path(directory)), StoreMachine(History(events_kept)), Changes()
+        file, machine, changes = (
+            StoreFile(Path(directory)),
+            StoreMachine(ChangeHistory(events_kept)),
+            Changes(),
+        )
         written: Snapshot = machine.snapshot()
         for kind, key, number in todo:
             before, leases = machine.revision, frozenset(machine.leases)
@@ -124,13 +144,20 @@ def test_a_crash_brings_back_exactly_what_was_written_last(todo: list[Step], eve
             elif kind == "crash":
                 file.close()
                 file = StoreFile(Path(directory))
-                machine, changes = StoreMachine.restored(file.load(), 0.0, GRACE_SECONDS, History(events_kept)), Changes()
+                machine, changes = (
+                    StoreMachine.restored(
+                        file.load(), 0.0, TIMINGS.restart_grace, ChangeHistory(events_kept)
+                    ),
+                    Changes(),
+                )
                 machine.check_invariants()
                 assert machine.snapshot() == written
         file.close()
 
 
-async def test_after_a_restart_leases_have_their_time_anew_and_watches_go_on(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+async def test_after_a_restart_leases_have_their_time_anew_and_watches_go_on(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
     store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path)
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
@@ -139,10 +166,10 @@ async def test_after_a_restart_leases_have_their_time_anew_and_watches_go_on(tmp
         revision = await store.put("long", b"", long)
         mock_clock.jump(0.9)
         store = await reopened(store, nursery, tmp_path)
-        assert await store.time_to_live(short) == pytest.approx(GRACE_SECONDS, abs=0.1)
+        assert await store.time_to_live(short) == pytest.approx(TIMINGS.restart_grace, abs=0.1)
         assert await store.time_to_live(long) == pytest.approx(20.0, abs=0.1)
         assert [event.key for event in (await store.poll("", revision)).events] == ["long"]
-        await pass_time(mock_clock, GRACE_SECONDS)
+        await pass_time(mock_clock, TIMINGS.restart_grace)
         assert [event.key for event in (await store.poll("", revision + 1)).events] == ["short"]
         assert await store.grant(1.0) > long
         with pytest.raises(LeaseLostError):
@@ -150,7 +177,9 @@ async def test_after_a_restart_leases_have_their_time_anew_and_watches_go_on(tmp
         store.close()
 
 
-async def test_after_a_restart_a_watch_from_what_is_forgotten_learns_that_it_is(tmp_path: Path) -> None:
+async def test_after_a_restart_a_watch_from_what_is_forgotten_learns_that_it_is(
+    tmp_path: Path,
+) -> None:
     store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path)
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
@@ -165,16 +194,19 @@ async def test_after_a_restart_a_watch_from_what_is_forgotten_learns_that_it_is(
         store.close()
 
 
-async def test_a_store_that_could_not_run_gives_leases_time_to_be_renewed(mock_clock: trio.testing.MockClock) -> None:
+async def test_a_store_that_could_not_run_gives_leases_time_to_be_renewed(
+    mock_clock: trio.testing.MockClock,
+) -> None:
     store = EmbeddedStore(SystemEnvironment())
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         lease = await store.grant(5.0)
-        # As when the process was stopped, or its loop blocked, for a minute: nobody could renew anything.
+        # As when the process was stopped, or its loop blocked, for a minute: nobody could renew
+        # anything.
         mock_clock.jump(60.0)
         await trio.testing.wait_all_tasks_blocked()
-        assert await store.time_to_live(lease) == pytest.approx(GRACE_SECONDS)
-        await pass_time(mock_clock, GRACE_SECONDS)
+        assert await store.time_to_live(lease) == pytest.approx(TIMINGS.restart_grace)
+        await pass_time(mock_clock, TIMINGS.restart_grace)
         with pytest.raises(LeaseLostError):
             await store.time_to_live(lease)
         store.close()
@@ -183,7 +215,9 @@ async def test_a_store_that_could_not_run_gives_leases_time_to_be_renewed(mock_c
 # A disk that fails
 
 
-async def test_when_nobody_can_tell_what_is_on_the_disk_the_store_ends_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_when_nobody_can_tell_what_is_on_the_disk_the_store_ends_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path)
     ended: list[str] = []
 
@@ -225,14 +259,23 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> Non
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here, which takes root: {done.stderr.strip()}")
+        pytest.skip(
+            f"a small file system cannot be mounted here, which takes root: {done.stderr.strip()}"
+        )
     yield tmp_path
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
-async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_lost(small_disk: Path) -> None:
+async def test_on_a_full_disk_writes_are_refused_and_nothing_acknowledged_is_lost(
+    small_disk: Path,
+) -> None:
     store = await EmbeddedStore.on_disk(SystemEnvironment(), small_disk / "store")
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(500_000))
@@ -269,7 +312,9 @@ async def all_at_once(store: EmbeddedStore, count: int) -> list[Exception]:
 
     async def put(number: int) -> None:
         try:
-            await store.transaction([Compare("many", "create_revision", 0)], [Put(f"many/{number}", bytes(50_000))])
+            await store.transaction(
+                [Compare("many", "create_revision", 0)], [Put(f"many/{number}", bytes(50_000))]
+            )
         except (StoreDataError, StoreUnavailableError) as error:
             errors.append(error)
 

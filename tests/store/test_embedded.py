@@ -1,4 +1,6 @@
-"""The embedded store in its loop: checkpoints, cancellation, waiting polls, the task that ends leases, closing."""
+"""The embedded store in its loop: checkpoints, cancellation, waiting polls, the task that ends
+leases, closing.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,19 @@ import pytest
 import trio
 import trio.testing
 
-from actors.errors import LeaseLostError, StoreCompactedError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.errors import (
+    LeaseLostError,
+    StoreCompactedError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
 from runtime.environment import SystemEnvironment
 from runtime.store.changes import Changes
-from runtime.store.embedded import CALL_SECONDS, EmbeddedStore
-from runtime.store.history import History
-from runtime.store.interface import Compare, Event, Get, Put
-from runtime.store.memory import Snapshot, StoreMachine
+from runtime.store.embedded import EmbeddedStore
+from runtime.store.interface import Compare, Get, Put, StoreEvent
+from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
+from runtime.timings import Timings
 
 Call = Callable[[EmbeddedStore], Awaitable[object]]
 
@@ -24,7 +32,9 @@ CALLS: dict[str, Call] = {
     "range": lambda store: store.range("a"),
     "put": lambda store: store.put("a", b"after"),
     "delete": lambda store: store.delete("a"),
-    "transaction": lambda store: store.transaction([Compare("a", "version", 1)], [Put("a", b"after")], [Get("a")]),
+    "transaction": lambda store: store.transaction(
+        [Compare("a", "version", 1)], [Put("a", b"after")], [Get("a")]
+    ),
     "grant": lambda store: store.grant(1.0),
     "keep_alive": lambda store: store.keep_alive(1),
     "time_to_live": lambda store: store.time_to_live(1),
@@ -52,7 +62,9 @@ async def test_every_call_is_a_checkpoint(store: EmbeddedStore, call: Call) -> N
 
 
 @each_call
-async def test_a_call_that_is_cancelled_has_changed_nothing(store: EmbeddedStore, call: Call) -> None:
+async def test_a_call_that_is_cancelled_has_changed_nothing(
+    store: EmbeddedStore, call: Call
+) -> None:
     before = await store.range("")
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -103,7 +115,9 @@ async def test_the_task_that_ends_leases_ends_with_the_store() -> None:
         store.close()
 
 
-async def test_leases_end_exactly_at_their_time_on_an_idle_loop(autojump_clock: trio.testing.MockClock, store: EmbeddedStore) -> None:
+async def test_leases_end_exactly_at_their_time_on_an_idle_loop(
+    autojump_clock: trio.testing.MockClock, store: EmbeddedStore
+) -> None:
     begun = trio.current_time()
     for ttl in (30.0, 10.0, 0.125, 20.0):
         await store.put(f"b/{ttl}", b"", await store.grant(ttl))
@@ -141,7 +155,9 @@ class Steps(trio.abc.Instrument):
         self.names.append(task.name)
 
 
-async def test_without_leases_nothing_wakes_the_loop(autojump_clock: trio.testing.MockClock) -> None:
+async def test_without_leases_nothing_wakes_the_loop(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     store = EmbeddedStore(SystemEnvironment())
     steps = Steps()
     async with trio.open_nursery() as nursery:
@@ -171,8 +187,8 @@ async def test_only_the_polls_of_a_changed_prefix_wake() -> None:
 
 
 async def test_a_poll_that_waits_is_not_sent_away_by_what_happens_to_other_keys() -> None:
-    store = EmbeddedStore(SystemEnvironment(), StoreMachine(History(max_events=3)))
-    seen: list[Event] = []
+    store = EmbeddedStore(SystemEnvironment(), StoreMachine(ChangeHistory(max_events=3)))
+    seen: list[StoreEvent] = []
 
     async def wait() -> None:
         seen.extend((await store.poll("mine/", 1)).events)
@@ -187,7 +203,7 @@ async def test_a_poll_that_waits_is_not_sent_away_by_what_happens_to_other_keys(
 
 
 async def test_a_poll_learns_that_what_it_waited_for_was_forgotten_before_it_could_look() -> None:
-    store = EmbeddedStore(SystemEnvironment(), StoreMachine(History(max_events=3)))
+    store = EmbeddedStore(SystemEnvironment(), StoreMachine(ChangeHistory(max_events=3)))
     refused: list[str] = []
 
     async def wait() -> None:
@@ -210,14 +226,15 @@ async def test_a_poll_learns_that_what_it_waited_for_was_forgotten_before_it_cou
 async def test_a_poll_learns_of_a_step_so_large_that_it_pushes_its_own_beginning_out_of_the_history(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    store = EmbeddedStore(SystemEnvironment(), StoreMachine(History(10)))
+    store = EmbeddedStore(SystemEnvironment(), StoreMachine(ChangeHistory(10)))
     await nursery.start(store.run)
     first, second = await store.grant(5), await store.grant(5)
     await store.put("nodes/a", b"", first)
     for number in range(20):
         await store.put(f"names/{number}", b"", second)
     revision = (await store.range("")).revision
-    # Both leases end at one moment: the deletion of the node is forgotten before anybody was told of it.
+    # Both leases end at one moment: the deletion of the node is forgotten before anybody was told
+    # of it.
     with trio.fail_after(60), pytest.raises(StoreCompactedError):
         await store.poll("nodes/", revision + 1)
     assert await store.get("nodes/a") is None
@@ -267,7 +284,7 @@ class HangingDisk:
         pass
 
 
-async def test_a_disk_that_hangs_is_not_waited_for_for_ever_and_what_it_takes_in_the_end_has_happened(
+async def test_a_disk_that_hangs_is_not_waited_for_for_ever(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, tmp_path: Path
 ) -> None:
     medium = HangingDisk()
@@ -278,12 +295,14 @@ async def test_a_disk_that_hangs_is_not_waited_for_for_ever_and_what_it_takes_in
     store = await EmbeddedStore.on_disk(SystemEnvironment(), tmp_path, opened)
     await nursery.start(store.run)
     began = trio.current_time()
-    with pytest.raises(StoreOutcomeUnknownError, match="has not taken what it was given within 10 s"):
+    with pytest.raises(
+        StoreOutcomeUnknownError, match="has not taken what it was given within 10 s"
+    ):
         await store.put("a", b"1")
     # Somebody might see what does not last.
     with pytest.raises(StoreUnavailableError, match="has not taken what it was given within 10 s"):
         await store.get("a")
-    assert trio.current_time() - began == pytest.approx(2 * CALL_SECONDS)
+    assert trio.current_time() - began == pytest.approx(2 * Timings().store_call)
     medium.goes_on.set()
     found = await store.get("a")
     assert found is not None

@@ -8,12 +8,20 @@ from itertools import groupby
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 
 from actors.errors import LeaseLostError, StoreCompactedError
-from runtime.store.history import History
-from runtime.store.interface import Compare, Delete, Event, Get, Operation, Put, WatchBatch
-from runtime.store.memory import StoreMachine
+from runtime.store.interface import Compare, Delete, Get, Operation, Put, StoreEvent, WatchBatch
+from runtime.store.memory import ChangeHistory, StoreMachine
 from tests.store.naive_model import Lease, LostError, NaiveStore
 
 KEYS = ("a", "a/", "a/1", "a/2", "a0", "ab", "b", "\u00e9/1", "\U0001f600")
@@ -35,13 +43,20 @@ conditions = st.one_of(
 
 def operations(leases: st.SearchStrategy[int]) -> st.SearchStrategy[list[Operation]]:
     one: st.SearchStrategy[Operation] = st.one_of(
-        st.builds(Put, keys, values, leases), st.builds(Put, keys, values), st.builds(Delete, keys), st.builds(Get, keys)
+        st.builds(Put, keys, values, leases),
+        st.builds(Put, keys, values),
+        st.builds(Delete, keys),
+        st.builds(Get, keys),
     )
-    return st.lists(one, max_size=5, unique_by=lambda operation: (operation.key, type(operation) is Get))
+    return st.lists(
+        one, max_size=5, unique_by=lambda operation: (operation.key, type(operation) is Get)
+    )
 
 
 class StoreComparison(RuleBasedStateMachine):
-    """Every step is taken by the model, by a machine that keeps all history, and by one that keeps little; all must agree."""
+    """Every step is taken by the model, by a machine that keeps all history, and by one that keeps
+    little; all must agree.
+    """
 
     leases: Bundle[int] = Bundle("leases")
 
@@ -49,7 +64,7 @@ class StoreComparison(RuleBasedStateMachine):
         super().__init__()
         self.model = NaiveStore()
         self.machine = StoreMachine()
-        self.forgetful_history = History(max_events=SMALL, max_bytes=200)
+        self.forgetful_history = ChangeHistory(max_events=SMALL, max_bytes=200)
         self.forgetful = StoreMachine(self.forgetful_history)
         self.now = 1000.0
         self.granted = 0
@@ -75,7 +90,9 @@ class StoreComparison(RuleBasedStateMachine):
 
     @rule(prefix=st.sampled_from(PREFIXES))
     def range(self, prefix: str) -> None:
-        self.both(lambda machine: machine.range(prefix).entries, lambda: tuple(self.model.range(prefix)))
+        self.both(
+            lambda machine: machine.range(prefix).entries, lambda: tuple(self.model.range(prefix))
+        )
 
     @rule(key=keys, value=values, lease=leases)
     def put(self, key: str, value: bytes, lease: int) -> None:
@@ -85,21 +102,33 @@ class StoreComparison(RuleBasedStateMachine):
     def delete(self, key: str) -> None:
         self.transact([], [Delete(key)], [])
 
-    @rule(compare=st.lists(conditions, max_size=2), then=operations(leases), otherwise=operations(leases))
-    def transaction(self, compare: list[Compare], then: list[Operation], otherwise: list[Operation]) -> None:
+    @rule(
+        compare=st.lists(conditions, max_size=2),
+        then=operations(leases),
+        otherwise=operations(leases),
+    )
+    def transaction(
+        self, compare: list[Compare], then: list[Operation], otherwise: list[Operation]
+    ) -> None:
         self.transact(compare, then, otherwise)
 
-    def transact(self, compare: list[Compare], then: list[Operation], otherwise: list[Operation]) -> None:
+    def transact(
+        self, compare: list[Compare], then: list[Operation], otherwise: list[Operation]
+    ) -> None:
         def step(machine: StoreMachine) -> object:
             result = machine.transaction(compare, then, otherwise)
             return result.succeeded, list(result.responses), result.revision
 
-        self.both(step, lambda: (*self.model.transaction(compare, then, otherwise), self.model.revision))
+        self.both(
+            step, lambda: (*self.model.transaction(compare, then, otherwise), self.model.revision)
+        )
 
     @rule(target=leases, ttl=st.sampled_from([0.5, 2.0, 3.0, 10.0]))
     def grant(self, ttl: float) -> int:
         self.granted += 1
-        assert self.machine.grant(ttl, self.now) == self.forgetful.grant(ttl, self.now) == self.granted
+        assert (
+            self.machine.grant(ttl, self.now) == self.forgetful.grant(ttl, self.now) == self.granted
+        )
         self.model.leases[self.granted] = Lease(ttl, self.now + ttl)
         return self.granted
 
@@ -153,11 +182,13 @@ class StoreComparison(RuleBasedStateMachine):
         else:
             self.check(self.forgetful.changes(prefix, from_revision), wanted)
 
-    def check(self, batch: WatchBatch | None, wanted: list[set[Event]]) -> None:
+    def check(self, batch: WatchBatch | None, wanted: list[set[StoreEvent]]) -> None:
         if batch is None:
             assert wanted == []
             return
-        assert [set(events) for _, events in groupby(batch.events, lambda event: event.revision)] == wanted
+        assert [
+            set(events) for _, events in groupby(batch.events, lambda event: event.revision)
+        ] == wanted
         assert batch.revision == self.model.revision
 
     @invariant()
@@ -179,7 +210,9 @@ class StoreComparison(RuleBasedStateMachine):
         kept = self.forgetful_history.after(0)
         assert len(kept) <= SMALL or len({event.revision for event in kept}) == 1
         assert [event.revision for event in kept] == sorted(event.revision for event in kept)
-        assert {event.revision for event in kept} == set(range(self.forgetful_history.compacted + 1, self.model.revision + 1)) - {1}
+        assert {event.revision for event in kept} == set(
+            range(self.forgetful_history.compacted + 1, self.model.revision + 1)
+        ) - {1}
 
 
 TestStoreMachine = StoreComparison.TestCase

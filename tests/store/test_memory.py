@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,6 +10,13 @@ import pytest
 from actors.errors import LeaseLostError
 from runtime.store.interface import Compare, Delete, Get, Put
 from runtime.store.memory import StoreMachine
+from tests.invariants import checked
+
+
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(StoreMachine):
+        yield
 
 
 def machine_with_lease(ttl: float = 5.0, now: float = 100.0) -> tuple[StoreMachine, int]:
@@ -43,11 +51,17 @@ def test_a_clock_that_goes_back_does_not_shorten_a_lease() -> None:
 def test_leases_that_end_together_end_in_the_order_of_their_times_each_in_its_revision() -> None:
     machine = StoreMachine()
     later, sooner = machine.grant(3.0, 0.0), machine.grant(2.0, 0.0)
-    machine.transaction([], [Put("later", b"", later), Put("sooner/2", b"", sooner), Put("sooner/1", b"", sooner)])
+    machine.transaction(
+        [], [Put("later", b"", later), Put("sooner/2", b"", sooner), Put("sooner/1", b"", sooner)]
+    )
     machine.expire(10.0)
     batch = machine.changes("", 3)
     assert batch is not None
-    assert [(event.key, event.revision) for event in batch.events] == [("sooner/1", 3), ("sooner/2", 3), ("later", 4)]
+    assert [(event.key, event.revision) for event in batch.events] == [
+        ("sooner/1", 3),
+        ("sooner/2", 3),
+        ("later", 4),
+    ]
 
 
 def test_the_number_of_a_lease_is_never_used_again() -> None:
@@ -73,9 +87,18 @@ def test_what_is_neither_condition_nor_operation_is_refused_before_anything_is_d
 
 @pytest.mark.parametrize(
     ("field", "expected"),
-    [("value", 1), ("value", "text"), ("mod_revision", b""), ("create_revision", True), ("version", 1.0), ("version", None)],
+    [
+        ("value", 1),
+        ("value", "text"),
+        ("mod_revision", b""),
+        ("create_revision", True),
+        ("version", 1.0),
+        ("version", None),
+    ],
 )
-def test_a_condition_compares_values_with_bytes_and_the_rest_with_integers(field: Any, expected: Any) -> None:
+def test_a_condition_compares_values_with_bytes_and_the_rest_with_integers(
+    field: Any, expected: Any
+) -> None:
     with pytest.raises(TypeError, match=f"{field} is compared with"):
         Compare("a", field, expected)
 
@@ -88,7 +111,12 @@ def test_a_condition_on_a_field_that_there_is_not_is_refused() -> None:
 
 @pytest.mark.parametrize("key", ["", "a\udc80"])
 def test_no_part_of_a_transaction_takes_a_key_that_no_store_can_keep(key: str) -> None:
-    for make in (lambda: Put(key, b""), lambda: Delete(key), lambda: Get(key), lambda: Compare(key, "version", 0)):
+    for make in (
+        lambda: Put(key, b""),
+        lambda: Delete(key),
+        lambda: Get(key),
+        lambda: Compare(key, "version", 0),
+    ):
         with pytest.raises(ValueError, match="key"):
             make()
 

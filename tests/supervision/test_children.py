@@ -1,4 +1,6 @@
-"""Children of live nodes, row by row of OTP's semantics: how they start, stop, end, and are changed while their supervisor runs."""
+"""Children of live nodes, row by row of OTP's semantics: how they start, stop, end, and are changed
+while their supervisor runs.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ from actors.errors import (
     TooManyChildrenError,
 )
 from runtime import open_node
+from runtime.environment import SystemEnvironment
 from runtime.node import Node
+from runtime.testing import Platform
+from runtime.timings import Timings
+from tests.waiting import until
 
 SECRET = "a secret for the tests of children"
 
@@ -124,10 +130,30 @@ class Stubborn(Child):
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
     """The founder of a cluster of three, the others with labels and resources."""
+
+    def patient() -> Platform:
+        # No node dies here, and hundreds of children keep one loop busy: with the usual lease a
+        # node of a loaded machine would lose its place.
+        return Platform(environment=SystemEnvironment(Timings(lease=60.0)))
+
     async with (
-        open_node("here", secret=SECRET) as here,
-        open_node("large", join=here.address, secret=SECRET, labels={"disk": "fast"}, resources={"memory": 8, "gpu": 2}),
-        open_node("small", join=here.address, secret=SECRET, labels={"disk": "slow"}, resources={"memory": 2}),
+        open_node("here", secret=SECRET, platform=patient()) as here,
+        open_node(
+            "large",
+            join=here.address,
+            secret=SECRET,
+            platform=patient(),
+            labels={"disk": "fast"},
+            resources={"memory": 8, "gpu": 2},
+        ),
+        open_node(
+            "small",
+            join=here.address,
+            secret=SECRET,
+            platform=patient(),
+            labels={"disk": "slow"},
+            resources={"memory": 2},
+        ),
     ):
         await here.wait_for(3)
         await here.options(name="notes").spawn(Notes)
@@ -152,6 +178,15 @@ async def ends(call: Callable[[], Awaitable[object]]) -> None:
         await call()
 
 
+async def until_states(top: Any, *states: str) -> None:
+    """Wait until the children are in these states."""
+    await until(
+        top.children,
+        f"the children are {states}",
+        lambda found: [status.state for status in found] == list(states),
+    )
+
+
 async def gone(node: Node, name: str) -> None:
     """Wait until nobody has this name, nor will."""
     while True:
@@ -165,19 +200,41 @@ async def gone(node: Node, name: str) -> None:
 
 
 async def test_children_start_in_order_and_stop_in_reverse_order(node: Node) -> None:
-    top = await tree(node, ChildSpec.of("a", Child), ChildSpec.of("b", Child).changed(on="large"), ChildSpec.of("c", Child))
+    top = await tree(
+        node,
+        ChildSpec.of("a", Child),
+        ChildSpec.of("b", Child).changed(on="large"),
+        ChildSpec.of("c", Child),
+    )
     await node.stop(top)
-    assert await lines(node) == ["a starts", "b starts", "c starts", *(f"{id} stops: parent stopped" for id in "cba")]
+    assert await lines(node) == [
+        "a starts",
+        "b starts",
+        "c starts",
+        *(f"{id} stops: parent stopped" for id in "cba"),
+    ]
 
 
-async def test_a_child_that_fails_to_start_stops_those_before_it_and_fails_its_supervisor_with_its_traceback(node: Node) -> None:
+async def test_a_child_that_fails_to_start_fails_its_supervisor_with_its_traceback(
+    node: Node,
+) -> None:
     once = ChildSpec.of("once", Once).changed(name="once")
     await node.stop(await node.options(name="once").spawn(Once))
-    with pytest.raises(ActorStartError, match=r"tree: child 'once' did not start.*no second time") as caught:
-        await tree(node, ChildSpec.of("a", Child), ChildSpec.of("b", Child), once, ChildSpec.of("d", Child))
+    with pytest.raises(
+        ActorStartError, match=r"tree: child 'once' did not start.*no second time"
+    ) as caught:
+        await tree(
+            node, ChildSpec.of("a", Child), ChildSpec.of("b", Child), once, ChildSpec.of("d", Child)
+        )
     assert "on_start" in caught.value.remote_traceback
     # Once could start once: that was before.
-    assert await lines(node) == ["once stops: stopped", "a starts", "b starts", "b stops: parent stopped", "a stops: parent stopped"]
+    assert await lines(node) == [
+        "once stops: stopped",
+        "a starts",
+        "b starts",
+        "b stops: parent stopped",
+        "a stops: parent stopped",
+    ]
     for name in ("tree", "tree/a", "tree/b"):
         with pytest.raises(ActorNotFoundError):
             await node.lookup(name)
@@ -198,12 +255,18 @@ async def test_a_child_that_is_not_needed_keeps_its_spec_and_is_no_failure(node:
 
 
 async def test_a_child_that_never_starts_fails_after_its_time_with_its_path(node: Node) -> None:
-    with pytest.raises(ActorStartError, match=r"child 'slow' did not start.*tree/slow has not started within 0.05 s, its start_timeout"):
+    with pytest.raises(
+        ActorStartError,
+        match=r"child 'slow' did not start.*tree/slow has not started within 0.05 s, its "
+        r"start_timeout",
+    ):
         await tree(node, ChildSpec.of("slow", Hanging).changed(on="large", start_timeout=0.05))
     await gone(node, "tree/slow")
 
 
-async def test_a_supervisor_that_is_stopped_while_a_child_hangs_in_its_start_ends(node: Node) -> None:
+async def test_a_supervisor_that_is_stopped_while_a_child_hangs_in_its_start_ends(
+    node: Node,
+) -> None:
     top = await tree(node)
     async with trio.open_nursery() as nursery:
 
@@ -212,19 +275,19 @@ async def test_a_supervisor_that_is_stopped_while_a_child_hangs_in_its_start_end
                 await top.start_child(ChildSpec.of("slow", Hanging))
 
         nursery.start_soon(add)
-        while not await top.children():  # noqa: ASYNC110  asked as any outsider would
-            await trio.sleep(0.01)
+        await until(top.children, "there is a child")
         await node.stop(top)
     await gone(node, "tree/slow")
 
 
-async def test_a_child_that_ignores_its_stop_is_left_behind_after_its_time_and_its_name_is_free(node: Node) -> None:
+async def test_a_child_that_ignores_its_stop_is_left_behind_after_its_time_and_its_name_is_free(
+    node: Node,
+) -> None:
     top = await tree(node, ChildSpec.of("a", Stubborn).changed(shutdown=0.1, on="large"))
     stubborn = await node.lookup("tree/a", Stubborn)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ends, stubborn.busy)
-        while "a is busy" not in await lines(node):  # noqa: ASYNC110  asked as any outsider would
-            await trio.sleep(0.01)
+        await until(lambda: lines(node), "a is busy", lambda found: "a is busy" in found)
         with trio.fail_after(10):
             await node.stop(top)
     await gone(node, "tree/a")
@@ -240,30 +303,48 @@ async def test_a_child_that_is_to_be_killed_is_not_asked(node: Node) -> None:
     ("strategy", "expected"),
     [
         ("one-for-one", ["b starts"]),
-        ("one-for-all", ["c stops: stopped", "a stops: stopped", "a starts", "b starts", "c starts"]),
+        (
+            "one-for-all",
+            ["c stops: stopped", "a stops: stopped", "a starts", "b starts", "c starts"],
+        ),
         ("rest-for-one", ["c stops: stopped", "b starts", "c starts"]),
     ],
 )
-async def test_each_strategy_restarts_its_children_across_nodes(node: Node, strategy: Any, expected: list[str]) -> None:
-    specs = [ChildSpec.of(id, Child).changed(on=on) for id, on in (("a", "here"), ("b", "large"), ("c", "small"))]
+async def test_each_strategy_restarts_its_children_across_nodes(
+    node: Node, strategy: Any, expected: list[str]
+) -> None:
+    specs = [
+        ChildSpec.of(id, Child).changed(on=on)
+        for id, on in (("a", "here"), ("b", "large"), ("c", "small"))
+    ]
     await tree(node, *specs, strategy=strategy)
     b = await child(node, "b")
     epoch = b.address.epoch
     await ends(b.fail)
-    while (await b.place())[1] == epoch or len(await lines(node)) < 3 + len(expected):  # noqa: ASYNC110  asked as any outsider would
-        await trio.sleep(0.01)
-    assert (await lines(node))[3:] == expected
+    await until(b.place, "b lives again", lambda place: place[1] != epoch)
+    found = await until(
+        lambda: lines(node), "all is noted", lambda found: len(found) >= 3 + len(expected)
+    )
+    assert found[3:] == expected
 
 
 async def test_temporary_siblings_that_are_stopped_by_a_strategy_are_forgotten(node: Node) -> None:
-    top = await tree(node, ChildSpec.of("a", Child), ChildSpec.of("t", Child).changed(restart="temporary"), strategy="one-for-all")
+    top = await tree(
+        node,
+        ChildSpec.of("a", Child),
+        ChildSpec.of("t", Child).changed(restart="temporary"),
+        strategy="one-for-all",
+    )
     await ends((await child(node, "a")).fail)
-    while [status.id for status in await top.children()] != ["a"]:  # noqa: ASYNC110  asked as any outsider would
-        await trio.sleep(0.01)
+    await until(
+        top.children, "a alone is there", lambda found: [status.id for status in found] == ["a"]
+    )
     await gone(node, "tree/t")
 
 
-async def test_a_restart_that_fails_is_tried_again_until_the_intensity_is_exceeded_and_the_name_is_nobodys_then(node: Node) -> None:
+async def test_a_failing_restart_is_repeated_until_the_intensity_is_exceeded(
+    node: Node,
+) -> None:
     top = await tree(node, ChildSpec.of("once", Once), intensity=3, period=100)
     once = await node.lookup("tree/once", Once)
     waiting: list[BaseException] = []
@@ -292,21 +373,25 @@ async def test_waits_between_restarts_are_as_the_back_off_says(node: Node) -> No
     a = await child(node, "a")
     began = trio.current_time()
     await ends(a.fail)
-    while [status.state for status in await top.children()] != ["restarting"]:  # noqa: ASYNC110  asked as any outsider would
-        await trio.sleep(0.01)
+    await until_states(top, "restarting")
     await a.place()
     assert trio.current_time() - began >= 0.25
 
 
-async def test_a_significant_child_that_ends_by_itself_ends_its_supervisor_and_one_that_is_stopped_does_not(node: Node) -> None:
-    significant = [ChildSpec.of(id, Child).changed(restart="transient", significant=True) for id in "ab"]
-    top = await tree(node, *significant, ChildSpec.of("c", Child), automatic_shutdown="all-significant")
+async def test_a_significant_child_that_ends_by_itself_ends_its_supervisor(
+    node: Node,
+) -> None:
+    significant = [
+        ChildSpec.of(id, Child).changed(restart="transient", significant=True) for id in "ab"
+    ]
+    top = await tree(
+        node, *significant, ChildSpec.of("c", Child), automatic_shutdown="all-significant"
+    )
     await top.stop_child("a")
     assert (await top.count()).active == 2
     await top.restart_child("a")
     await (await child(node, "a")).end()
-    while (await top.count()).active != 2:  # noqa: ASYNC110  asked as any outsider would
-        await trio.sleep(0.01)
+    await until(top.count, "two are active", lambda count: count.active == 2)
     await (await child(node, "b")).end()
     for name in ("tree", "tree/c"):
         await gone(node, name)
@@ -320,21 +405,23 @@ async def test_what_is_no_child_may_end_beside_a_supervisor(node: Node) -> None:
     assert (status.id, status.restarts) == ("a", 0)
 
 
-async def test_a_supervisor_that_gives_up_is_restarted_by_its_own_if_it_is_permanent_and_not_if_it_is_transient(node: Node) -> None:
+async def test_only_a_permanent_supervisor_that_gives_up_is_restarted(
+    node: Node,
+) -> None:
     def branch(id: str) -> ChildSpec:
-        return ChildSpec.of(id, Supervisor, [ChildSpec.of("leaf", Child).changed(name=f"leaf of {id}")], intensity=0)
+        return ChildSpec.of(
+            id, Supervisor, [ChildSpec.of("leaf", Child).changed(name=f"leaf of {id}")], intensity=0
+        )
 
     top = await tree(node, branch("permanent"), branch("transient").changed(restart="transient"))
     leaf = await node.lookup("leaf of permanent", Child)
     await ends(leaf.fail)
     # Its promise ended with its supervisor, and is given again by the next.
-    while (await top.children())[0].restarts == 0:  # noqa: ASYNC110  asked as any outsider would
-        await trio.sleep(0.01)
+    await until(top.children, "it is restarted", lambda found: found[0].restarts > 0)
     assert await leaf.place()
     await ends((await node.lookup("leaf of transient", Child)).fail)
     await gone(node, "leaf of transient")
-    while [status.state for status in await top.children()] != ["running", "stopped"]:  # noqa: ASYNC110  asked as any outsider would
-        await trio.sleep(0.01)
+    await until_states(top, "running", "stopped")
     permanent, transient = await top.children()
     assert (permanent.restarts, permanent.kind, transient.kind) == (1, "supervisor", "supervisor")
     assert transient.last_exit is not None
@@ -348,12 +435,18 @@ async def test_ends_are_told_apart_and_kept(node: Node) -> None:
         ChildSpec.of("once", Once),
         ChildSpec.of("idle", Child).changed(idle_timeout=0.05, restart="transient"),
     ]
-    top = await tree(node, *specs, intensity=2, period=0.01, backoff=RestartBackoff(initial_delay=0.02))
+    top = await tree(
+        node, *specs, intensity=2, period=0.01, backoff=RestartBackoff(initial_delay=0.02)
+    )
     await ends((await child(node, "a")).fail)
     await (await child(node, "a")).end()
     await ends((await node.lookup("tree/once", Once)).fail)
     kinds: dict[str, set[str]] = {}
-    while not {"raised", "stopped"} <= kinds.get("a", set()) or "start failed" not in kinds.get("once", set()) or "idle" not in kinds:
+    while (
+        not {"raised", "stopped"} <= kinds.get("a", set())
+        or "start failed" not in kinds.get("once", set())
+        or "idle" not in kinds
+    ):
         kinds = {}
         for report in await top.deaths():
             kinds.setdefault(report.id, set()).add(report.reason.kind)
@@ -365,8 +458,12 @@ async def test_ends_are_told_apart_and_kept(node: Node) -> None:
     assert "explode" in reports[0].reason.traceback
 
 
-async def test_dynamic_children_are_spawned_stopped_and_forgotten_by_handle_and_limited_in_number(node: Node) -> None:
-    pool = await node.options(name="pool").spawn(DynamicSupervisor, ChildSpec.of("job", Child), max_children=3, intensity=5)
+async def test_dynamic_children_are_spawned_stopped_and_forgotten_by_handle_and_limited_in_number(
+    node: Node,
+) -> None:
+    pool = await node.options(name="pool").spawn(
+        DynamicSupervisor, ChildSpec.of("job", Child), max_children=3, intensity=5
+    )
     jobs: list[Any] = [await pool.spawn() for _ in range(3)]
     with pytest.raises(TooManyChildrenError, match="pool has 3 children, its limit"):
         await pool.spawn()
@@ -411,19 +508,26 @@ async def test_an_id_may_be_given_anew_while_its_forgetting_stands_in_line(node:
     await top.stop_child("a")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(top.start_child, ChildSpec.of("slow", Slow))
-        while len(await top.children()) < 2:  # noqa: ASYNC110  asked as any outsider would
-            await trio.sleep(0.01)
+        await until(top.children, "there are two", lambda found: len(found) >= 2)
         nursery.start_soon(top.delete_child, "a")
         await trio.testing.wait_all_tasks_blocked(0.01)
         nursery.start_soon(top.start_child, ChildSpec.of("a", Quiet))
         await trio.testing.wait_all_tasks_blocked(0.01)
         await gate.open()
-    assert [(status.id, status.state) for status in await top.children()] == [("slow", "running"), ("a", "running")]
+    assert [(status.id, status.state) for status in await top.children()] == [
+        ("slow", "running"),
+        ("a", "running"),
+    ]
 
 
-async def test_temporary_children_that_end_while_they_are_being_stopped_disturb_nobody(node: Node) -> None:
+async def test_temporary_children_that_end_while_they_are_being_stopped_disturb_nobody(
+    node: Node,
+) -> None:
     pool = await node.options(name="pool").spawn(DynamicSupervisor)
-    jobs = [await pool.start_child(ChildSpec.of(f"job {number}", Quiet).changed(restart="temporary")) for number in range(60)]
+    jobs = [
+        await pool.start_child(ChildSpec.of(f"job {number}", Quiet).changed(restart="temporary"))
+        for number in range(60)
+    ]
 
     async def stop(job: Handle) -> None:
         with contextlib.suppress(ChildNotFoundError):
@@ -436,18 +540,20 @@ async def test_temporary_children_that_end_while_they_are_being_stopped_disturb_
     assert await pool.children() == []
 
 
-async def test_hundreds_of_dynamic_children_are_started_at_once_and_spread_over_the_nodes(node: Node) -> None:
+async def test_hundreds_of_dynamic_children_are_started_at_once_and_spread_over_the_nodes(
+    node: Node,
+) -> None:
     pool = await node.options(name="pool").spawn(DynamicSupervisor, ChildSpec.of("job", Quiet))
 
     async def spawn() -> None:
         await pool.spawn()
 
     async with trio.open_nursery() as nursery:
-        for _ in range(300):
+        for _ in range(200):
             nursery.start_soon(spawn)
     places = [status.node for status in await pool.children()]
-    assert len(places) == 300
-    assert min(places.count(name) for name in ("here", "large", "small")) >= 90
+    assert len(places) == 200
+    assert min(places.count(name) for name in ("here", "large", "small")) >= 60
 
 
 class Quiet(Actor):
@@ -458,13 +564,20 @@ async def test_children_go_where_their_labels_resources_and_placement_say(node: 
     top = await tree(node, ChildSpec.of("fast", Child).changed(labels={"disk": "fast"}))
     assert (await (await child(node, "fast")).place())[0] == "large"
     for number in range(2):
-        await top.start_child(ChildSpec.of(f"gpu {number}", Child).changed(resources={"gpu": 1, "memory": 3}))
+        await top.start_child(
+            ChildSpec.of(f"gpu {number}", Child).changed(resources={"gpu": 1, "memory": 3})
+        )
         assert (await (await child(node, f"gpu {number}")).place())[0] == "large"
     with pytest.raises(ActorStartError, match=r"large has 0 gpu left of 2, and 1 is asked for"):
-        await top.start_child(ChildSpec.of("gpu 2", Child).changed(resources={"gpu": 1}, start_timeout=0.2))
+        await top.start_child(
+            ChildSpec.of("gpu 2", Child).changed(resources={"gpu": 1}, start_timeout=0.2)
+        )
     await top.stop_child("gpu 0")
     await top.start_child(ChildSpec.of("gpu 2", Child).changed(resources={"gpu": 1}))
-    packed = [await top.start_child(ChildSpec.of(f"packed {number}", Quiet).changed(placement="pack")) for number in range(4)]
+    packed = [
+        await top.start_child(ChildSpec.of(f"packed {number}", Quiet).changed(placement="pack"))
+        for number in range(4)
+    ]
     assert len({handle.address.node for handle in packed}) == 1
     with pytest.raises(NoPlacementError, match="has 0 gpu left of 0"):
         await node.options(resources={"gpu": 1}, on="small").spawn(Quiet)
@@ -473,22 +586,41 @@ async def test_children_go_where_their_labels_resources_and_placement_say(node: 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: Supervisor([ChildSpec.of("a", Child), ChildSpec.of("a", Child)]), "child 'a': this id is given to two children"),
-        (lambda: Supervisor([ChildSpec.of(id, Child).changed(name="n") for id in "ab"]), "the name 'n' is given to two children"),
+        (
+            lambda: Supervisor([ChildSpec.of("a", Child), ChildSpec.of("a", Child)]),
+            "child 'a': this id is given to two children",
+        ),
+        (
+            lambda: Supervisor([ChildSpec.of(id, Child).changed(name="n") for id in "ab"]),
+            "the name 'n' is given to two children",
+        ),
         (lambda: Supervisor([], strategy="one_for_one"), "strategy must be one of"),  # type: ignore[arg-type]
         (lambda: Supervisor([], intensity=-1), "intensity must be at least 0"),
         (lambda: Supervisor([], period=0), "period"),
-        (lambda: Supervisor([ChildSpec.of("a", Child).changed(restart="transient", significant=True)]), "child 'a': significant"),
-        (lambda: ChildSpec.of("b", Supervisor, [ChildSpec.of("a", Child)] * 2), "in supervisor 'b': child 'a'"),
+        (
+            lambda: Supervisor(
+                [ChildSpec.of("a", Child).changed(restart="transient", significant=True)]
+            ),
+            "child 'a': significant",
+        ),
+        (
+            lambda: ChildSpec.of("b", Supervisor, [ChildSpec.of("a", Child)] * 2),
+            "in supervisor 'b': child 'a'",
+        ),
         (lambda: ChildSpec.of("c", Supervisor, [], intensity=-1), "in supervisor 'c': intensity"),
         (lambda: ChildSpec.of("a", Child).changed(shutdown=-1), "child 'a': shutdown"),
         (lambda: ChildSpec.of("a", Child).changed(start_timeout=0), "child 'a': start_timeout"),
-        (lambda: ChildSpec.of("a", Child).changed(significant=True), "child 'a': a permanent child never ends for good"),
+        (
+            lambda: ChildSpec.of("a", Child).changed(significant=True),
+            "child 'a': a permanent child never ends for good",
+        ),
         (lambda: DynamicSupervisor(max_children=-1), "max_children"),
         (lambda: ChildSpec.of("a", Child).changed(placement="scatter"), "placement must be one of"),  # type: ignore[typeddict-item]
     ],
 )
-def test_what_makes_no_sense_is_refused_when_it_is_defined(wrong: Callable[[], object], message: str) -> None:
+def test_what_makes_no_sense_is_refused_when_it_is_defined(
+    wrong: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()
 

@@ -10,7 +10,7 @@ import trio
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.supervision import ExitReason
 from runtime import open_node
-from runtime.supervision.ends import told
+from runtime.supervision.supervisor_work import told
 
 SECRET = "a secret for the tests of logs"
 
@@ -62,13 +62,21 @@ TRACEBACK = 'Traceback:\n  File "/lib/trio.py", line 7, in run\n  File "/app/wor
 def test_an_end_is_one_line_with_what_follows_from_it(
     reason: ExitReason, restart: str, failed: bool, ends_supervisor: bool, level: int, text: str
 ) -> None:
-    assert told("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (level, text)  # type: ignore[arg-type]
+    assert told("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (
+        level,
+        text,
+    )  # type: ignore[arg-type]
 
 
-async def test_a_cluster_that_comes_and_goes_in_order_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_orderly_cluster_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "understudy")
-    async with open_node("here", secret=SECRET) as here, open_node("there", join=here.address, secret=SECRET) as there:
-        inner = ChildSpec.of("inner", Supervisor, [ChildSpec.of("worker", Worker), ChildSpec.of("second", Worker)])
+    async with (
+        open_node("here", secret=SECRET) as here,
+        open_node("there", join=here.address, secret=SECRET) as there,
+    ):
+        inner = ChildSpec.of(
+            "inner", Supervisor, [ChildSpec.of("worker", Worker), ChildSpec.of("second", Worker)]
+        )
         await here.options(name="top").singleton(Supervisor, [inner])
         await there.options(name="other").spawn(Worker)
         await here.stop(await here.lookup("top/inner/worker", Worker))
@@ -104,7 +112,7 @@ class Unwilling(Actor):
         raise RuntimeError("not today")
 
 
-async def test_a_child_that_fails_to_start_again_and_again_is_told_of_once_until_its_supervisor_gives_up(
+async def test_repeated_failures_of_a_start_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING, "understudy")

@@ -1,4 +1,6 @@
-"""Those who wait for an actor that does not come back are told what became of it. On a virtual clock."""
+"""Those who wait for an actor that does not come back are told what became of it. On a virtual
+clock.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import trio
 
 from actors import Actor, ChildSpec, Supervisor, method
 from actors.errors import ActorNotFoundError, UnderstudyError
-from runtime.membership.promises import LAST_ENDS, TOLD_SECONDS
+from runtime.membership.names import LAST_ENDS, TOLD_SECONDS
 from runtime.simulation import Simulation, simulate
 
 SEEDS = range(6)
@@ -48,7 +50,10 @@ class Well(Actor):
 
 async def restarts_that_all_fail(simulation: Simulation) -> None:
     node = simulation.node
-    specs = [ChildSpec.of("doomed", Doomed).changed(on="node-2"), ChildSpec.of("well", Well).changed(on="node-3")]
+    specs = [
+        ChildSpec.of("doomed", Doomed).changed(on="node-2"),
+        ChildSpec.of("well", Well).changed(on="node-3"),
+    ]
     await node.options(name="tree").spawn(Supervisor, specs, intensity=2)
     doomed = await node.lookup("tree/doomed", Doomed)
     well = await node.lookup("tree/well", Well)
@@ -91,7 +96,9 @@ def test_callers_that_wait_for_an_actor_whose_restarts_all_fail_are_told_its_las
 
 async def branch_that_gives_up(simulation: Simulation) -> None:
     node = simulation.node
-    branch = ChildSpec.of("branch", Supervisor, [ChildSpec.of("doomed", Doomed).changed(on="node-2")], intensity=0)
+    branch = ChildSpec.of(
+        "branch", Supervisor, [ChildSpec.of("doomed", Doomed).changed(on="node-2")], intensity=0
+    )
     await node.options(name="root").spawn(Supervisor, [branch.changed(on="node-3")], intensity=0)
     doomed = await node.lookup("root/branch/doomed", Doomed)
     with pytest.raises(UnderstudyError):

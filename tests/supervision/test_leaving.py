@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,8 +11,10 @@ import pytest
 import trio
 
 from actors import Actor, ChildSpec, Supervisor, UnderstudyError, method
+from actors.supervision import ExitReason
 from runtime import open_node
 from runtime.node import Node
+from tests.waiting import until
 
 SECRET = "a secret for the tests of leaving"
 
@@ -36,7 +39,9 @@ class Member:
 
 @attrs.frozen
 class Cluster:
-    """The founder, and nodes that can be told to leave one by one; those called a, b and d are where a branch may be."""
+    """The founder, and nodes that can be told to leave one by one; those called a, b and d are
+    where a branch may be.
+    """
 
     here: Node
     nursery: trio.Nursery
@@ -61,7 +66,9 @@ class Cluster:
 
     async def _live(self, name: str, member: Member) -> None:
         labels = {"moves": "here"} if name in "abd" else {}
-        async with open_node(name, join=self.here.address, secret=SECRET, labels=labels) as member.node:
+        async with open_node(
+            name, join=self.here.address, secret=SECRET, labels=labels
+        ) as member.node:
             member.joined.set()
             await member.leave.wait()
         member.left.set()
@@ -89,36 +96,77 @@ async def life(node: Node, name: str) -> tuple[str, int]:
 
 async def test_a_supervisor_whose_node_leaves_moves_and_its_children_elsewhere_go_on() -> None:
     async with cluster("a", "b", "c") as it:
-        leaves = [ChildSpec.of("near", Worker).changed(on="here"), ChildSpec.of("far", Worker).changed(on="c")]
-        branch = ChildSpec.of("branch", Supervisor, leaves, intensity=0).changed(labels={"moves": "here"})
+        leaves = [
+            ChildSpec.of("near", Worker).changed(on="here"),
+            ChildSpec.of("far", Worker).changed(on="c"),
+        ]
+        branch = ChildSpec.of("branch", Supervisor, leaves, intensity=0).changed(
+            labels={"moves": "here"}
+        )
         top = await it.here.options(name="top").spawn(Supervisor, [branch], intensity=0)
         before = {id: await life(it.here, f"top/branch/{id}") for id in ("near", "far")}
-        # Both leave at once, so the first move may be to where nothing starts any more. Not one restart is allowed here: a move is none.
+        # Both leave at once, so the first move may be to where nothing starts any more. Not one
+        # restart is allowed here: a move is none.
         (status,) = await top.children()
         first = str(status.node)
         async with trio.open_nursery() as nursery:
             for name in ("a", "b"):
                 nursery.start_soon(it.leave, name)
         await it.join("d")
-        while (status := (await top.children())[0]).state != "running" or status.node in ("a", "b"):  # noqa: ASYNC110  asked as any outsider would
-            await trio.sleep(0.01)
+        children = await until(
+            top.children,
+            "the first child runs on the node that stays",
+            lambda found: found[0].state == "running" and found[0].node not in ("a", "b"),
+        )
+        status = children[0]
         assert (first in ("a", "b"), status.node) == (True, "d")
         assert {id: await life(it.here, f"top/branch/{id}") for id in before} == before
 
 
-async def test_a_singleton_whose_node_leaves_moves_to_another_candidate_and_keeps_its_children() -> None:
+async def test_a_singleton_of_a_leaving_node_moves_and_keeps_its_children() -> None:
     async with cluster("a", "b", "c") as it:
-        specs = [ChildSpec.of("steady", Worker).changed(on="c"), ChildSpec.of("local", Worker).changed(on="here")]
+        specs = [
+            ChildSpec.of("steady", Worker).changed(on="c"),
+            ChildSpec.of("local", Worker).changed(on="here"),
+        ]
         for name in ("a", "b"):
-            root = await it.node(name).options(name="root").singleton(Supervisor, specs, intensity=0)
+            root = (
+                await it.node(name).options(name="root").singleton(Supervisor, specs, intensity=0)
+            )
         first = root.address.node
         before = {id: await life(it.here, f"root/{id}") for id in ("steady", "local")}
         await it.leave(first)
-        while (found := await it.here.lookup("root", Supervisor)).address.node == first:  # noqa: ASYNC110  asked as any outsider would
-            await trio.sleep(0.01)
+        found = await until(
+            lambda: it.here.lookup("root", Supervisor),
+            "the root has moved",
+            lambda root: root.address.node != first,
+        )
         assert found.address.node == ({"a", "b"} - {first}).pop()
         assert (await found.count()).active == 2
         assert {id: await life(it.here, f"root/{id}") for id in before} == before
+
+
+class SlowToStop(Worker):
+    """Leaves its supervisor the time to hear of the end of another."""
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        await trio.sleep(0.05)
+
+
+async def test_a_supervisor_that_leaves_with_its_node_counts_no_restarts_of_its_children(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "understudy")
+    async with cluster("a") as it:
+        specs = [ChildSpec.of(f"child-{number}", SlowToStop).changed(on="a") for number in range(5)]
+        await it.node("a").options(name="top", on="a").spawn(Supervisor, specs, intensity=0)
+        await it.leave("a")
+    assert [
+        record.getMessage() for record in caplog.records if "restarts within" in record.getMessage()
+    ] == []
+    assert [
+        record.getMessage() for record in caplog.records if "started again" in record.getMessage()
+    ] == []
 
 
 class Partner(Worker):
@@ -130,7 +178,9 @@ class Partner(Worker):
 
 
 @pytest.mark.parametrize("linker", ["stays", "moves"])
-async def test_a_leaving_node_that_moves_an_actor_stops_nothing_that_is_linked_to_it(linker: str) -> None:
+async def test_a_leaving_node_that_moves_an_actor_stops_nothing_that_is_linked_to_it(
+    linker: str,
+) -> None:
     async with cluster("a", "b") as it:
         here = it.here
         stays = await here.options(name="stays").spawn(Partner)
@@ -139,8 +189,7 @@ async def test_a_leaving_node_that_moves_an_actor_stops_nothing_that_is_linked_t
         before = await life(here, "moves")
         await (await here.lookup(linker, Partner)).tie("moves" if linker == "stays" else "stays")
         await it.leave(before[0])
-        with trio.fail_after(5):
-            while await life(here, "moves") == before:  # noqa: ASYNC110  asked as any outsider would
-                await trio.sleep(0.01)
-        # One that had been stopped by the link would be gone by now: the link is told of the end before the move begins.
+        await until(lambda: life(here, "moves"), "it has moved", lambda now: now != before)
+        # One that had been stopped by the link would be gone by now: the link is told of the end
+        # before the move begins.
         assert await stays.life() == ("here", stays.address.epoch)

@@ -1,4 +1,6 @@
-"""What says nothing about a child uses up no restarts: its node died, no node fits, its branch is restarted. On a virtual clock."""
+"""What says nothing about a child uses up no restarts: its node died, no node fits, its branch is
+restarted. On a virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ import trio
 
 from actors import Actor, ChildSpec, DynamicSupervisor, RetryPolicy, Supervisor, method
 from actors.errors import ActorNotFoundError, ActorStartError, UnderstudyError
-from runtime.membership.promises import CHILDREN, STATIC, SUPERVISED
+from runtime.membership.names import CHILDREN, STATIC, SUPERVISED
 from runtime.simulation import Simulation, simulate
+from tests.waiting import until
 
 SEEDS = range(2)
 
@@ -56,7 +59,9 @@ def on_node_2(*ids: str) -> list[ChildSpec]:
 
 
 async def life(simulation: Simulation, name: str) -> tuple[str, int]:
-    """Of a named worker, asked once: the call waits for it, whatever becomes of it and of its supervisors."""
+    """Of a named worker, asked once: the call waits for it, whatever becomes of it and of its
+    supervisors.
+    """
     with trio.fail_after(60):
         worker = await simulation.node.lookup(name, Worker)
         return await worker.life.options(retry=RetryPolicy(max_retries=100, max_delay=1.0))()
@@ -70,21 +75,35 @@ async def fails(simulation: Simulation, name: str) -> None:
 async def kept(simulation: Simulation) -> list[str]:
     """The keys of what the store knows of children that will be started again."""
     store = simulation.node._names._store
-    return [entry.key for prefix in (SUPERVISED, STATIC, CHILDREN) for entry in (await store.range(prefix)).entries]
+    return [
+        entry.key
+        for prefix in (SUPERVISED, STATIC, CHILDREN)
+        for entry in (await store.range(prefix)).entries
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["one-for-one", "one-for-all", "rest-for-one"])
-def test_a_node_that_dies_with_many_children_ends_no_supervisor_and_each_child_is_started_once(strategy: Any) -> None:
+def test_a_node_that_dies_with_many_children_ends_no_supervisor_and_each_child_is_started_once(
+    strategy: Any,
+) -> None:
     async def story(simulation: Simulation) -> None:
         specs = [ChildSpec.of("first", Worker).changed(on="node-3"), *on_node_2("a", "b", "c", "d")]
-        top = await simulation.node.options(name="top").spawn(Supervisor, specs, strategy=strategy, intensity=0)
+        top = await simulation.node.options(name="top").spawn(
+            Supervisor, specs, strategy=strategy, intensity=0
+        )
         before = {status.id: status.epoch for status in await top.children()}
         simulation.kill("node-2")
         for id in "abcd":
             assert (await life(simulation, f"top/{id}"))[1] > (before[id] or 0)
         status = await top.status()
         assert status.recent_restarts == 0
-        assert [child.restarts for child in status.children] == [int(strategy == "one-for-all"), 1, 1, 1, 1]
+        assert [child.restarts for child in status.children] == [
+            int(strategy == "one-for-all"),
+            1,
+            1,
+            1,
+            1,
+        ]
         died = [report for report in status.deaths if report.reason.kind == "node died"]
         assert sorted(report.id for report in died) == ["a", "b", "c", "d"]
         assert len({report.at for report in died}) == 1, "one event"
@@ -96,13 +115,17 @@ def test_a_node_that_dies_with_many_children_ends_no_supervisor_and_each_child_i
 def test_a_node_that_dies_with_many_dynamic_children_uses_up_no_restarts() -> None:
     async def story(simulation: Simulation) -> None:
         template = ChildSpec.of("job", Worker)
-        pool = await simulation.node.options(name="pool").spawn(DynamicSupervisor, template, intensity=0)
+        pool = await simulation.node.options(name="pool").spawn(
+            DynamicSupervisor, template, intensity=0
+        )
         names = [(await pool.spawn()).name for _ in range(12)]
         where = {name: await life(simulation, name) for name in names}
         assert [place for place, _ in where.values()].count("node-2") >= 2
         simulation.kill("node-2")
         for name in names:
-            assert ((await life(simulation, name))[1] > where[name][1]) == (where[name][0] == "node-2")
+            assert ((await life(simulation, name))[1] > where[name][1]) == (
+                where[name][0] == "node-2"
+            )
         assert (await pool.status()).recent_restarts == 0
 
     simulate(story, seeds=SEEDS, faults=())
@@ -130,14 +153,20 @@ async def _started_in_vain(pool: DynamicSupervisor, spec: ChildSpec) -> None:
         await pool.start_child(spec)
 
 
-def test_a_child_for_which_there_is_no_node_waits_and_keeps_nobody_waiting_and_no_restart_is_counted() -> None:
+def test_a_child_without_a_node_waits_and_counts_no_restart() -> None:
     async def story(simulation: Simulation) -> None:
         specs = [*on_node_2("pinned"), ChildSpec.of("free", Worker).changed(on="node-3")]
-        top = await simulation.node.options(name="top").spawn(Supervisor, specs, intensity=1, period=100.0)
+        top = await simulation.node.options(name="top").spawn(
+            Supervisor, specs, intensity=1, period=100.0
+        )
         simulation.kill("node-2", restart_after=40.0)
-        with trio.fail_after(30):
-            while (await top.children())[0].state != "restarting":  # noqa: ASYNC110  asked as any outsider would
-                await trio.sleep(0.1)
+        await until(
+            top.children,
+            "the first child is restarting",
+            lambda children: children[0].state == "restarting",
+            seconds=30,
+            every=0.1,
+        )
         free = await life(simulation, "top/free")
         await fails(simulation, "top/free")
         began = simulation.now()
@@ -153,10 +182,23 @@ def test_a_child_for_which_there_is_no_node_waits_and_keeps_nobody_waiting_and_n
 
 
 @pytest.mark.parametrize("strategy", ["one-for-one", "one-for-all"])
-def test_calls_to_the_children_of_a_branch_that_is_restarted_wait_as_for_a_single_child(strategy: Any) -> None:
+def test_calls_to_the_children_of_a_branch_that_is_restarted_wait_as_for_a_single_child(
+    strategy: Any,
+) -> None:
     async def story(simulation: Simulation) -> None:
-        inner = ChildSpec.of("inner", Supervisor, [ChildSpec.of("leaf", Worker), ChildSpec.of("slow", Slow)], intensity=0)
-        branch = ChildSpec.of("branch", Supervisor, [inner, ChildSpec.of("other", Slow)], intensity=0, strategy=strategy)
+        inner = ChildSpec.of(
+            "inner",
+            Supervisor,
+            [ChildSpec.of("leaf", Worker), ChildSpec.of("slow", Slow)],
+            intensity=0,
+        )
+        branch = ChildSpec.of(
+            "branch",
+            Supervisor,
+            [inner, ChildSpec.of("other", Slow)],
+            intensity=0,
+            strategy=strategy,
+        )
         top = await simulation.node.options(name="top").spawn(Supervisor, [branch])
         leaf = await simulation.node.lookup("top/branch/inner/leaf", Worker)
         before = await leaf.life()
@@ -172,7 +214,7 @@ def test_calls_to_the_children_of_a_branch_that_is_restarted_wait_as_for_a_singl
             while not ended.is_set():
                 for name in ("top/branch/inner/leaf", "top/branch/inner/slow", "top/branch/other"):
                     nursery.start_soon(call, name)
-                await trio.sleep(0.01)
+                await trio.sleep(0.04)
 
         async with trio.open_nursery() as nursery:
             await fails(simulation, "top/branch/inner/leaf")
@@ -183,7 +225,12 @@ def test_calls_to_the_children_of_a_branch_that_is_restarted_wait_as_for_a_singl
         assert (await top.children())[0].restarts == 1
         assert len(lives) > 100
         await simulation.node.stop(top)
-        for name in ("top/branch/inner/leaf", "top/branch/inner/slow", "top/branch/other", "top/branch"):
+        for name in (
+            "top/branch/inner/leaf",
+            "top/branch/inner/slow",
+            "top/branch/other",
+            "top/branch",
+        ):
             with pytest.raises(ActorNotFoundError):
                 await simulation.node.lookup(name)
         assert await kept(simulation) == []
@@ -191,24 +238,36 @@ def test_calls_to_the_children_of_a_branch_that_is_restarted_wait_as_for_a_singl
     simulate(story, seeds=SEEDS, faults=())
 
 
-def test_nobody_waits_for_the_children_of_a_branch_that_is_not_restarted_and_nothing_of_it_is_kept() -> None:
+def test_calls_do_not_wait_for_a_branch_that_is_not_restarted() -> None:
     async def story(simulation: Simulation) -> None:
         inner = ChildSpec.of("inner", Supervisor, [ChildSpec.of("leaf", Worker)], intensity=0)
         pool = ChildSpec.of("pool", DynamicSupervisor, ChildSpec.of("job", Worker))
-        branch = ChildSpec.of("branch", Supervisor, [inner, pool], intensity=0).changed(restart="transient", on="node-2")
+        branch = ChildSpec.of("branch", Supervisor, [inner, pool], intensity=0).changed(
+            restart="transient", on="node-2"
+        )
         top = await simulation.node.options(name="top").spawn(Supervisor, [branch])
-        job = (await (await simulation.node.lookup("top/branch/pool", DynamicSupervisor)).spawn()).name
+        job = (
+            await (await simulation.node.lookup("top/branch/pool", DynamicSupervisor)).spawn()
+        ).name
         await fails(simulation, "top/branch/inner/leaf")
-        with trio.fail_after(30):
-            while (await top.children())[0].state != "stopped":  # noqa: ASYNC110  asked as any outsider would
-                await trio.sleep(0.1)
+        await until(
+            top.children,
+            "the first child is stopped",
+            lambda children: children[0].state == "stopped",
+            seconds=30,
+            every=0.1,
+        )
         with trio.fail_after(2):
             for name in ("top/branch/inner/leaf", "top/branch/inner", "top/branch", job):
                 with pytest.raises(ActorNotFoundError):
                     await simulation.node.lookup(name)
-        with trio.fail_after(5):
-            while await kept(simulation):  # noqa: ASYNC110  asked as any outsider would
-                await trio.sleep(0.1)
+        await until(
+            lambda: kept(simulation),
+            "nothing is kept",
+            lambda found: not found,
+            seconds=5,
+            every=0.1,
+        )
 
     simulate(story, seeds=SEEDS, faults=())
 
@@ -225,7 +284,7 @@ class Candidate(Actor):
         await self.node.options(name="worker").singleton(Worker)
 
 
-def test_a_root_whose_own_node_dies_with_those_of_its_children_begins_again_when_they_are_back() -> None:
+def test_a_root_that_died_with_its_children_begins_again() -> None:
     async def story(simulation: Simulation) -> None:
         for name in ("node-1", "node-2", "node-3"):
             await (await simulation.node.options(on=name).spawn(Candidate)).stand_for_root()

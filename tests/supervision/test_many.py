@@ -19,11 +19,11 @@ from actors import Actor, ChildSpec, DynamicSupervisor, ExitReason, SpawnOptions
 from actors.dynamic_restarts import DynamicRestartMachine
 from actors.errors import UnderstudyError
 from actors.restarts import RestartMachine
-from actors.supervision import Answer, Forgotten, Start, Stop
+from actors.supervision import Forgotten, StartChild, StopChild, SupervisorAnswer
 from runtime import open_node
-from runtime.calls.repeating import LongCall
-from runtime.membership.promises import CHILDREN
-from runtime.supervision.table import ChildTable
+from runtime.calls.client import RetryingCall
+from runtime.membership.names import CHILDREN
+from runtime.supervision.supervisor_work import ChildTable
 
 SECRET = "a secret for the tests of many children"
 MEBIBYTE = 1 << 20
@@ -58,7 +58,9 @@ class Slow(Actor):
 
 
 @pytest.mark.parametrize(("restart", "kept"), [("temporary", False), ("transient", True)])
-async def test_arguments_of_temporary_children_are_not_kept_and_those_of_others_are(restart: str, kept: bool) -> None:
+async def test_arguments_of_temporary_children_are_not_kept_and_those_of_others_are(
+    restart: str, kept: bool
+) -> None:
     async with open_node("alone", secret=SECRET) as node:
         template = ChildSpec.of("fed", Fed).changed(restart=restart)  # type: ignore[arg-type]
         pool = await node.options(name="pool").spawn(DynamicSupervisor, template, intensity=5)
@@ -66,7 +68,9 @@ async def test_arguments_of_temporary_children_are_not_kept_and_those_of_others_
         tracemalloc.start()
         try:
             children: list[Any] = [await pool.spawn(bytes(5 * MEBIBYTE)) for _ in range(6)]
-            stored = sum(len(entry.value) for entry in (await node._names._store.range(CHILDREN)).entries)
+            stored = sum(
+                len(entry.value) for entry in (await node._names._store.range(CHILDREN)).entries
+            )
             gc.collect()
             held, _ = tracemalloc.get_traced_memory()
         finally:
@@ -85,7 +89,9 @@ async def test_arguments_of_temporary_children_are_not_kept_and_those_of_others_
 
 
 def lines_run(story: Callable[[], object]) -> int:
-    """How many lines of Python the story runs: a measure of work that no load of the machine changes."""
+    """How many lines of Python the story runs: a measure of work that no load of the machine
+    changes.
+    """
     count = 0
 
     def line(frame: FrameType, event: str, argument: object) -> Any:
@@ -103,24 +109,29 @@ def lines_run(story: Callable[[], object]) -> int:
 
 
 def decided(machine: Any, table: ChildTable, count: int) -> None:
-    """All are asked for, start, and are stopped, side by side; what the shell does for each with its table is done as well."""
+    """All are asked for, start, and are stopped, side by side; what the shell does for each with
+    its table is done as well.
+    """
 
     def take(effects: Any) -> None:
         queue = deque(effects)
         while queue:
             effect = queue.popleft()
-            if isinstance(effect, Answer):
+            if isinstance(effect, SupervisorAnswer):
                 table.settle(effect)
             elif isinstance(effect, Forgotten):
                 table.forget(effect.id)
-            elif isinstance(effect, Start):
+            elif isinstance(effect, StartChild):
                 if machine.phase == "running" and isinstance(machine, RestartMachine):
-                    queue.extend(machine.started(effect.id, 1.0))
-            elif isinstance(effect, Stop):
-                queue.extend(machine.stopped(effect.id))
+                    queue.extend(machine.on_started(effect.id, 1.0))
+            elif isinstance(effect, StopChild):
+                queue.extend(machine.on_stopped(effect.id))
 
     take(machine.start(0.0))
-    specs = [ChildSpec(id=f"c-{number}", actor="m:C", options=SpawnOptions(name=f"name-{number}")) for number in range(count)]
+    specs = [
+        ChildSpec(id=f"c-{number}", actor="m:C", options=SpawnOptions(name=f"name-{number}"))
+        for number in range(count)
+    ]
     for number, spec in enumerate(specs):
         effects = machine.add(spec.rule(), number)
         table.want(spec, number)
@@ -128,37 +139,50 @@ def decided(machine: Any, table: ChildTable, count: int) -> None:
     if not isinstance(machine, RestartMachine):
         # The last quarter does not start, while all others are still asked for.
         for spec in specs[count * 3 // 4 :]:
-            take(machine.start_failed(spec.id, ExitReason("start failed"), 0.0))
+            take(machine.on_start_failed(spec.id, ExitReason("start failed"), 0.0))
         for spec in specs[: count * 3 // 4]:
-            take(machine.started(spec.id, 0.0))
+            take(machine.on_started(spec.id, 0.0))
     for number, spec in enumerate(specs[: count // 2]):
         take(machine.terminate(table.id_of(f"name-{number}"), count + number))
         take(machine.delete(spec.id, 2 * count + number))
-    take(machine.lost({spec.id for spec in specs[count // 2 :]}, ExitReason("node died"), 1.0))
+    take(machine.on_lost({spec.id for spec in specs[count // 2 :]}, ExitReason("node died"), 1.0))
     take(machine.stop(2.0))
     assert machine.phase == "ended"
 
 
-@pytest.mark.parametrize("make", [RestartMachine, lambda: DynamicRestartMachine(intensity=0)], ids=["static", "dynamic"])
-def test_what_is_decided_and_looked_up_for_one_child_costs_the_same_among_10_000_as_among_a_few(make: Any) -> None:
-    few, many = (lines_run(lambda count=count: decided(make(), ChildTable("top", ()), count)) for count in (500, 10_000))  # type: ignore[misc]
+@pytest.mark.parametrize(
+    "make", [RestartMachine, lambda: DynamicRestartMachine(intensity=0)], ids=["static", "dynamic"]
+)
+def test_what_is_decided_and_looked_up_for_one_child_costs_the_same_among_10_000_as_among_a_few(
+    make: Any,
+) -> None:
+    few, many = (
+        lines_run(lambda count=count: decided(make(), ChildTable("top", ()), count))
+        for count in (500, 10_000)
+    )  # type: ignore[misc]
     assert many < 20 * few * 1.05
 
 
 def started_and_stopped(count: int, at_once: int) -> float:
-    """Seconds of the processor that it takes on one node, which carries all the work: its store, names, supervisor and host."""
+    """Seconds of the processor that it takes on one node, which carries all the work: its store,
+    names, supervisor and host.
+    """
 
     async def main() -> float:
         async with open_node("alone", secret=SECRET) as node:
             template = ChildSpec.of("fed", Fed).changed(restart="temporary")
-            pool = await node.options(name="pool", mailbox_limit=2 * count).spawn(DynamicSupervisor, template)
+            pool = await node.options(name="pool", mailbox_limit=2 * count).spawn(
+                DynamicSupervisor, template
+            )
             began = time.process_time()
             for _ in range(count // at_once):
                 await together([pool.spawn] * at_once)
             assert (await pool.count()).active == count
             names = [child.name for child in await pool.children()]
             for start in range(0, count, at_once):
-                await together([partial(pool.stop_child, name) for name in names[start : start + at_once]])
+                await together(
+                    [partial(pool.stop_child, name) for name in names[start : start + at_once]]
+                )
             assert (await pool.count()).active == 0
             took = time.process_time() - began
             # None was taken for one that does not stop: those would be reported as killed.
@@ -171,8 +195,9 @@ def started_and_stopped(count: int, at_once: int) -> float:
 @pytest.mark.parametrize("at_once", [25, 0], ids=["some at a time", "all at once"])
 def test_children_cost_the_same_to_start_and_stop_however_many_there_are(at_once: int) -> None:
     started_and_stopped(50, 25)
-    few, many = (started_and_stopped(count, at_once or count) for count in (250, 1_000))
-    # Not by the clock on the wall, and far from what twice as much for each would be for 10,000: linear is 4, quadratic 16.
+    few, many = (started_and_stopped(count, at_once or count) for count in (125, 500))
+    # Not by the clock on the wall, and far from what twice as much for each would be for 10,000:
+    # linear is 4, quadratic 16.
     assert many < 8 * few
 
 
@@ -181,21 +206,25 @@ def test_children_cost_the_same_to_start_and_stop_however_many_there_are(at_once
 @pytest.mark.timeout(900)
 def test_10_000_children_that_start_and_stop_at_once_cost_as_much_each_as_a_thousand() -> None:
     few, many = (started_and_stopped(count, count) for count in (1_000, 10_000))
-    # Linear is 10; half as much more is what memory costs that no longer fits caches. Quadratic is 100.
+    # Linear is 10; half as much more is what memory costs that no longer fits caches. Quadratic is
+    # 100.
     assert many < 25 * few
 
 
-async def test_what_the_runtime_asks_of_its_own_node_is_asked_once_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_runtime_asks_of_its_own_node_is_asked_once_however_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     again: list[str] = []
-    before_the_next = LongCall._before_the_next
+    before_the_next = RetryingCall._before_the_next
 
-    async def noted(self: LongCall, *failed: Any) -> None:
-        again.append(self._bound.definition.name)
+    async def noted(self: RetryingCall, *failed: Any) -> None:
+        again.append(self._bound._definition.name)
         await before_the_next(self, *failed)
 
-    monkeypatch.setattr(LongCall, "_before_the_next", noted)
+    monkeypatch.setattr(RetryingCall, "_before_the_next", noted)
     async with open_node("alone", secret=SECRET) as node:
-        # Four times as long as the first attempt of such a call at another node would be waited for.
+        # Four times as long as the first attempt of such a call at another node would be waited
+        # for.
         child = ChildSpec.of("slow", Slow, 1.0)
         tree = await node.options(name="tree").spawn(Supervisor, [child])
         await tree.stop_child("slow")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import trio
 
-from runtime.supervision.margins import STOP_EACH, STOP_MARGIN, Margins
+from runtime.supervision.supervisor_work import STOP_EACH, STOP_MARGIN, LossMargins
 
 
-async def test_the_time_of_one_is_its_own_and_a_margin(autojump_clock: trio.testing.MockClock) -> None:
-    margins = Margins()
+async def test_the_time_of_one_is_its_own_and_a_margin(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    margins = LossMargins()
     began = trio.current_time()
     with margins.given(5.0) as scope:
         await trio.sleep_forever()
@@ -16,8 +18,10 @@ async def test_the_time_of_one_is_its_own_and_a_margin(autojump_clock: trio.test
     assert 5.0 + STOP_MARGIN <= trio.current_time() - began <= 5.1 + STOP_MARGIN
 
 
-async def test_the_first_of_many_has_time_for_all_and_the_next_one_alone_does_not(autojump_clock: trio.testing.MockClock) -> None:
-    margins, count = Margins(), 1000
+async def test_the_first_of_many_has_time_for_all_and_the_next_one_alone_does_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    margins, count = LossMargins(), 1000
     over: list[float] = []
 
     async def stop() -> None:
@@ -30,7 +34,12 @@ async def test_the_first_of_many_has_time_for_all_and_the_next_one_alone_does_no
         for _ in range(count):
             nursery.start_soon(stop)
     assert len(over) == count
-    assert STOP_MARGIN + STOP_EACH * count <= min(over) - began <= max(over) - began <= STOP_MARGIN + 2.1 * STOP_EACH * count
+    assert (
+        STOP_MARGIN + STOP_EACH * count
+        <= min(over) - began
+        <= max(over) - began
+        <= STOP_MARGIN + 2.1 * STOP_EACH * count
+    )
     began = trio.current_time()
     with margins.given(0.0):
         await trio.sleep_forever()
@@ -38,7 +47,7 @@ async def test_the_first_of_many_has_time_for_all_and_the_next_one_alone_does_no
 
 
 async def test_one_that_is_given_all_the_time_there_is_has_that_among_many() -> None:
-    margins = Margins()
+    margins = LossMargins()
     with margins.given(float("inf")) as scope, margins.given(1.0), margins.given(1.0):
         assert scope.deadline == float("inf")
         await trio.lowlevel.checkpoint()

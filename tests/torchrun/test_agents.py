@@ -1,10 +1,12 @@
-"""Agents of torch in our rendezvous, without torch: who meets where, who is told of what, and who closes what."""
+"""Agents of torch in our rendezvous, without torch: who meets where, who is told of what, and who
+closes what.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,18 +17,24 @@ import trio.testing
 
 from runtime.elastic import guardian
 from runtime.environment import SystemEnvironment
-from runtime.rendezvous.errors import (
+from runtime.rendezvous.parameters import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousParameters,
     RendezvousTimeoutError,
     RoundOverError,
     StoreTimeoutError,
 )
-from runtime.rendezvous.parameters import RendezvousParameters
 from runtime.rendezvous.registry import create_handler
-from runtime.torchrun.agent import AgentLostError, Round, TorchAgent
-from runtime.torchrun.guard import Guard, is_guarded
-from runtime.torchrun.settings import parameters_of
+from runtime.torchrun.agent import (
+    AgentLostError,
+    Guard,
+    Round,
+    TorchAgent,
+    is_guarded,
+    parameters_of,
+)
+from tests.waiting import until
 
 QUICK = {"last_call_timeout": 0.3, "keep_alive_interval": 0.5, "join_timeout": 20}
 LIMIT = 20.0
@@ -58,7 +66,14 @@ class World:
     async def agent(self, least: int = 1, most: int = 3) -> AsyncIterator[TorchAgent]:
         environment = SystemEnvironment()
         parameters = self.parameters(least, most)
-        agent = TorchAgent(lambda: create_handler(parameters, environment), self.serve, environment, "10.1.2.3", LIMIT, 60.0)
+        agent = TorchAgent(
+            lambda: create_handler(parameters, environment),
+            self.serve,
+            environment,
+            "10.1.2.3",
+            LIMIT,
+            60.0,
+        )
         stopping = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(agent.run, stopping)  # noqa: ASYNC113  the next line waits for it
@@ -94,15 +109,9 @@ async def together(*agents: TorchAgent) -> list[Round]:
     return [found[agent] for agent in agents]
 
 
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    with trio.fail_after(LIMIT):
-        while not await holds():  # noqa: ASYNC110  what is asked sets no event
-            await trio.sleep(0.01)
-
-
 async def until_reason(agent: TorchAgent) -> None:
     """Until there is one for another round."""
-    await until(agent.waiting)
+    await until(agent.waiting, "one waits for another round")
     assert await agent.waiting() == 1
 
 
@@ -110,7 +119,9 @@ async def test_all_agents_of_a_round_learn_where_its_workers_meet(world: World) 
     async with world.agent(2) as first, world.agent(2) as second:
         rounds = await together(first, second)
         assert sorted(each.info.rank for each in rounds) == [0, 1]
-        assert {(each.info.world_size, each.address, each.port) for each in rounds} == {(2, "10.1.2.3", 50_000)}
+        assert {(each.info.world_size, each.address, each.port) for each in rounds} == {
+            (2, "10.1.2.3", 50_000)
+        }
         assert [await first.waiting(), await second.waiting()] == [0, 0]
 
 
@@ -137,7 +148,9 @@ async def test_an_agent_that_comes_is_one_as_well(world: World) -> None:
         assert [each.info.world_size for each in await together(first)] == [2]
 
 
-async def test_an_agent_that_is_lost_before_all_are_here_costs_another_attempt_and_no_failure(world: World) -> None:
+async def test_an_agent_that_is_lost_before_all_are_here_costs_another_attempt_and_no_failure(
+    world: World,
+) -> None:
     found: list[Round] = []
 
     async with world.agent(1, 2) as first:
@@ -161,15 +174,21 @@ async def test_who_waits_in_the_store_hears_of_an_agent_that_has_gone(world: Wor
             await second.store_call(mine, lambda store: store.set("early", b"1"))
         with pytest.raises(AgentLostError, match="is gone"), trio.fail_after(LIMIT):
             await first.store_call(mine, lambda store: store.get("never", timeout=300))
-        assert await first.store_call(mine, lambda store: store.get("early")) == b"1", "what is there is there"
+        assert await first.store_call(mine, lambda store: store.get("early")) == b"1", (
+            "what is there is there"
+        )
 
 
-async def test_an_agent_that_ends_because_another_was_lost_does_not_close_the_rendezvous(world: World) -> None:
+async def test_an_agent_that_ends_because_another_was_lost_does_not_close_the_rendezvous(
+    world: World,
+) -> None:
     async with world.agent() as first:
         async with world.agent() as second:
             mine, _ = await together(first, second)
         with pytest.raises(AgentLostError):
-            await first.store_call(mine, lambda store: store.wait(["the exit barrier"], timeout=300))
+            await first.store_call(
+                mine, lambda store: store.wait(["the exit barrier"], timeout=300)
+            )
         assert await first.shut_down()
     async with world.agent() as third:
         assert [each.info.world_size for each in await together(third)] == [1]
@@ -179,14 +198,16 @@ async def test_an_agent_whose_part_is_done_closes_it_for_all(world: World) -> No
     async with world.agent() as first, world.agent() as second:
         await together(first, second)
         assert await first.shut_down()
-        await until(second.is_closed)
+        await until(second.is_closed, "the second is closed")
         # Its workers are as good as before, and no round can follow.
         assert await second.waiting() == 0
         with pytest.raises(RendezvousClosedError):
             await second.next_round()
 
 
-async def test_a_call_that_takes_too_long_is_a_timeout_and_no_reason_to_leave_the_rendezvous_open(world: World) -> None:
+async def test_a_call_that_takes_too_long_is_a_timeout_and_no_reason_to_leave_the_rendezvous_open(
+    world: World,
+) -> None:
     async with world.agent() as first:
         (mine,) = await together(first)
         with pytest.raises(StoreTimeoutError):
@@ -214,7 +235,14 @@ async def test_too_few_agents_are_a_timeout(tmp_path: Path) -> None:
 async def test_a_rendezvous_that_is_not_there_is_waited_for_and_then_told(tmp_path: Path) -> None:
     environment = SystemEnvironment()
     parameters = parameters_of("127.0.0.1:9", "job", 1, 1, None, {**QUICK, "connect_timeout": 0.5})
-    agent = TorchAgent(lambda: create_handler(parameters, environment), lambda _: Server(1), environment, "10.1.2.3", 0.5, 60.0)
+    agent = TorchAgent(
+        lambda: create_handler(parameters, environment),
+        lambda _: Server(1),
+        environment,
+        "10.1.2.3",
+        0.5,
+        60.0,
+    )
     stopping = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(agent.run, stopping)  # noqa: ASYNC113  the next line waits for it
@@ -224,13 +252,16 @@ async def test_a_rendezvous_that_is_not_there_is_waited_for_and_then_told(tmp_pa
         stopping.set()
 
 
-async def test_what_a_process_starts_is_marked_while_it_is_guarded_and_killed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_process_starts_is_marked_while_it_is_guarded_and_killed_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(guardian.MARK)
     guard = Guard(SystemEnvironment(), "a mark of its own", 0.4)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(guard.beat)
         assert is_guarded()
-        worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220  it has no part in the nursery
+        # it has no part in the nursery
+        worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
         # Beats go on until the end, and not on a descriptor that is closed.
         await trio.sleep(0.5)
         assert worker.poll() is None

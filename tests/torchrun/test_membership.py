@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.rendezvous.errors import RendezvousStateError
 from runtime.rendezvous.interface import RendezvousChange
-from runtime.torchrun.membership import Membership
+from runtime.rendezvous.parameters import RendezvousStateError
+from runtime.torchrun.agent import AgentMembership
 
 
 def test_nothing_has_happened_to_a_new_round() -> None:
-    assert Membership("a").reasons_for_another() == 0
+    assert AgentMembership("a").reasons_for_another() == 0
 
 
 def test_who_waits_is_counted_as_it_was_told_last() -> None:
-    membership = Membership("a")
+    membership = AgentMembership("a")
     membership.tell(RendezvousChange(0, joined=("c",), waiting=1))
     membership.tell(RendezvousChange(0, joined=("d",), waiting=2))
     assert membership.reasons_for_another() == 2
 
 
 def test_who_has_gone_is_a_reason_as_well() -> None:
-    membership = Membership("a")
+    membership = AgentMembership("a")
     membership.tell(RendezvousChange(0, left=("b",)))
     assert membership.reasons_for_another() == 1
     assert not membership.is_cut_off
 
 
 def test_an_agent_that_was_cut_off_begins_again() -> None:
-    membership = Membership("a")
+    membership = AgentMembership("a")
     membership.tell(RendezvousChange(0, left=("a",)))
     assert membership.is_cut_off
     assert membership.reasons_for_another() == 1
@@ -36,15 +36,18 @@ def test_an_agent_that_was_cut_off_begins_again() -> None:
 
 @pytest.mark.parametrize("first", ["closed", "left"])
 def test_nobody_begins_another_round_once_none_can_follow(first: str) -> None:
-    membership = Membership("a")
-    changes = [RendezvousChange(0, closed="it has finished"), RendezvousChange(0, left=("b",), waiting=1)]
+    membership = AgentMembership("a")
+    changes = [
+        RendezvousChange(0, closed="it has finished"),
+        RendezvousChange(0, left=("b",), waiting=1),
+    ]
     for change in changes if first == "closed" else reversed(changes):
         membership.tell(change)
     assert membership.reasons_for_another() == 0
 
 
 def test_trouble_is_raised_when_it_is_asked_for_and_not_when_it_does_not_matter_any_more() -> None:
-    membership = Membership("a")
+    membership = AgentMembership("a")
     membership.fail(RendezvousStateError("damaged"))
     with pytest.raises(RendezvousStateError, match="damaged"):
         membership.reasons_for_another()

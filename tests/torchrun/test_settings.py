@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.elastic.guarding import fence_seconds
+from runtime.elastic.workers import fence_seconds
 from runtime.rendezvous.parameters import back_end_of
 from runtime.rendezvous.registry import create_handler
-from runtime.torchrun.settings import parameters_of
+from runtime.torchrun.agent import parameters_of
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,17 @@ def test_the_timeout_that_torch_adds_gives_way_to_the_one_that_was_asked_for() -
 
 
 def test_a_missing_endpoint_is_told_with_what_it_may_be() -> None:
-    with pytest.raises(ValueError, match=r"--rdzv-endpoint is missing: HOST:PORT .* etcd:// .* directory"):
+    with pytest.raises(
+        ValueError, match=r"--rdzv-endpoint is missing: HOST:PORT .* etcd:// .* directory"
+    ):
         parameters_of("", "job", 1, 2, None, {})
 
 
 def test_an_option_that_nobody_knows_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(ValueError, match="did you mean 'last_call_timeout'"):
-        create_handler(parameters_of("h:1", "job", 1, 2, None, {"timeout": 900, "last_call_timout": "3"}))
+        create_handler(
+            parameters_of("h:1", "job", 1, 2, None, {"timeout": 900, "last_call_timout": "3"})
+        )
 
 
 def test_workers_of_a_stopped_agent_are_gone_before_its_lease_is() -> None:

@@ -97,7 +97,9 @@ def test_a_call_under_way_ends_with_the_loop_and_so_does_one_that_comes_later() 
     assert loop.stop(LIMIT), "it may be stopped again"
 
 
-def test_a_service_that_fails_ends_the_calls_and_not_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_fails_ends_the_calls_and_not_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[BaseException | None] = []
     monkeypatch.setattr(threading, "excepthook", lambda arguments: told.append(arguments.exc_value))
     fail = trio.Event()

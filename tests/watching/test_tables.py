@@ -3,69 +3,85 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
-from runtime.watching.tables import Target, Watched, Watches
+import pytest
 
-THERE = ("there", 7)
-ELSEWHERE = ("elsewhere", 9)
-ME = ("me", 1)
-YOU = ("you", 2)
+from runtime.identifiers import ActorId, NodeId
+from runtime.watching.tables import Target, WatcherTable, WatchTable
+from tests.invariants import checked
 
 
-def target(name: str = "target", epoch: int = 3, node: tuple[str, int] = THERE) -> Target:
+@pytest.fixture(scope="module", autouse=True)
+def look_through_tables() -> Iterator[None]:
+    with checked(WatchTable, WatcherTable):
+        yield
+
+
+THERE = NodeId("there", 7)
+ELSEWHERE = NodeId("elsewhere", 9)
+ME = ActorId("me", 1)
+YOU = ActorId("you", 2)
+
+
+def target(name: str = "target", epoch: int = 3, node: NodeId = THERE) -> Target:
     return Target(name, epoch, node)
 
 
 def test_a_watch_gives_its_notice_once() -> None:
-    watches = Watches()
+    watches = WatchTable()
     one = watches.add(ME, target())
     assert one.number in watches
-    assert watches.ended(target()) == [one]
-    assert watches.ended(target()) == []
+    assert watches.on_ended(target()) == [one]
+    assert watches.on_ended(target()) == []
     assert len(watches) == 0
     assert not watches.is_wanted(target())
 
 
 def test_two_watches_are_independent_and_due_in_the_order_in_which_they_were_made() -> None:
-    watches = Watches()
-    first, second, third = watches.add(ME, target()), watches.add(YOU, target()), watches.add(ME, target())
+    watches = WatchTable()
+    first, second, third = (
+        watches.add(ME, target()),
+        watches.add(YOU, target()),
+        watches.add(ME, target()),
+    )
     assert watches.drop(second.number) is None
-    assert watches.ended(target()) == [first, third]
+    assert watches.on_ended(target()) == [first, third]
 
 
 def test_the_last_watch_of_a_target_that_is_dropped_says_that_it_was() -> None:
-    watches = Watches()
+    watches = WatchTable()
     first, second = watches.add(ME, target()), watches.add(None, target())
     assert watches.drop(first.number) is None
     assert watches.drop(first.number) is None
     assert watches.drop(second.number) == target()
     assert watches.drop(second.number) is None
-    assert watches.ended(target()) == []
+    assert watches.on_ended(target()) == []
 
 
 def test_another_epoch_or_another_start_of_the_node_is_another_target() -> None:
-    watches = Watches()
+    watches = WatchTable()
     watches.add(ME, target())
-    assert watches.ended(target(epoch=4)) == []
-    assert watches.ended(target(node=("there", 8))) == []
+    assert watches.on_ended(target(epoch=4)) == []
+    assert watches.on_ended(target(node=NodeId("there", 8))) == []
     assert watches.on_node(THERE) == [target()]
-    assert watches.on_node(("there", 8)) == []
+    assert watches.on_node(NodeId("there", 8)) == []
 
 
 def test_the_watches_of_a_watcher_end_with_it_and_those_of_others_stay() -> None:
-    watches = Watches()
+    watches = WatchTable()
     watches.add(ME, target("shared"))
     watches.add(ME, target("mine"))
     watches.add_link(ME, target("linked"))
     yours = watches.add(YOU, target("shared"))
     assert set(watches.drop_watcher(ME)) == {target("mine"), target("linked")}
     assert watches.drop_watcher(ME) == []
-    assert watches.ended(target("shared")) == [yours]
+    assert watches.on_ended(target("shared")) == [yours]
     assert len(watches) == 0
 
 
 def test_two_actors_have_one_link_which_is_no_watch() -> None:
-    watches = Watches()
+    watches = WatchTable()
     link = watches.add_link(ME, target())
     assert link is not None
     assert watches.add_link(ME, target()) is None
@@ -74,22 +90,22 @@ def test_two_actors_have_one_link_which_is_no_watch() -> None:
     assert watches.links_to(ME, "target") == [link]
     assert watches.drop(link.number) is None
     assert watches.link(ME, target()) is None
-    assert watches.ended(target()) == [watch]
+    assert watches.on_ended(target()) == [watch]
     assert watches.add_link(ME, target()) is not None
 
 
 def test_whoever_asks_is_told_of_the_end_once() -> None:
-    watched = Watched()
+    watched = WatcherTable()
     watched.ask(ME, THERE, 1)
     watched.ask(ME, THERE, 2)
     watched.ask(ME, ELSEWHERE, 5)
-    assert watched.ended(YOU) == {}
-    assert watched.ended(ME) == {THERE: 2, ELSEWHERE: 5}
-    assert watched.ended(ME) == {}
+    assert watched.on_ended(YOU) == {}
+    assert watched.on_ended(ME) == {THERE: 2, ELSEWHERE: 5}
+    assert watched.on_ended(ME) == {}
 
 
 def test_what_is_taken_back_late_takes_back_nothing_newer() -> None:
-    watched = Watched()
+    watched = WatcherTable()
     watched.ask(ME, THERE, 1)
     watched.ask(ME, THERE, 2)
     watched.take_back(ME, THERE, 1)
@@ -100,21 +116,24 @@ def test_what_is_taken_back_late_takes_back_nothing_newer() -> None:
 
 
 def test_a_node_that_is_no_more_wants_to_know_nothing() -> None:
-    watched = Watched()
+    watched = WatcherTable()
     for actor in (ME, YOU):
         watched.ask(actor, THERE, 1)
     watched.ask(YOU, ELSEWHERE, 1)
     watched.forget(THERE)
-    assert watched.ended(ME) == {}
-    assert watched.ended(YOU) == {ELSEWHERE: 1}
+    assert watched.on_ended(ME) == {}
+    assert watched.on_ended(YOU) == {ELSEWHERE: 1}
 
 
 def test_whatever_happens_each_watch_ends_in_one_way() -> None:
     for seed in range(200):
         draw = random.Random(seed)
-        watches = Watches()
-        actors, targets = [(f"a{n}", n) for n in range(3)], [target(f"t{n}") for n in range(4)]
-        made: dict[int, tuple[str, int]] = {}
+        watches = WatchTable()
+        actors, targets = (
+            [ActorId(f"a{n}", n) for n in range(3)],
+            [target(f"t{n}") for n in range(4)],
+        )
+        made: dict[int, ActorId] = {}
         over: list[int] = []
         for _ in range(60):
             match draw.randrange(5):
@@ -126,7 +145,7 @@ def test_whatever_happens_each_watch_ends_in_one_way() -> None:
                     if one is not None:
                         made[one.number] = watcher
                 case 3:
-                    over += [one.number for one in watches.ended(draw.choice(targets))]
+                    over += [one.number for one in watches.on_ended(draw.choice(targets))]
                 case _:
                     if made and draw.random() < 0.5:
                         number = draw.choice(sorted(made))
@@ -134,11 +153,15 @@ def test_whatever_happens_each_watch_ends_in_one_way() -> None:
                         watches.drop(number)
                     else:
                         watcher = draw.choice(actors)
-                        over += [number for number, owner in made.items() if owner == watcher and number in watches]
+                        over += [
+                            number
+                            for number, owner in made.items()
+                            if owner == watcher and number in watches
+                        ]
                         watches.drop_watcher(watcher)
         assert len(over) == len(set(over)), seed
         assert len(over) + len(watches) == len(made), seed
         for each in targets:
-            over += [one.number for one in watches.ended(each)]
+            over += [one.number for one in watches.on_ended(each)]
         assert sorted(over) == sorted(made), seed
         assert not any(watches.is_wanted(each) for each in targets), seed

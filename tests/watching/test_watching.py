@@ -8,7 +8,8 @@ import trio
 from actors import ChildSpec, ExitReason, SpawnOptions, Supervisor
 from actors.errors import ActorDiedError, ActorNotFoundError
 from runtime import open_node
-from tests.node.conftest import SECRET, Pair
+from tests.live_pair import SECRET, Pair
+from tests.waiting import until
 from tests.watching.actors_used import Fragile, Watched, Watcher
 
 
@@ -20,12 +21,17 @@ async def watcher(pair: Pair) -> Watcher:
 
 async def until_nothing_is_left(pair: Pair) -> None:
     """What is given up is given up by one-way words between the nodes."""
-    with trio.fail_after(5):
-        while any(count for node in (pair.here, pair.there) for count in node._watching.loads().values()):  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    nodes = (pair.here, pair.there)
+    await until(
+        lambda: [count for node in nodes for count in node._watching.loads().values() if count],
+        "no watch is left",
+        lambda left: not left,
+    )
 
 
-async def test_a_live_actor_that_is_stopped_gives_one_notice_with_reason_and_epoch(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_a_live_actor_that_is_stopped_gives_one_notice_with_reason_and_epoch(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     watched = await pair.here.options(on=where, name="watched").spawn(Watched)
     node, epoch = await watched.where()
     number = await watcher.look_at(watched)
@@ -33,7 +39,12 @@ async def test_a_live_actor_that_is_stopped_gives_one_notice_with_reason_and_epo
     await pair.here.stop(watched, reason="enough")
     with trio.fail_after(5):
         (notice,) = await watcher.wait_told(1)
-    assert (notice.watch, notice.name, notice.epoch, notice.node) == (number, "watched", epoch, node)
+    assert (notice.watch, notice.name, notice.epoch, notice.node) == (
+        number,
+        "watched",
+        epoch,
+        node,
+    )
     assert (notice.reason.kind, notice.reason.text, notice.restarts) == ("stopped", "enough", False)
     await until_nothing_is_left(pair)
     assert len(await watcher.told()) == 1
@@ -63,7 +74,9 @@ async def test_an_actor_that_ends_right_after_it_is_watched_is_told_of_with_its_
     assert [notice.reason.kind for notice in notices] == ["stopped"] * 20
 
 
-async def test_a_restart_ends_the_old_epoch_and_says_that_a_new_one_is_expected(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_a_restart_ends_the_old_epoch_and_says_that_a_new_one_is_expected(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     spec = ChildSpec(id="child", actor=Watched, options=SpawnOptions(name="child", on=where))
     tree = await pair.here.options(name="tree").spawn(Supervisor, [spec], intensity=10)
     watched = await pair.here.lookup("child", Watched)
@@ -92,7 +105,10 @@ async def test_a_dead_actor_is_told_of_at_once(pair: Pair, where: str, watcher: 
         await watcher.look_at(watched)
     with trio.fail_after(5):
         notices = await watcher.wait_told(2)
-    assert [(notice.reason.kind, notice.name) for notice in notices] == [("no such actor", unnamed.name), ("no such actor", "named")]
+    assert [(notice.reason.kind, notice.name) for notice in notices] == [
+        ("no such actor", unnamed.name),
+        ("no such actor", "named"),
+    ]
     await until_nothing_is_left(pair)
 
 
@@ -109,7 +125,9 @@ async def test_a_watch_of_an_actor_that_has_given_back_its_name_says_nothing_for
         (notice,) = await late.wait_told(1)
     assert notice.reason.kind == "no such actor"
     assert await watcher.told() == []
-    await pair.here._station.node_service(where, getattr(pair, where).incarnation).stop_actor("named", 0, ExitReason("stopped"))
+    await pair.here._endpoint.node_service(where, getattr(pair, where).incarnation).stop_actor(
+        "named", 0, ExitReason("stopped")
+    )
     with trio.fail_after(5):
         (notice,) = await watcher.wait_told(1)
     assert (notice.watch, notice.reason.kind) == (first, "stopped")
@@ -128,7 +146,9 @@ async def test_an_actor_behind_a_dead_node_is_told_of_at_once(pair: Pair, watche
     assert (notice.reason.kind, notice.node) == ("node died", "third")
 
 
-async def test_a_node_that_leaves_gives_one_notice_and_none_when_it_comes_back(pair: Pair, watcher: Watcher) -> None:
+async def test_a_node_that_leaves_gives_one_notice_and_none_when_it_comes_back(
+    pair: Pair, watcher: Watcher
+) -> None:
     async with open_node("third", join=pair.here.address, secret=SECRET):
         watched = await pair.here.options(on="third", name="moving").spawn(Watched)
         await watcher.look_at(watched)
@@ -155,7 +175,9 @@ async def test_no_notice_comes_after_unwatching(pair: Pair, where: str, watcher:
     await until_nothing_is_left(pair)
 
 
-async def test_no_notice_comes_after_unwatching_even_if_it_was_under_way(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_no_notice_comes_after_unwatching_even_if_it_was_under_way(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     watched = await pair.here.options(on=where).spawn(Watched)
     other = await pair.here.options(on=where).spawn(Watched)
     number = await watcher.look_at(watched)
@@ -168,14 +190,18 @@ async def test_no_notice_comes_after_unwatching_even_if_it_was_under_way(pair: P
     await until_nothing_is_left(pair)
 
 
-async def test_a_node_where_nobody_watches_any_more_is_let_go_of(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_a_node_where_nobody_watches_any_more_is_let_go_of(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     watched = await pair.here.options(on=where).spawn(Watched)
     number = await watcher.look_at(watched)
     await watcher.look_away(number)
     await until_nothing_is_left(pair)
 
 
-async def test_two_watches_of_one_actor_are_independent(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_two_watches_of_one_actor_are_independent(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     watched = await pair.here.options(on=where).spawn(Watched)
     numbers = [await watcher.look_at(watched), await watcher.look_at(watched)]
     await pair.here.stop(watched)
@@ -185,7 +211,9 @@ async def test_two_watches_of_one_actor_are_independent(pair: Pair, where: str, 
     assert len(set(numbers)) == 2
 
 
-async def test_a_notice_waits_for_the_running_method_and_for_the_calls_before_it(pair: Pair, watcher: Watcher) -> None:
+async def test_a_notice_waits_for_the_running_method_and_for_the_calls_before_it(
+    pair: Pair, watcher: Watcher
+) -> None:
     watched = await pair.here.spawn(Watched)
     number = await watcher.look_at(watched)
     await watcher.stop_in_its_turn(watched)
@@ -233,12 +261,17 @@ async def test_code_outside_of_actors_waits_for_an_end(pair: Pair, where: str) -
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pair.here.stop, watched)
             ended = await pair.here.wait_ended(watched)
-        assert (ended.name, ended.reason.kind) in [("watched", "stopped"), ("watched", "no such actor")]
+        assert (ended.name, ended.reason.kind) in [
+            ("watched", "stopped"),
+            ("watched", "no such actor"),
+        ]
         assert (await pair.here.wait_ended(watched)).reason.kind == "no such actor"
     await until_nothing_is_left(pair)
 
 
-async def test_a_thousand_watches_cost_no_task_while_they_wait(pair: Pair, where: str, watcher: Watcher) -> None:
+async def test_a_thousand_watches_cost_no_task_while_they_wait(
+    pair: Pair, where: str, watcher: Watcher
+) -> None:
     crowd = [await pair.here.options(on=where).spawn(Watched) for _ in range(1000)]
     await watcher.look_at_all(crowd)
     assert pair.here._watching.loads()["watches"] == 1000

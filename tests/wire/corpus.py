@@ -1,6 +1,8 @@
-"""Real frames of every kind, captured from two nodes that talk over a network in memory: what mutations begin with.
+"""Real frames of every kind, captured from two nodes that talk over a network in memory: what
+mutations begin with.
 
-Clock, scheduler and chance are seeded, so that the same code gives the same frames and a seed of the fuzzer leads to the same bytes again.
+Clock, scheduler and chance are seeded, so that the same code gives the same frames and a seed of
+the fuzzer leads to the same bytes again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from actors import Actor, RetryPolicy, message, method
 from actors.errors import HandshakeError, OutcomeUnknownError
 from runtime import Node, open_node
 from runtime.links.transports import Connection
-from runtime.testing import Faults
+from runtime.testing import Faults, Platform
 from runtime.wire.frames import Frame, FrameReader, Kind
 from tests.memory_network import MemoryConnection, MemoryNetwork, Pipe
 from tests.scheduling import SeededEnvironment, scheduled_by
@@ -186,7 +188,7 @@ def _one_machine() -> Iterator[None]:
         patch("runtime.environment.has_ended", lambda pid, started: False),
         patch("os.getpid", lambda: 4711),
         patch("runtime.links.transfers.WHOLE", 100_000),
-        patch("runtime.links.outbound.WHOLE", 100_000),
+        patch("runtime.links.link.WHOLE", 100_000),
         patch("runtime.links.transfers.PART", 30_000),
     ):
         yield
@@ -199,12 +201,26 @@ def capture() -> list[Frame]:
 
     async def main() -> None:
         async with (
-            open_node("here", secret=SECRET, network=network, environment=environment, faults=faults) as here,
-            open_node("there", join=here.address, secret=SECRET, network=network, environment=environment),
+            open_node(
+                "here",
+                secret=SECRET,
+                platform=Platform(network=network, environment=environment, faults=faults),
+            ) as here,
+            open_node(
+                "there",
+                join=here.address,
+                secret=SECRET,
+                platform=Platform(network=network, environment=environment),
+            ),
         ):
             await here.wait_for(2)
             try:
-                async with open_node("stranger", join=here.address, secret="wrong", network=network, environment=environment):
+                async with open_node(
+                    "stranger",
+                    join=here.address,
+                    secret="wrong",
+                    platform=Platform(network=network, environment=environment),
+                ):
                     pass
             except HandshakeError:
                 pass

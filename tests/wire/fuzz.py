@@ -1,8 +1,11 @@
-"""Mutated frames against everything that reads from a connection: `python -m tests.wire.fuzz [FRAMES] [SEED]`, a million by default.
+"""Mutated frames against everything that reads from a connection: `python -m tests.wire.fuzz
+[FRAMES] [SEED]`, a million by default.
 
-Real frames (see `corpus`) are flipped, cut, spliced, repeated, reordered and lied about, and given to what a live node reads them with: the
-frame reader, the handshake of either side, the session, the codec and every handler of the dispatch. Nothing but a ProtocolError may come
-out (of handshakes, a HandshakeError). Reported are the rate, the longest time for one input, and by how much the process has grown.
+Real frames (see `corpus`) are flipped, cut, spliced, repeated, reordered and lied about, and given
+to what a live node reads them with: the frame reader, the handshake of either side, the session,
+the codec and every handler of the dispatch. Nothing but a ProtocolError may come out (of
+handshakes, a HandshakeError). Reported are the rate, the longest time for one input, and by how
+much the process has grown.
 """
 
 from __future__ import annotations
@@ -25,15 +28,16 @@ from actors.errors import HandshakeError, ProtocolError
 from runtime import Node, open_node
 from runtime.links.link import Link, UnhandledFrameError
 from runtime.links.peers import _read_answer, _read_offer
+from runtime.testing import Platform
 from runtime.wire.frames import HEADER, UNPROVEN, Frame, FrameReader, Kind, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer
-from runtime.wire.introduction import Introduction, Peer
+from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
 from tests.memory_network import MemoryNetwork
 from tests.wire.corpus import SECRET, Talker, capture
 
 SLOW_SECONDS = 0.5
-"""What no input may take of this thread's time on a processor, whatever else the machine does: a hundred times the slowest that is known,
-and far less than anything takes whose cost is the square of a control part.
+"""What no input may take of this thread's time on a processor, whatever else the machine does: a
+hundred times the slowest that is known, and far less than anything takes whose cost is the square
+of a control part.
 """
 
 GROWTH_BYTES = 64 * 1024 * 1024
@@ -42,8 +46,33 @@ GROWTH_BYTES = 64 * 1024 * 1024
 INPUTS_PER_LINK = 8
 LARGE = 8 * 1024
 INTERESTING = b"\x00\x01\x7f\x80\x81\x82\x9f\xa0\xbf\xc0\xc2\xd8\xd9\xf6\xf9\xfb\xff\x1a\x1b\x5a\x5b\x7b\x9b\xbb\xdb"
-LENGTHS = (0, 1, 3, 4, 7, 8, 9, 255, 4096, 4097, 65_535, 65_536, 262_144, 262_145, 2**28, 2**31, 2**32 - 1)
-WHOLE_SESSIONS = frozenset(Kind) - {Kind.HELLO, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME, Kind.REFUSED, Kind.RESUME}
+LENGTHS = (
+    0,
+    1,
+    3,
+    4,
+    7,
+    8,
+    9,
+    255,
+    4096,
+    4097,
+    65_535,
+    65_536,
+    262_144,
+    262_145,
+    2**28,
+    2**31,
+    2**32 - 1,
+)
+WHOLE_SESSIONS = frozenset(Kind) - {
+    Kind.HELLO,
+    Kind.CHALLENGE,
+    Kind.PROOF,
+    Kind.WELCOME,
+    Kind.REFUSED,
+    Kind.RESUME,
+}
 
 
 def flat(frame: Frame) -> bytes:
@@ -70,14 +99,19 @@ class Mutator:
         )
 
     def run_of(self) -> bytes:
-        """Some frames as they follow each other in real traffic, and at least one of them spoiled."""
+        """Some frames as they follow each other in real traffic, and at least one of them
+        spoiled.
+        """
         draw = self.draw
         many = draw.random() < 0.1
         frames = self.frames if many else self._small
         first = draw.randrange(len(frames))
         chosen = frames[first : first + draw.randint(1, 12 if many else 3)]
         spoiled = draw.randrange(len(chosen))
-        pieces = [self.frame(frame) if index == spoiled else self._as_sent(frame) for index, frame in enumerate(chosen)]
+        pieces = [
+            self.frame(frame) if index == spoiled else self._as_sent(frame)
+            for index, frame in enumerate(chosen)
+        ]
         order = draw.random()
         if order < 0.05:
             pieces.insert(draw.randrange(len(pieces) + 1), draw.choice(pieces))
@@ -92,11 +126,21 @@ class Mutator:
         if how < 0.55:
             # The control part, in a frame that is sound: this reaches the codec and the handlers.
             control = self.bytes(frame.control)
-            return b"".join((self._head(frame.kind, frame.flags, control, frame.segments), *map(bytes, frame.segments)))
+            return b"".join(
+                (
+                    self._head(frame.kind, frame.flags, control, frame.segments),
+                    *map(bytes, frame.segments),
+                )
+            )
         if how < 0.7:
             kind = draw.choice((draw.randrange(256), int(draw.choice(self.frames).kind)))
             flags = draw.choice((frame.flags, draw.randrange(256)))
-            return b"".join((self._head(kind, flags, frame.control, frame.segments), *map(bytes, frame.segments)))
+            return b"".join(
+                (
+                    self._head(kind, flags, frame.control, frame.segments),
+                    *map(bytes, frame.segments),
+                )
+            )
         if how < 0.8:
             return self._lie(frame)
         return self.bytes(self._as_sent(frame))
@@ -107,7 +151,10 @@ class Mutator:
         changed = bytearray(data)
         if draw.random() < 0.15:
             other = draw.choice(self._small).control
-            return bytes(changed[: draw.randrange(len(changed) + 1)] + other[draw.randrange(len(other) + 1) :])
+            return bytes(
+                changed[: draw.randrange(len(changed) + 1)]
+                + other[draw.randrange(len(other) + 1) :]
+            )
         for _ in range(draw.choice((1, 1, 1, 2, 4, 8))):
             draw.choice(self._spoilers)(changed)
         return bytes(changed)
@@ -117,7 +164,11 @@ class Mutator:
 
     def _head(self, kind: int, flags: int, control: bytes, segments: Sequence[object]) -> bytes:
         sizes = [len(segment) for segment in segments]  # type: ignore[arg-type]
-        return HEADER.pack(kind, flags, len(sizes), len(control)) + struct.pack(f"!{len(sizes)}I", *sizes) + control
+        return (
+            HEADER.pack(kind, flags, len(sizes), len(control))
+            + struct.pack(f"!{len(sizes)}I", *sizes)
+            + control
+        )
 
     def _lie(self, frame: Frame) -> bytes:
         """A header that says something else than what follows."""
@@ -152,7 +203,9 @@ class Mutator:
     def _insert(self, data: bytearray) -> None:
         start = self.draw.randrange(len(data) + 1)
         piece = bytes([self.draw.choice(INTERESTING)]) * self.draw.choice((1, 1, 2, 40))
-        data[start:start] = self.draw.choice((piece, self.draw.randbytes(self.draw.randrange(1, 9))))
+        data[start:start] = self.draw.choice(
+            (piece, self.draw.randbytes(self.draw.randrange(1, 9)))
+        )
 
     def _swap(self, data: bytearray) -> None:
         if len(data) > 1:
@@ -191,11 +244,11 @@ class Target:
 
     def _new_link(self) -> Link:
         self._number += 1
-        peers = self._node._station.peers
+        peers = self._node._endpoint.peers
         link = Link(Peer(name="fuzzer", incarnation=self._number, role="client"), peers._receiver)
         link.open(Deaf(), 0)
         self._reader = FrameReader(peers._limits)
-        link._reassembly.connected(peers._limits)
+        link._reassembly.on_connected(peers._limits)
         self._reader.place = link._reassembly.place
         self._inputs = 0
         return link
@@ -203,7 +256,7 @@ class Target:
     def renew(self) -> None:
         """Forget all that was received: as when the peer's incarnation has ended."""
         self._link.end("the end of this input")
-        self._node._station.ended(("fuzzer", self._number), "the end of this input")
+        self._node._endpoint.on_peer_ended(("fuzzer", self._number), "the end of this input")
         self._link = self._new_link()
 
     def feed(self, data: bytes) -> None:
@@ -242,7 +295,10 @@ class Target:
 def shake_spoiled_hands(mutator: Mutator) -> None:
     """A handshake of which one frame is spoiled on its way."""
     draw = mutator.draw
-    parties = [Introduction(cluster="understudy", peer=Peer(name=name, incarnation=1, role="node")) for name in ("one", "two")]
+    parties = [
+        Introduction(cluster="understudy", peer=Peer(name=name, incarnation=1, role="node"))
+        for name in ("one", "two")
+    ]
     dialer = Dialer(parties[0], SECRET, b"d" * 32, draw.choice((None, ("two", 1))))
     acceptor = Acceptor(parties[1], SECRET, b"a" * 32)
     spoiled = draw.randrange(4)
@@ -251,7 +307,9 @@ def shake_spoiled_hands(mutator: Mutator) -> None:
         for step in range(4):
             assert message is not None
             data = encode_frame(*message)
-            frames = FrameReader(UNPROVEN).feed(mutator.frame(Frame(*message[:1], 0, message[1], ())) if step == spoiled else data)
+            frames = FrameReader(UNPROVEN).feed(
+                mutator.frame(Frame(*message[:1], 0, message[1], ())) if step == spoiled else data
+            )
             if not frames:
                 return
             message = (dialer if step % 2 else acceptor).receive(frames[0].kind, frames[0].control)
@@ -282,8 +340,10 @@ class Report:
 
     def __str__(self) -> str:
         return (
-            f"{self.frames} inputs in {self.seconds:.1f} s ({self.frames / self.seconds:.0f}/s) {dict(self.kinds)}; "
-            f"the slowest took {self.slowest * 1000:.1f} ms of the processor; {self.growth / 2**20:.1f} MiB more memory"
+            f"{self.frames} inputs in {self.seconds:.1f} s ({self.frames / self.seconds:.0f}/s) "
+            f"{dict(self.kinds)}; "
+            f"the slowest took {self.slowest * 1000:.1f} ms of the processor; "
+            f"{self.growth / 2**20:.1f} MiB more memory"
         )
 
 
@@ -293,13 +353,17 @@ class BrokenPromiseError(Exception):
 
 @asynccontextmanager
 async def _target(draw: random.Random) -> AsyncIterator[Target]:
-    async with open_node("there", secret=SECRET, network=MemoryNetwork()) as node:
+    async with open_node(
+        "there", secret=SECRET, platform=Platform(network=MemoryNetwork())
+    ) as node:
         await node.options(name="talker").spawn(Talker)
         yield Target(node, draw)
 
 
 def _settled(target: Target, data: bytes, seconds: float) -> float:
-    """The time that an input takes: if it was long, the shortest of some, for the collector's turns count, too."""
+    """The time that an input takes: if it was long, the shortest of some, for the collector's turns
+    count, too.
+    """
     if seconds < SLOW_SECONDS / 2 or not data:
         return seconds
     for _ in range(3):
@@ -311,7 +375,9 @@ def _settled(target: Target, data: bytes, seconds: float) -> float:
 
 
 def fuzz(count: int, seed: int) -> Report:
-    """Try `count` inputs of `seed`. Raises `BrokenPromiseError` for the first that breaks something."""
+    """Try `count` inputs of `seed`. Raises `BrokenPromiseError` for the first that breaks
+    something.
+    """
     logger = logging.getLogger("understudy")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -325,7 +391,11 @@ async def _fuzz(frames: list[Frame], count: int, seed: int) -> Report:
     offers = [frame for frame in frames if frame.kind == Kind.RESUME]
     # The node under test would do as it is told: start actors, and write to its store, for ever.
     lasting = (b"spawn", b"@store")
-    sessions = [frame for frame in frames if frame.kind in WHOLE_SESSIONS and not any(word in frame.control for word in lasting)]
+    sessions = [
+        frame
+        for frame in frames
+        if frame.kind in WHOLE_SESSIONS and not any(word in frame.control for word in lasting)
+    ]
     draw = random.Random(seed)
     report = Report()
     warm = min(count // 10, 20_000)
@@ -353,8 +423,12 @@ async def _fuzz(frames: list[Frame], count: int, seed: int) -> Report:
             except Exception as error:
                 # The node's block drops causes, so the traceback goes into the text.
                 trace = "".join(traceback.format_exception(error))
-                raise BrokenPromiseError(f"seed {seed}, input {number} ({what}): {data.hex()[:4000]}\n{trace}") from error
-            report.slowest = max(report.slowest, _settled(target, data, time.thread_time() - started))
+                raise BrokenPromiseError(
+                    f"seed {seed}, input {number} ({what}): {data.hex()[:4000]}\n{trace}"
+                ) from error
+            report.slowest = max(
+                report.slowest, _settled(target, data, time.thread_time() - started)
+            )
             report.kinds[what] += 1
             if not number % 50:
                 await trio.lowlevel.checkpoint()

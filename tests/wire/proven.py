@@ -1,17 +1,20 @@
-"""Mutated frames from peers that have proven themselves: `python -m tests.wire.proven [FRAMES [SEED [PROCESSES]]]`, a million by
-default.
+"""Mutated frames from peers that have proven themselves: `python -m tests.wire.proven [FRAMES [SEED
+[PROCESSES]]]`, a million by default.
 
-A real node listens on a socket. Fuzzing peers dial it, shake hands with the cluster's secret, agree upon a session, and send what a peer of
-ours could send, spoiled: as bytes, as values, cut short, out of order; calls of its actors and of all its services, answers to calls that
-the node makes to them, items and credit of streams. When the link is lost they come again as the next incarnation. Meanwhile a third peer,
-a healthy node, calls an actor of the node.
+A real node listens on a socket. Fuzzing peers dial it, shake hands with the cluster's secret, agree
+upon a session, and send what a peer of ours could send, spoiled: as bytes, as values, cut short,
+out of order; calls of its actors and of all its services, answers to calls that the node makes to
+them, items and credit of streams. When the link is lost they come again as the next incarnation.
+Meanwhile a third peer, a healthy node, calls an actor of the node.
 
-The promise: a frame costs its sender the link, and nobody anything. So the node does not end, logs no error but that a peer broke the
-protocol, imports nothing, grows by no more than a bound, keeps nothing of the peers once they have gone, and each call of the healthy peer
-is answered with what is right.
+The promise: a frame costs its sender the link, and nobody anything. So the node does not end, logs
+no error but that a peer broke the protocol, imports nothing, grows by no more than a bound, keeps
+nothing of the peers once they have gone, and each call of the healthy peer is answered with what is
+right.
 
-What a proven peer may ask for is done: a spawn that is still one starts an actor, and a member may write to the store. `Harmless` keeps out
-the few requests whose purpose is to end a node, or to change what all nodes agree upon.
+What a proven peer may ask for is done: a spawn that is still one starts an actor, and a member may
+write to the store. `Harmless` keeps out the few requests whose purpose is to end a node, or to
+change what all nodes agree upon.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import sys
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import aclosing, contextmanager
 from multiprocessing import get_context
@@ -39,20 +42,20 @@ import trio
 from cbor2 import CBORTag
 
 from actors import Actor, method
-from actors.errors import HandshakeError, ProtocolError
+from actors.errors import EncodeError, HandshakeError, LeaseLostError, ProtocolError
 from actors.method import Address
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
 from runtime import Node, open_node
-from runtime.hosting.services import STORE_SERVICE
+from runtime.hosting.node_service import STORE_SERVICE
 from runtime.links.link import Link
-from runtime.links.settling import Verdict
+from runtime.links.settlement import SettlementAnswerKind
 from runtime.links.transports import SocketNetwork
 from runtime.store.interface import Compare, Get, Put
+from runtime.store.memory import StoreMachine
+from runtime.wire.codec import MESSAGE
 from runtime.wire.frames import Frame, FrameReader, Kind
-from runtime.wire.handshake import Dialer
-from runtime.wire.introduction import Introduction, Peer
-from runtime.wire.values import MESSAGE
+from runtime.wire.handshake import Dialer, Introduction, Peer
 from tests.wire.corpus import SECRET, Colour, OutOfPaintError, Point, Talker, capture
 from tests.wire.fuzz import WHOLE_SESSIONS, BrokenPromiseError, Mutator, flat
 from tests.wire.shaper import TRAPS, Shaper, parse
@@ -73,10 +76,14 @@ BATCHES = 40
 """Batches on one connection, if it is not lost before."""
 
 GROWTH_BYTES = 96 * 1024 * 1024
-"""By how much the process may grow after it is warm. All fuzzing peers, and the healthy one, are in it."""
+"""By how much the process may grow after it is warm. All fuzzing peers, and the healthy one, are in
+it.
+"""
 
 SETTLE_SECONDS = 60.0
-"""How long what is kept of peers that have gone may be: their calls go on for ten seconds, and their sessions for five."""
+"""How long what is kept of peers that have gone may be: their calls go on for ten seconds, and
+their sessions for five.
+"""
 
 SLOW_SECONDS = 2.0
 """What one receive, of many frames perhaps, may take of the thread's time on a processor."""
@@ -113,10 +120,16 @@ ANSWERS: tuple[object, ...] = (
     [None],
     ["fuzzer", 1],
     CBORTag(MESSAGE, ["actors.supervision:ExitReason", {"kind": "normal", "text": "x"}]),
-    CBORTag(MESSAGE, ["actors.supervision:ExitReason", {"kind": "normal", "text": 5, "traceback": []}]),
+    CBORTag(
+        MESSAGE, ["actors.supervision:ExitReason", {"kind": "normal", "text": 5, "traceback": []}]
+    ),
     [
         CBORTag(
-            MESSAGE, ["runtime.references.values:Failure", {"code": "raised", "plain": {}, "actor": 1, "method": 2, "node": 3, "epoch": 4}]
+            MESSAGE,
+            [
+                "runtime.references.values:FailedValue",
+                {"code": "raised", "plain": {}, "actor": 1, "method": 2, "node": 3, "epoch": 4},
+            ],
         )
     ],
 )
@@ -184,17 +197,24 @@ class Report:
 
     def __str__(self) -> str:
         return (
-            f"{self.frames} spoiled frames (and {self.sound} sound ones) over {self.links} links in {self.seconds:.1f} s "
-            f"({self.frames / max(self.seconds, 1e-9):.0f}/s), {self.lost} links were given up; {self.healthy} healthy calls answered; "
-            f"{self.calls_made} calls were made to the peers; the slowest receive took {self.slowest * 1000:.1f} ms of the processor; "
-            f"{self.growth / 2**20:.1f} MiB more memory; errors in the log: {dict(self.errors)}; handled: {dict(self.handled)}"
+            f"{self.frames} spoiled frames (and {self.sound} sound ones) over {self.links} links "
+            f"in {self.seconds:.1f} s "
+            f"({self.frames / max(self.seconds, 1e-9):.0f}/s), {self.lost} links were given up; "
+            f"{self.healthy} healthy calls answered; "
+            f"{self.calls_made} calls were made to the peers; the slowest receive took "
+            f"{self.slowest * 1000:.1f} ms of the processor; "
+            f"{self.growth / 2**20:.1f} MiB more memory; errors in the log: {dict(self.errors)}; "
+            f"handled: {dict(self.handled)}"
         )
 
 
 class Log(logging.Handler):
     """Keeps what no peer may cause: errors, and tracebacks at whatever level."""
 
-    ALLOWED = ("%s broke the protocol: %s; the link is given up", "%s broke the protocol: %s; its connection is closed")
+    ALLOWED = (
+        "%s broke the protocol: %s; the link is given up",
+        "%s broke the protocol: %s; its connection is closed",
+    )
     RAISED = "%s.%s raised in a one-way call\n%s"
     """By a method of an actor, which nobody waits for."""
 
@@ -202,11 +222,19 @@ class Log(logging.Handler):
         super().__init__(logging.INFO)
         self.report = report
         self.wrong: list[str] = []
+        self.latest: deque[str] = deque(maxlen=40)
+        """Lines of the log, but for those that each lost link writes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
         text = record.getMessage()
-        if record.levelno < logging.ERROR and record.exc_info is None and "Traceback (most recent" not in text:
+        if "fuzzer" not in text:
+            self.latest.append(f"{record.created:.3f} {record.levelname} {text}")
+        if (
+            record.levelno < logging.ERROR
+            and record.exc_info is None
+            and "Traceback (most recent" not in text
+        ):
             return
         # A limited log says at times how much was left out.
         kind = record.msg.partition(" (%d more lines")[0]
@@ -217,7 +245,9 @@ class Log(logging.Handler):
 
 
 class Harmless:
-    """Tells frames whose very purpose is to end things, or to change what all agree upon: those are not sent while they are well-formed."""
+    """Tells frames whose very purpose is to end things, or to change what all agree upon: those are
+    not sent while they are well-formed.
+    """
 
     WRITES = frozenset({"put", "delete", "transaction", "grant", "revoke"})
     OWN = "fuzz"
@@ -232,49 +262,101 @@ class Harmless:
             parts = parse(control)
         except (ValueError, TypeError, cbor2.CBORError):
             return True
-        if type(parts) is not list or len(parts) < 5 or type(parts[1]) is not str or type(parts[3]) is not str:
+        if (
+            type(parts) is not list
+            or len(parts) < 5
+            or type(parts[1]) is not str
+            or type(parts[3]) is not str
+        ):
             return True
         service, name, arguments = parts[1], parts[3], parts[4]
+        if (
+            service.startswith("@store")
+            and name in self.WRITES
+            and len(parts) > 5
+            and type(parts[5]) is not float
+        ):
+            # Arguments by name, or what may be taken for them.
+            return False
         if service == "@node" and name == "leave_cluster":
             return False
         if service.startswith("@store") and name in self.WRITES:
             return self._only_own(name, arguments)
-        starts = (service, name) in (("@node", "spawn"), ("@isolation", "start"), ("@isolation", "stand"))
+        starts = (service, name) in (
+            ("@node", "spawn"),
+            ("@isolation", "start"),
+            ("@isolation", "stand"),
+        )
         # It is what a spawn is for, to import what it names.
-        return not (starts and (any(path.encode() in control for path in TRAPS) or b"process" in control))
+        return not (
+            starts and (any(path.encode() in control for path in TRAPS) or b"process" in control)
+        )
 
     def _only_own(self, name: str, arguments: Any) -> bool:
         if type(arguments) is not list or not arguments:
-            return True
+            # A list can be written as a tag as well, and is one again where it is read.
+            return type(arguments) in (int, str, bytes, type(None)) or arguments == []
         if name in ("grant", "revoke"):
-            # A lease that nobody renews is over soon, unless it is for years; and leases of nodes have numbers that can be met.
-            return type(arguments[0]) not in (int, float)
+            # A lease that nobody renews is over soon, unless it is for years; and leases of nodes
+            # have numbers that can be met. A number can be written as a tag as well, and True is 1.
+            return type(arguments[0]) in (str, bytes, type(None))
         keys = list(self._keys(arguments if name == "transaction" else arguments[:1]))
-        return all(key.startswith(self.OWN) for key in keys)
+        known = name == "transaction" or type(arguments[0]) is str
+        return known and all(key.startswith(self.OWN) for key in keys)
 
     def _keys(self, value: Any) -> Iterator[str]:
-        if type(value) is str:
+        """All keys that the operations of a transaction name, and what stands in the place
+        of one.
+        """
+        if isinstance(value, CBORTag):
+            value = value.value
+        if isinstance(value, str):
             yield value
-        elif type(value) is list:
-            for item in value:
+        elif isinstance(value, Mapping):
+            # Of the fields of an operation, the key alone says what it changes.
+            yield from self._keys(value.get("key", "no key"))
+        elif isinstance(value, Sequence) and not isinstance(value, bytes):
+            # A class and its fields; the decoder makes tuples within tags.
+            of_class = (
+                len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping)
+            )
+            for item in value[1:] if of_class else value:
                 yield from self._keys(item)
-        elif type(value) is CBORTag and type(value.value) is list and len(value.value) > 1 and type(value.value[1]) is dict:
-            key = value.value[1].get("key")
-            if type(key) is str:
-                yield key
+        elif value is not None and not isinstance(value, (bytes, int, float)):
+            yield f"{type(value).__name__}, of which nothing is known"
+
+
+@contextmanager
+def members_keep_their_leases(*nodes: Node) -> Iterator[None]:
+    """Have the store refuse to revoke the leases of these nodes, for as long as the block lasts.
+
+    A member may revoke any lease: that is how the death of a process is told. So a sound call that
+    names the lease of a node ends it, and `Harmless` sees neither calls in parts nor all ways to
+    write a number.
+    """
+    leases = {node._registration.record.lease for node in nodes}
+    revoke = StoreMachine.revoke
+
+    def guarded(machine: StoreMachine, lease: int) -> None:
+        if lease in leases:
+            raise LeaseLostError(f"lease {lease} is a member's, and stays")
+        revoke(machine, lease)
+
+    with patch.object(StoreMachine, "revoke", guarded):
+        yield
 
 
 def store_of(node: Node) -> str:
     """The name of the service of the store that a node keeps."""
-    return next(name for name in node.station.host.cells if name.startswith(STORE_SERVICE))
+    return next(name for name in node._endpoint.host.cells if name.startswith(STORE_SERVICE))
 
 
 def requests(node: Node) -> list[Frame]:
     """A sound call of each kind that the services of a node take, and some of its actors."""
-    codec = node.station.codec
+    codec = node._endpoint.codec
     me = ("fuzzer", ANY_INCARNATION)
     address = Address("talker", *me, 3, "tests.wire.corpus:Talker")
-    handle = node.station.make_handle(address)
+    handle = node._endpoint.make_handle(address)
     store = store_of(node)
     reference = [node.name, node.incarnation, 5]
     spawned = ("tests.wire.corpus:Talker", (), {}, SpawnOptions(name="fuzzed"))
@@ -283,7 +365,10 @@ def requests(node: Node) -> list[Frame]:
         ("@node", "spawn"): [spawned, (*spawned[:3], SpawnOptions(), "", "ticket")],
         ("@node", "wait_started"): [watched],
         ("@node", "take_back"): [("ticket",)],
-        ("@node", "stop_actor"): [("fuzzed", 0, ExitReason("stopped", "by its fuzzer")), ("nobody", 1, ExitReason("stopped", "x"), 0.1)],
+        ("@node", "stop_actor"): [
+            ("fuzzed", 0, ExitReason("stopped", "by its fuzzer")),
+            ("nobody", 1, ExitReason("stopped", "x"), 0.1),
+        ],
         ("@node", "watch_actor"): [watched, ("nobody", 0)],
         ("@node", "status"): [()],
         ("@watching", "ask"): [(*watched, *me, 1, False), ("nobody", 3, *me, 2, True)],
@@ -319,7 +404,13 @@ def requests(node: Node) -> list[Frame]:
         (store, "range"): [("fuzz/",)],
         (store, "put"): [("fuzz/a", b"value", 0)],
         (store, "delete"): [("fuzz/a",)],
-        (store, "transaction"): [([Compare("fuzz/a", "version", 1)], [Put("fuzz/b", b"1"), Get("fuzz/a")], [Get("fuzz/b")])],
+        (store, "transaction"): [
+            (
+                [Compare("fuzz/a", "version", 1)],
+                [Put("fuzz/b", b"1"), Get("fuzz/a")],
+                [Get("fuzz/b")],
+            )
+        ],
         (store, "keep_alive"): [(10**6,)],
         (store, "time_to_live"): [(10**6,)],
         (store, "poll"): [("fuzz/", 1)],
@@ -353,7 +444,9 @@ def aimed(frames: Sequence[Frame], node: Node) -> list[Frame]:
 
 
 class Spoiler(Mutator):
-    """Of bytes, as any mutator, and of values. Calls get fresh numbers: the same one twice would cost the link whatever else is sent."""
+    """Of bytes, as any mutator, and of values. Calls get fresh numbers: the same one twice would
+    cost the link whatever else is sent.
+    """
 
     def __init__(self, frames: Sequence[Frame]) -> None:
         super().__init__(random.Random(0), frames)
@@ -370,32 +463,45 @@ class Spoiler(Mutator):
         self._number = 1000
 
     def values(self) -> bytes:
-        """Some frames as they are, or nearly, and one of which some values are others. Many of these do not cost the link."""
+        """Some frames as they are, or nearly, and one of which some values are others. Many of
+        these do not cost the link.
+        """
         draw = self.draw
         frames = [self._fresh(draw.choice(self._lasting)) for _ in range(draw.choice((1, 1, 2, 3)))]
         if draw.random() < ASKING:
             frames.insert(0, self._fresh(draw.choice(self._asking)))
         spoiled = frames[-1]
         frames[-1] = spoiled._replace(
-            control=self.shaper.control(spoiled.control), flags=spoiled.flags if draw.random() < 0.8 else draw.randrange(32)
+            control=self.shaper.control(spoiled.control),
+            flags=spoiled.flags if draw.random() < 0.8 else draw.randrange(32),
         )
         return b"".join(map(flat, frames))
 
     def run_of(self) -> bytes:
-        """Frames of which one is spoiled as bytes, or cut short: nearly always the last that is read."""
+        """Frames of which one is spoiled as bytes, or cut short: nearly always the last that is
+        read.
+        """
         if self.draw.random() < 0.1:
             whole = flat(self._fresh(self.draw.choice(self._lasting)))
             return whole[: self.draw.randrange(1, len(whole))]
         return super().run_of()
 
     def _fresh(self, frame: Frame) -> Frame:
-        frame = Frame(frame.kind, frame.flags, frame.control.replace(_ANY, self._incarnation), frame.segments)
+        frame = Frame(
+            frame.kind, frame.flags, frame.control.replace(_ANY, self._incarnation), frame.segments
+        )
         if frame.kind != Kind.CALL or frame.control[1:2] != b"\x1a":
             return frame
         self._number += 1
         # At times one that is in use, perhaps.
-        number = self._number if self.draw.random() < 0.98 else self.draw.randrange(1000, self._number + 1)
-        return frame._replace(control=frame.control[:2] + number.to_bytes(4, "big") + frame.control[6:])
+        number = (
+            self._number
+            if self.draw.random() < 0.98
+            else self.draw.randrange(1000, self._number + 1)
+        )
+        return frame._replace(
+            control=frame.control[:2] + number.to_bytes(4, "big") + frame.control[6:]
+        )
 
     def answer(self, number: int, flags: int) -> bytes:
         """What comes back for a call of the node's: right or wrong, spoiled or not."""
@@ -404,7 +510,9 @@ class Spoiler(Mutator):
         if draw.random() < 0.2:
             value = self.shaper.other(value)
         described = {
-            "type": draw.choice(("builtins:ValueError", "tests.wire.corpus:OutOfPaintError", *TRAPS)),
+            "type": draw.choice(
+                ("builtins:ValueError", "tests.wire.corpus:OutOfPaintError", *TRAPS)
+            ),
             "args": [value],
             "fields": {"a": value},
             "notes": ["x"],
@@ -430,16 +538,19 @@ class Spoiler(Mutator):
         )
         try:
             frame = Frame(kind, 0, Shaper.written(parts), ())
-        except (ValueError, TypeError, OverflowError, cbor2.CBORError):
+            return self.frame(frame) if draw.random() < 0.1 else flat(frame)
+        except (ValueError, TypeError, OverflowError, cbor2.CBORError, EncodeError):
+            # What cannot be written, or is larger than a frame may be.
             return b""
-        return self.frame(frame) if draw.random() < 0.1 else flat(frame)
 
 
 _ANY = cbor2.dumps(ANY_INCARNATION)
 
 
 def read(data: bytes) -> tuple[list[Frame], bool]:
-    """The frames that a node reads of some bytes, and whether it then waits for the rest of another, or for nothing."""
+    """The frames that a node reads of some bytes, and whether it then waits for the rest of
+    another, or for nothing.
+    """
     reader = FrameReader()
     frames: list[Frame] = []
     try:
@@ -524,20 +635,24 @@ class FuzzingPeer:
 
     async def _settle(self) -> None:
         self.dials += 1
-        frame = Frame(Kind.RESUME, 0, cbor2.dumps([1, self.peer_link, self.dials, 0, self.received]), ())
+        frame = Frame(
+            Kind.RESUME, 0, cbor2.dumps([1, self.peer_link, self.dials, 0, self.received]), ()
+        )
         data, spoiled = flat(frame), self.draw.random() < 0.05
         if spoiled:
             data = self.spoiler.frame(frame)
             self.report.frames += 1
         await self._send(data, last=spoiled)
         answer = await self._next()
-        verdict, link, _ = cbor2.loads(answer.control)
-        if spoiled or answer.kind != Kind.RESUME or verdict != Verdict.ACCEPTED:
+        kind, link, _ = cbor2.loads(answer.control)
+        if spoiled or answer.kind != Kind.RESUME or kind != SettlementAnswerKind.ACCEPTED:
             raise LostError
         self.peer_link = link
 
     async def _spoil(self, most: int) -> int:
-        """Send batch after batch; returns how many spoiled frames the node has read. Raises `LostError` when it closes the connection."""
+        """Send batch after batch; returns how many spoiled frames the node has read. Raises
+        `LostError` when it closes the connection.
+        """
         done = 0
         for _ in range(BATCHES):
             if done >= most:
@@ -550,7 +665,9 @@ class FuzzingPeer:
             self.report.frames += 1
             self.report.sound += len(frames) - spoiled
             done += spoiled
-            await self._send(data if waits else data + flat(Frame(Kind.PING, 0, b"", ())), last=waits)
+            await self._send(
+                data if waits else data + flat(Frame(Kind.PING, 0, b"", ())), last=waits
+            )
             while (await self._next()).kind != Kind.PONG:
                 pass
             self.report.frames += spoiled - 1
@@ -572,7 +689,9 @@ class FuzzingPeer:
         return b"".join(pieces), spoiled
 
     async def _send(self, data: bytes, *, last: bool) -> None:
-        """`last`: nothing follows, so that the node does not wait for the rest of what is no whole frame."""
+        """`last`: nothing follows, so that the node does not wait for the rest of what is no whole
+        frame.
+        """
         self.sent.append(data)
         left = memoryview(data)
         pieces = self.draw.random() < 0.2
@@ -586,7 +705,9 @@ class FuzzingPeer:
             self.connection._socket.shutdown(socket.SHUT_WR)
 
     async def _next(self) -> Frame:
-        """The next frame that is no numbered one: those are counted, and calls answered with the next batch."""
+        """The next frame that is no numbered one: those are counted, and calls answered with the
+        next batch.
+        """
         while True:
             while self.arrived:
                 frame = self.arrived.popleft()
@@ -596,7 +717,10 @@ class FuzzingPeer:
                 if frame.kind == Kind.CALL:
                     self.report.calls_made += 1
                     number = int.from_bytes(frame.control[2:6], "big")
-                    self.answers += [self.spoiler.answer(number, frame.flags) for _ in range(self.draw.randint(1, 3))]
+                    self.answers += [
+                        self.spoiler.answer(number, frame.flags)
+                        for _ in range(self.draw.randint(1, 3))
+                    ]
             buffer = self.reader.receive_buffer()
             if buffer is not None:
                 size = await self.connection.receive_into(buffer)
@@ -633,15 +757,24 @@ class Run:
                 await self._fuzz(node, healthy, log)
         except Exception as error:
             # The block drops causes, so the traceback goes into the text.
-            raise BrokenPromiseError(f"{self._where()}\n{''.join(traceback.format_exception(error))}") from error
+            lines = "\n".join(log.latest)
+            raise BrokenPromiseError(
+                f"{self._where()}\n{lines}\n{''.join(traceback.format_exception(error))}"
+            ) from error
         if log.wrong:
             raise BrokenPromiseError(f"{self._where()}\nthe log has:\n{log.wrong[0]}")
         self.report.seconds = time.perf_counter() - began
         return self.report
 
     def _where(self) -> str:
-        lines = [f"  incarnation {number}: {b''.join(sent[-3:]).hex()[:600]}" for number, sent in self.latest]
-        return f"seed {self.seed}, after {self.report.frames} frames; the last of the latest incarnations:\n" + "\n".join(lines)
+        lines = [
+            f"  incarnation {number}: {b''.join(sent[-3:]).hex()[:600]}"
+            for number, sent in self.latest
+        ]
+        return (
+            f"seed {self.seed}, after {self.report.frames} frames; the last of the latest "
+            "incarnations:\n" + "\n".join(lines)
+        )
 
     async def _fuzz(self, node: Node, healthy: Node, log: Log) -> None:
         for name, cls in (("talker", Talker), ("asker", Asker), ("sum", Sum)):
@@ -650,7 +783,34 @@ class Run:
         assert await sums.add(0) == 0
         sound = requests(node) + aimed(self.frames, node)
         known = set(sys.modules)
-        address = next(each for each in node.station.peers.introduction.peer.addresses if each.startswith("unix:"))
+        address = next(
+            each
+            for each in node._endpoint.peers.introduction.peer.addresses
+            if each.startswith("unix:")
+        )
+        with members_keep_their_leases(node, healthy):
+            await self._fuzz_beside(node, healthy, sums, address, sound, log)
+        assert not node.asked_to_leave.is_set()
+        assert not healthy.asked_to_leave.is_set()
+        imported = {
+            name for name in set(sys.modules) - known if name.partition(".")[0] not in LOADED_BY_USE
+        }
+        assert not imported, f"imported meanwhile: {sorted(imported)}"
+        await self._settle(node)
+        gc.collect()
+        self.report.growth = (
+            max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self.before) * 1024
+        )
+
+    async def _fuzz_beside(
+        self,
+        node: Node,
+        healthy: Node,
+        sums: Sum,
+        address: str,
+        sound: list[Frame],
+        log: Log,
+    ) -> None:
         async with trio.open_nursery() as callers:
             callers.start_soon(self._call, sums)
             async with trio.open_nursery() as nursery:
@@ -658,13 +818,6 @@ class Run:
                     nursery.start_soon(self._peers, node, address, sound, log)
                 nursery.start_soon(self._clear, node, healthy)
             self.over = True
-        assert not node.asked_to_leave.is_set()
-        assert not healthy.asked_to_leave.is_set()
-        imported = {name for name in set(sys.modules) - known if name.partition(".")[0] not in LOADED_BY_USE}
-        assert not imported, f"imported meanwhile: {sorted(imported)}"
-        await self._settle(node)
-        gc.collect()
-        self.report.growth = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - self.before) * 1024
 
     async def _peers(self, node: Node, address: str, sound: list[Frame], log: Log) -> None:
         network, spoiler = SocketNetwork(), Spoiler(sound)
@@ -674,7 +827,9 @@ class Run:
             sent: list[bytes] = []
             self.latest.append((self._numbers, sent))
             spoiler.begin(self._numbers, draw)
-            await FuzzingPeer(node, network, address, self.report, self._numbers, draw, spoiler, sent).run(left)
+            await FuzzingPeer(
+                node, network, address, self.report, self._numbers, draw, spoiler, sent
+            ).run(left)
 
     async def _call(self, sums: Sum) -> None:
         expected = 0
@@ -695,9 +850,11 @@ class Run:
             if not self.before and self.report.frames > min(self.count // 10, 20_000):
                 self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for node in nodes:
-                for name, cell in list(node.station.host.cells.items()):
+                for name, cell in list(node._endpoint.host.cells.items()):
                     if not cell.system and name not in ("talker", "asker", "sum"):
-                        await node.station.host.stop(name, cell.address.epoch, ExitReason("stopped", "nobody needs it"))
+                        await node._endpoint.host.stop(
+                            name, cell.address.epoch, ExitReason("stopped", "nobody needs it")
+                        )
 
     async def _settle(self, node: Node) -> None:
         """Nothing is kept of peers that have gone."""
@@ -706,17 +863,21 @@ class Run:
             while True:
                 await trio.sleep(0.5)
                 gc.collect()
-                links = [key for key in node.station.peers.links if key[0] != "healthy"]
-                loads = {**node.station.loads(), **node._watching.loads()}
-                loads |= {"references held": node.station.references.held, "links": len(links)}
+                links = [key for key in node._endpoint.peers.links if key[0] != "healthy"]
+                loads = {**node._endpoint.loads(), **node._watching.loads()}
+                loads |= {"references held": node._endpoint.references.held, "links": len(links)}
                 if not any(loads.values()):
                     return
-        raise BrokenPromiseError(f"{SETTLE_SECONDS:g} s after the last of the peers the node keeps {loads}: {links[:5]}")
+        raise BrokenPromiseError(
+            f"{SETTLE_SECONDS:g} s after the last of the peers the node keeps {loads}: {links[:5]}"
+        )
 
 
 @contextmanager
 def watched(report: Report) -> Iterator[Log]:
-    """Look at the log, and at how long each receive is looked at, for as long as the block lasts."""
+    """Look at the log, and at how long each receive is looked at, for as long as the block
+    lasts.
+    """
     logger = logging.getLogger("understudy")
     handler, level, propagate = Log(report), logger.level, logger.propagate
     handle = Link._handle
@@ -748,8 +909,18 @@ def watched(report: Report) -> Iterator[Log]:
 
 
 def fuzz(count: int, seed: int, frames: list[Frame] | None = None) -> Report:
-    """Have a node read `count` spoiled frames of `seed`. Raises `BrokenPromiseError` if that breaks something. `frames`: the corpus."""
-    run = Run(count, seed, [frame for frame in frames or capture() if frame.kind in WHOLE_SESSIONS and b"leave" not in frame.control])
+    """Have a node read `count` spoiled frames of `seed`. Raises `BrokenPromiseError` if that breaks
+    something. `frames`: the corpus.
+    """
+    run = Run(
+        count,
+        seed,
+        [
+            frame
+            for frame in frames or capture()
+            if frame.kind in WHOLE_SESSIONS and b"leave" not in frame.control
+        ],
+    )
     with watched(run.report) as log:
         return trio.run(run.main, log)
 
@@ -762,16 +933,24 @@ def _part(count: int, seed: int) -> Report | str:
 
 
 def main(count: int = 1_000_000, seed: int = 0, processes: int = 0) -> int:
-    """Print what came of `count` frames, which `processes` nodes share, by default one for each core. Each has a seed of its own: the next
-    ones after `seed`. Returns 0 if all of it is as promised.
+    """Print what came of `count` frames, which `processes` nodes share, by default one for each
+    core. Each has a seed of its own: the next ones after `seed`. Returns 0 if all of it is as
+    promised.
     """
     parts = processes or max(1, min(os.cpu_count() or 1, count // LEAST_FRAMES))
     wrong = False
     with ProcessPoolExecutor(parts, mp_context=get_context("spawn")) as pool:
-        for number, report in enumerate(pool.map(_part, [count // parts] * parts, range(seed, seed + parts))):
+        for number, report in enumerate(
+            pool.map(_part, [count // parts] * parts, range(seed, seed + parts))
+        ):
             again = f"proven peers, {count // parts} {seed + number} 1"
             sys.stdout.write(f"{again}: {report}\n")
-            wrong = wrong or isinstance(report, str) or report.growth > GROWTH_BYTES or report.slowest > SLOW_SECONDS
+            wrong = (
+                wrong
+                or isinstance(report, str)
+                or report.growth > GROWTH_BYTES
+                or report.slowest > SLOW_SECONDS
+            )
     return int(wrong)
 
 

@@ -1,4 +1,6 @@
-"""Spoils values rather than bytes: a control part is read as a tree, one or some of its nodes are changed, and it is written again."""
+"""Spoils values rather than bytes: a control part is read as a tree, one or some of its nodes are
+changed, and it is written again.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,21 @@ from typing import Any
 import cbor2
 from cbor2 import CBORTag
 
-from runtime.wire.codec import REFUSED_TAGS
-from runtime.wire.values import ARRAY, DATETIME, DECIMAL, ENUM, MESSAGE, OWN_TAGS, PAIRS, SCALAR, SEGMENT, SET, SPILLED, TUPLE
+from runtime.wire.codec import (
+    ARRAY,
+    DATETIME,
+    DECIMAL,
+    ENUM,
+    MESSAGE,
+    OWN_TAGS,
+    PAIRS,
+    REFUSED_TAGS,
+    SCALAR,
+    SEGMENT,
+    SET,
+    SPILLED,
+    TUPLE,
+)
 
 TAGS = (*sorted(OWN_TAGS), *REFUSED_TAGS, 2, 3, 64_000, 64_100, 65_535)
 
@@ -29,7 +44,9 @@ TRAPS = (
     "tests.node.hostile_errors:HarmfulNew",
     "tests.node.hostile_errors:Need",
 )
-"""Names of classes. Some of their modules end their process, open a browser or write as they are imported."""
+"""Names of classes. Some of their modules end their process, open a browser or write as they are
+imported.
+"""
 
 PLAIN: tuple[object, ...] = (
     None,
@@ -83,7 +100,11 @@ TAGGED: tuple[object, ...] = (
     *(
         CBORTag(tag, content)
         for path in TRAPS
-        for tag, content in ((MESSAGE, [path, {}]), (MESSAGE, [path, ["a", 1]]), (ENUM, [path, "x"]))
+        for tag, content in (
+            (MESSAGE, [path, {}]),
+            (MESSAGE, [path, ["a", 1]]),
+            (ENUM, [path, "x"]),
+        )
     ),
     CBORTag(SET, [[1]]),
     CBORTag(SET, [index * (2**61 - 1) for index in range(500)]),
@@ -106,7 +127,9 @@ _RAW = {tag: (lambda content, immutable, tag=tag: CBORTag(tag, content)) for tag
 DEPTH = 60
 
 INSIDE = 0.8
-"""How many of the changes are within the last item of a control part, or the arguments of a call."""
+"""How many of the changes are within the last item of a control part, or the arguments of a
+call.
+"""
 
 DOWN = 0.75
 """How many of the changes to something are to a part of it."""
@@ -118,14 +141,17 @@ def parse(control: bytes) -> Any:
 
 
 class Shaper:
-    """Changes trees, by one generator of chance. What it makes of a tree is no longer that of any peer of ours, most times."""
+    """Changes trees, by one generator of chance. What it makes of a tree is no longer that of any
+    peer of ours, most times.
+    """
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
 
     def control(self, control: bytes) -> bytes:
-        """A control part of which some values are others; the part itself where it cannot be read. Its first number stays in front as it is
-        written by our peers, so that what is changed is looked at as a call, or an answer, of that number.
+        """A control part of which some values are others; the part itself where it cannot be read.
+        Its first number stays in front as it is written by our peers, so that what is changed is
+        looked at as a call, or an answer, of that number.
         """
         try:
             tree = parse(control)
@@ -133,22 +159,41 @@ class Shaper:
             return control
         for _ in range(self.draw.choice((1, 1, 1, 2, 3))):
             if type(tree) is list and len(tree) > 1 and self.draw.random() < INSIDE:
-                # The arguments of a call, or the value of an answer: what is around them is soon told to be wrong.
+                # The arguments of a call, or the value of an answer: what is around them is soon
+                # told to be wrong.
                 place = min(4, len(tree) - 1)
                 tree[place] = self._changed(tree[place])
             else:
                 tree = self._changed(tree)
         try:
             return self.written(tree)
-        except (ValueError, TypeError, OverflowError, RecursionError, UnicodeEncodeError, cbor2.CBORError):
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+            RecursionError,
+            UnicodeEncodeError,
+            cbor2.CBORError,
+        ):
             return control
 
     @staticmethod
     def written(tree: object) -> bytes:
-        """A tree as it travels: an array that begins with a number has that in 32 bits, or in 64."""
-        if type(tree) is list and 0 < len(tree) < 24 and type(tree[0]) is int and 0 <= tree[0] < 2**64:
+        """A tree as it travels: an array that begins with a number has that in 32 bits, or
+        in 64.
+        """
+        if (
+            type(tree) is list
+            and 0 < len(tree) < 24
+            and type(tree[0]) is int
+            and 0 <= tree[0] < 2**64
+        ):
             number = tree[0]
-            head = b"\x1a" + number.to_bytes(4, "big") if number < 2**32 else b"\x1b" + number.to_bytes(8, "big")
+            head = (
+                b"\x1a" + number.to_bytes(4, "big")
+                if number < 2**32
+                else b"\x1b" + number.to_bytes(8, "big")
+            )
             return bytes([0x80 + len(tree)]) + head + b"".join(map(cbor2.dumps, tree[1:]))
         return cbor2.dumps(tree)
 
@@ -167,7 +212,8 @@ class Shaper:
         """The tree with one change, somewhere in it."""
         draw = self.draw
         if draw.random() < DOWN:
-            # On the way down to a place in it. Its parts are changed in place: it was read for this.
+            # On the way down to a place in it. Its parts are changed in place: it was read for
+            # this.
             if type(tree) is list and tree:
                 place = draw.randrange(len(tree))
                 tree[place] = self._changed(tree[place])
@@ -190,10 +236,25 @@ class Shaper:
         if how < 0.45:
             return [value]
         if type(value) is int:
-            return draw.choice((value + 1, value - 1, -value, value ^ (1 << draw.randrange(70)), float(min(value, 2**60))))
+            return draw.choice(
+                (
+                    value + 1,
+                    value - 1,
+                    -value,
+                    value ^ (1 << draw.randrange(70)),
+                    float(min(value, 2**60)),
+                )
+            )
         if type(value) is str:
             at = draw.randrange(len(value) + 1)
-            return draw.choice((value[:at], value + "x", value[:at] + chr(draw.randrange(0xD7FF)) + value[at:], value.encode()))
+            return draw.choice(
+                (
+                    value[:at],
+                    value + "x",
+                    value[:at] + chr(draw.randrange(0xD7FF)) + value[at:],
+                    value.encode(),
+                )
+            )
         if type(value) is list:
             return self._other_list(value)
         if type(value) is dict:

@@ -1,4 +1,6 @@
-"""What crosses the wire arrives equal in value and type; what could not is refused with its path; no bytes can do harm."""
+"""What crosses the wire arrives equal in value and type; what could not is refused with its path;
+no bytes can do harm.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,26 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actors.errors import DecodeError, EncodeError, ProtocolError
-from actors.messages import message
-from runtime.wire.codec import MAX_IN_PLACE, Codec, Extension
+from actors.messages import message, message_type
+from runtime.wire.classes import MOVED, find_class
+from runtime.wire.codec import (
+    ARGUMENTS,
+    ARRAY,
+    ENUM,
+    MAX_IN_PLACE,
+    MAX_SEGMENTS,
+    MESSAGE,
+    OWN_TAGS,
+    PAIRS,
+    SCALAR,
+    SEGMENT,
+    SET,
+    SPILLED,
+    TUPLE,
+    Codec,
+    Extension,
+)
 from runtime.wire.frames import LIMITS, Buffer
-from runtime.wire.values import ARGUMENTS, ARRAY, ENUM, MAX_SEGMENTS, MESSAGE, OWN_TAGS, PAIRS, SCALAR, SEGMENT, SET, SPILLED, TUPLE
 
 CODEC = Codec(sentinel=b"\x91sentine")
 HERE = __name__
@@ -124,7 +142,12 @@ def alike(a: object, b: object) -> bool:
     if isinstance(a, float):
         return repr(a) == repr(b)
     if isinstance(a, datetime | time):
-        return a == b and a.utcoffset() == b.utcoffset() and a.fold == b.fold and (a.tzinfo is None) == (b.tzinfo is None)  # type: ignore[attr-defined]
+        return (
+            a == b
+            and a.utcoffset() == b.utcoffset()
+            and a.fold == b.fold
+            and (a.tzinfo is None) == (b.tzinfo is None)
+        )  # type: ignore[attr-defined]
     if isinstance(a, Decimal):
         return str(a) == str(b)
     return a == b
@@ -155,7 +178,9 @@ scalars = st.one_of(
 )
 keys = st.recursive(
     scalars.filter(lambda key: not (isinstance(key, Decimal) and key.is_nan()) and key == key),
-    lambda inner: st.one_of(st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=3)
+    ),
     max_leaves=4,
 )
 values = st.recursive(
@@ -185,7 +210,9 @@ def test_values_arrive_equal_in_value_and_in_type(value: object) -> None:
 
 
 @given(st.lists(values, max_size=4).map(tuple), st.dictionaries(texts, values, max_size=3))
-def test_arguments_arrive_as_they_were_passed_also_within_a_call(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+def test_arguments_arrive_as_they_were_passed_also_within_a_call(
+    args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
     segments: list[Buffer] = []
     encoded = CODEC.encode_arguments(args, kwargs, segments)
     control = b"\x82\x1a\x00\x00\x00\x09" + encoded
@@ -216,19 +243,32 @@ def test_messages_travel_by_field_name_and_exceptions_by_their_args() -> None:
 
 
 def test_a_field_that_only_one_side_knows_is_ignored_or_takes_its_default() -> None:
-    assert CODEC.decode(dumps(CBORTag(MESSAGE, [f"{HERE}:Point", {"x": 1, "colour": "red"}]))) == Point(1, y=7)
+    assert CODEC.decode(
+        dumps(CBORTag(MESSAGE, [f"{HERE}:Point", {"x": 1, "colour": "red"}]))
+    ) == Point(1, y=7)
     with pytest.raises(DecodeError, match="could not be built"):
         CODEC.decode(dumps(CBORTag(MESSAGE, [f"{HERE}:Point", {"y": 1}])))
 
 
-@pytest.mark.parametrize("name", ["Unmarked", "SubPoint", "Missing", "Colour", "CODEC", "Point.x", "a.<locals>.b", ""])
+@pytest.mark.parametrize(
+    "name", ["Unmarked", "SubPoint", "Missing", "Colour", "CODEC", "Point.x", "a.<locals>.b", ""]
+)
 def test_bytes_build_only_classes_that_carry_the_mark_themselves(name: str) -> None:
     with pytest.raises(DecodeError):
         CODEC.decode(dumps(CBORTag(MESSAGE, [f"{HERE}:{name}", {"x": 1}])))
 
 
 @pytest.mark.parametrize(
-    "path", ["builtins:dict", "os:system", "subprocess:Popen", "no_such_module:X", ".relative:X", "nothing", f"{HERE}:Point"]
+    "path",
+    [
+        "builtins:dict",
+        "os:system",
+        "subprocess:Popen",
+        "no_such_module:X",
+        ".relative:X",
+        "nothing",
+        f"{HERE}:Point",
+    ],
 )
 def test_an_enum_reference_finds_enums_only(path: str) -> None:
     with pytest.raises(DecodeError):
@@ -239,7 +279,9 @@ def test_an_enum_reference_finds_enums_only(path: str) -> None:
 
 def test_a_class_that_is_not_known_says_what_to_do() -> None:
     assert CODEC.find_class(f"{HERE}:Point") is Point
-    with pytest.raises(DecodeError, match=r"it has not imported no_such_module.*in the program that opens its node"):
+    with pytest.raises(
+        DecodeError, match=r"it has not imported no_such_module.*in the program that opens its node"
+    ):
         CODEC.find_class("no_such_module:X")
     with pytest.raises(DecodeError, match="__main__ has no class of that name; run the same code"):
         CODEC.find_class("__main__:NoSuchClass")
@@ -247,7 +289,15 @@ def test_a_class_that_is_not_known_says_what_to_do() -> None:
 
 def test_extensions_carry_types_of_other_rooms_and_their_subclasses() -> None:
     codec = Codec(
-        [Extension(70_000, Temperature, lambda t, segments: (t.degrees,), lambda plain: Temperature(*plain))], sentinel=b"12345678"
+        [
+            Extension(
+                70_000,
+                Temperature,
+                lambda t, segments: (t.degrees,),
+                lambda plain: Temperature(*plain),
+            )
+        ],
+        sentinel=b"12345678",
     )
     assert crossed([Warmth(3.5)], codec)[0].degrees == 3.5
     for malformed in (5, [1, 2], []):
@@ -257,7 +307,10 @@ def test_extensions_carry_types_of_other_rooms_and_their_subclasses() -> None:
         CODEC.decode(dumps(CBORTag(70_000, [1])))
     for taken in (2, 28, TUPLE):
         with pytest.raises(ValueError, match="taken"):
-            Codec([Extension(taken, Temperature, lambda t, segments: str(t), str)], sentinel=b"12345678")
+            Codec(
+                [Extension(taken, Temperature, lambda t, segments: str(t), str)],
+                sentinel=b"12345678",
+            )
 
 
 @pytest.mark.parametrize(
@@ -290,7 +343,16 @@ def test_arrays_arrive_writable_and_alone(array: numpy.ndarray[Any, Any]) -> Non
         assert not numpy.shares_memory(got, array)
 
 
-@pytest.mark.parametrize("scalar", [numpy.float64(1.5), numpy.int8(-3), numpy.bool_(True), numpy.str_("x"), numpy.datetime64("2026-01-01")])
+@pytest.mark.parametrize(
+    "scalar",
+    [
+        numpy.float64(1.5),
+        numpy.int8(-3),
+        numpy.bool_(True),
+        numpy.str_("x"),
+        numpy.datetime64("2026-01-01"),
+    ],
+)
 def test_numpy_scalars_keep_their_type(scalar: Any) -> None:
     got = crossed({"x": scalar})["x"]
     assert type(got) is type(scalar)
@@ -342,13 +404,17 @@ def test_a_long_value_leaves_the_control_part() -> None:
     args, kwargs = CODEC.decode_arguments(CODEC.decode(control, segments))
     assert (args, kwargs) == ((long,), {"k": (b"y" * 20_000, long)})
     segments = []
-    args, kwargs = CODEC.decode_arguments(CODEC.decode(CODEC.encode_arguments(("x" * 70_000,), {}, segments), segments))
+    args, kwargs = CODEC.decode_arguments(
+        CODEC.decode(CODEC.encode_arguments(("x" * 70_000,), {}, segments), segments)
+    )
     assert args == ("x" * 70_000,)
 
 
 def test_a_value_beyond_the_payload_limit_is_refused_on_both_sides() -> None:
     tight = Codec(sentinel=b"12345678", max_payload=100_000)
-    with pytest.raises(EncodeError, match=r"value takes 200005 bytes and may take 100000.*numpy arrays"):
+    with pytest.raises(
+        EncodeError, match=r"value takes 200005 bytes and may take 100000.*numpy arrays"
+    ):
         tight.encode("x" * 200_000, [])
     assert crossed(b"x" * 200_000, tight) == b"x" * 200_000
     segments: list[Buffer] = []
@@ -401,9 +467,13 @@ def cyclic() -> list[object]:
         (int, "args[0]", "type"),
         (OrderError, "args[0]", "type"),
     ],
-    ids=lambda case: case if isinstance(case, str) and case.isascii() and len(case) < 40 else "value",
+    ids=lambda case: (
+        case if isinstance(case, str) and case.isascii() and len(case) < 40 else "value"
+    ),
 )
-def test_what_cannot_be_sent_is_refused_with_the_path_to_it(value: object, path: str, text: str) -> None:
+def test_what_cannot_be_sent_is_refused_with_the_path_to_it(
+    value: object, path: str, text: str
+) -> None:
     with pytest.raises(EncodeError, match=f"(?s){text}") as caught:
         CODEC.encode_arguments((value,), {}, [])
     assert caught.value.path == path
@@ -418,13 +488,22 @@ def test_what_cannot_be_sent_is_refused_with_the_path_to_it(value: object, path:
 
 
 def test_values_at_the_depth_limit_arrive_whatever_the_containers_are() -> None:
-    makers = [lambda v: [v], lambda v: (v,), lambda v: {"k": v}, lambda v: {1: v}, Point, lambda v: Pair({"a": v})]
+    makers = [
+        lambda v: [v],
+        lambda v: (v,),
+        lambda v: {"k": v},
+        lambda v: {1: v},
+        Point,
+        lambda v: Pair({"a": v}),
+    ]
     for make in makers:
         value: object = numpy.arange(2).tolist()
         for _ in range(31 if make is not makers[-1] else 15):
             value = make(value)
         segments: list[Buffer] = []
-        control = b"\x85\x1a\x00\x00\x00\x01\x61a\x01\x61b" + CODEC.encode_arguments((value,), {"k": value}, segments)
+        control = b"\x85\x1a\x00\x00\x00\x01\x61a\x01\x61b" + CODEC.encode_arguments(
+            (value,), {"k": value}, segments
+        )
         args, kwargs = CODEC.decode_arguments(CODEC.decode(control, segments)[4])  # type: ignore[index]
         assert args == (value,)
         assert kwargs == {"k": value}
@@ -442,7 +521,18 @@ def test_copies_share_nothing_that_can_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "control", [b"", b"\x01\x02", b"\x81", b"\x01\x48guessed!", b"\x01\xff", b"\x9f\x01\xff", b"\x7f\x61a\xff", b"\x1c", b"\x61\xff"]
+    "control",
+    [
+        b"",
+        b"\x01\x02",
+        b"\x81",
+        b"\x01\x48guessed!",
+        b"\x01\xff",
+        b"\x9f\x01\xff",
+        b"\x7f\x61a\xff",
+        b"\x1c",
+        b"\x61\xff",
+    ],
 )
 def test_anything_but_one_complete_definite_item_is_refused(control: bytes) -> None:
     with pytest.raises(ProtocolError):
@@ -532,7 +622,9 @@ def test_each_segment_is_used_once_and_only_if_it_is_there() -> None:
         CODEC.decode(dumps(CBORTag(SPILLED, 0)), [dumps(1) + b"\x01"])
 
 
-@pytest.mark.parametrize("level", [b"\x81", b"\xa1\x61a", b"\xd9\xfa\x0a\x81", b"\xc2", b"\xd9\xfa\x0d\x81"])
+@pytest.mark.parametrize(
+    "level", [b"\x81", b"\xa1\x61a", b"\xd9\xfa\x0a\x81", b"\xc2", b"\xd9\xfa\x0d\x81"]
+)
 def test_depth_bombs_are_refused_at_once(level: bytes) -> None:
     with pytest.raises(ProtocolError):
         CODEC.decode(level * 60_000 + b"\x00")
@@ -612,8 +704,23 @@ def test_mutated_messages_give_a_value_or_an_error_of_ours() -> None:
     chance = random.Random(seed)
     samples: list[tuple[bytes, list[Buffer]]] = []
     for value in (
-        [{1: (2, b"x")}, datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.5"), {3, 4}, UUID(int=5), timedelta(1)],
-        [Point({"a": [1.5, None]}), Colour.RED, date(2026, 1, 1), time(1), 2**90, Right.READ, OrderError(1)],
+        [
+            {1: (2, b"x")},
+            datetime(2026, 1, 1, tzinfo=UTC),
+            Decimal("1.5"),
+            {3, 4},
+            UUID(int=5),
+            timedelta(1),
+        ],
+        [
+            Point({"a": [1.5, None]}),
+            Colour.RED,
+            date(2026, 1, 1),
+            time(1),
+            2**90,
+            Right.READ,
+            OrderError(1),
+        ],
         [numpy.arange(4), numpy.float32(1), b"y" * 20_000, numpy.arange(4000)],
     ):
         segments: list[Buffer] = []
@@ -637,7 +744,9 @@ def test_mutated_messages_give_a_value_or_an_error_of_ours() -> None:
         except (ProtocolError, DecodeError):
             outcomes["refused"] += 1
         except Exception as error:
-            raise AssertionError(f"seed {seed}, round {round_number}: {bytes(mutated)!r}") from error
+            raise AssertionError(
+                f"seed {seed}, round {round_number}: {bytes(mutated)!r}"
+            ) from error
     assert min(outcomes.values()) > 100
 
 
@@ -647,7 +756,10 @@ def test_refused_tags_are_all_that_cbor2_knows_by_itself() -> None:
     for tag in range(70_000):
         seen: list[int] = []
         try:
-            cbor2.loads(dumps(CBORTag(tag, 0)), tag_hook=lambda found, immutable: seen.append(found.tag))  # noqa: B023
+            cbor2.loads(
+                dumps(CBORTag(tag, 0)),
+                tag_hook=lambda found, immutable: seen.append(found.tag),  # noqa: B023
+            )
         except cbor2.CBORError:
             pass
         if not seen:
@@ -655,3 +767,11 @@ def test_refused_tags_are_all_that_cbor2_knows_by_itself() -> None:
     from runtime.wire.codec import REFUSED_TAGS
 
     assert known == set(REFUSED_TAGS) | {2, 3}
+
+
+@pytest.mark.parametrize("path", sorted(MOVED))
+def test_a_stored_value_of_a_class_that_has_moved_is_read(path: str) -> None:
+    cls = find_class(path)
+    described = message_type(cls)
+    assert described is not None
+    assert described.path == MOVED[path] != path

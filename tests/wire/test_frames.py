@@ -1,4 +1,6 @@
-"""Frames survive any cut of the stream, and headers beyond the limits are refused before anything is allocated for them."""
+"""Frames survive any cut of the stream, and headers beyond the limits are refused before anything
+is allocated for them.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import EncodeError, ProtocolError
-from runtime.wire.frames import DIRECT_SIZE, HEADER, LIMITS, UNPROVEN, Buffer, Frame, FrameReader, Kind, Limits, encode_frame
-from runtime.wire.segments import ReceivedSegment
+from runtime.wire.frames import (
+    DIRECT_SIZE,
+    HEADER,
+    LIMITS,
+    UNPROVEN,
+    Buffer,
+    Frame,
+    FrameReader,
+    Kind,
+    Limits,
+    ReceivedSegment,
+    encode_frame,
+)
 
 LARGE = bytes(range(256)) * (DIRECT_SIZE // 256 + 3)
 
 
 def sent(kind: int, control: bytes, segments: list[Buffer], flags: int = 0) -> bytes:
     """All bytes of a frame, as a link puts them on the connection."""
-    return encode_frame(kind, control, segments, flags) + b"".join(bytes(segment) for segment in segments)
+    return encode_frame(kind, control, segments, flags) + b"".join(
+        bytes(segment) for segment in segments
+    )
 
 
 def plain(frames: list[Frame]) -> list[tuple[int, int, bytes, list[bytes]]]:
-    return [(frame.kind, frame.flags, frame.control, [bytes(segment) for segment in frame.segments]) for frame in frames]
+    return [
+        (frame.kind, frame.flags, frame.control, [bytes(segment) for segment in frame.segments])
+        for frame in frames
+    ]
 
 
 def received(reader: FrameReader, data: bytes, piece: int) -> list[Frame]:
-    """Deliver as a link does: into the reader's buffer where it offers one, else by `feed`; `piece` bytes at most at a time."""
+    """Deliver as a link does: into the reader's buffer where it offers one, else by `feed`; `piece`
+    bytes at most at a time.
+    """
     frames: list[Frame] = []
     position = 0
     while position < len(data):
         buffer = reader.receive_buffer()
-        size = min(piece, len(data) - position) if buffer is None else min(piece, len(data) - position, len(buffer))
+        size = (
+            min(piece, len(data) - position)
+            if buffer is None
+            else min(piece, len(data) - position, len(buffer))
+        )
         chunk = data[position : position + size]
         position += size
         if buffer is None:
@@ -76,7 +100,9 @@ def test_a_large_segment_may_be_cut_anywhere_near_its_edges() -> None:
         reader = FrameReader()
         assert plain(reader.feed(stream[:cut]) + reader.feed(stream[cut:])) == expected, cut
         reader = FrameReader()
-        assert plain(reader.feed(stream[:cut]) + received(reader, stream[cut:], 70_000)) == expected, cut
+        assert (
+            plain(reader.feed(stream[:cut]) + received(reader, stream[cut:], 70_000)) == expected
+        ), cut
 
 
 @given(
@@ -85,16 +111,29 @@ def test_a_large_segment_may_be_cut_anywhere_near_its_edges() -> None:
             st.sampled_from(list(Kind)),
             st.integers(0, 255),
             st.binary(max_size=40),
-            st.lists(st.one_of(st.binary(max_size=40), st.integers(DIRECT_SIZE - 2, DIRECT_SIZE + 2).map(lambda n: LARGE[:n])), max_size=4),
+            st.lists(
+                st.one_of(
+                    st.binary(max_size=40),
+                    st.integers(DIRECT_SIZE - 2, DIRECT_SIZE + 2).map(lambda n: LARGE[:n]),
+                ),
+                max_size=4,
+            ),
         ),
         max_size=5,
     ),
     piece=st.integers(1, 70_000),
 )
-def test_frames_come_back_as_they_were_sent_in_pieces_of_any_size(frames: list[tuple[Kind, int, bytes, list[Buffer]]], piece: int) -> None:
-    stream = b"".join(sent(kind, control, segments, flags) for kind, flags, control, segments in frames)
+def test_frames_come_back_as_they_were_sent_in_pieces_of_any_size(
+    frames: list[tuple[Kind, int, bytes, list[Buffer]]], piece: int
+) -> None:
+    stream = b"".join(
+        sent(kind, control, segments, flags) for kind, flags, control, segments in frames
+    )
     got = received(FrameReader(), stream, max(piece, len(stream) // 3000))
-    assert plain(got) == [(kind, flags, control, [bytes(s) for s in segments]) for kind, flags, control, segments in frames]
+    assert plain(got) == [
+        (kind, flags, control, [bytes(s) for s in segments])
+        for kind, flags, control, segments in frames
+    ]
 
 
 def test_a_large_segment_is_received_into_the_buffer_that_is_handed_out() -> None:
@@ -142,7 +181,9 @@ def test_more_bytes_than_were_asked_for_cannot_be_filled() -> None:
         (UNPROVEN, HEADER.pack(40, 0, 1, 0)),
     ],
 )
-def test_a_header_beyond_the_limits_is_refused_before_anything_is_allocated(limits: Limits, header: bytes) -> None:
+def test_a_header_beyond_the_limits_is_refused_before_anything_is_allocated(
+    limits: Limits, header: bytes
+) -> None:
     for cut in range(len(header)):
         reader = FrameReader(limits)
         tracemalloc.start()
@@ -167,7 +208,9 @@ def test_limits_may_be_widened_once_the_peer_is_proven() -> None:
 def test_frames_at_the_limits_are_sent_and_read() -> None:
     control = b"c" * LIMITS.control
     segments: list[Buffer] = [b"s"] * LIMITS.segments
-    assert plain(FrameReader().feed(sent(Kind.CALL, control, segments))) == [(1, 0, control, [b"s"] * LIMITS.segments)]
+    assert plain(FrameReader().feed(sent(Kind.CALL, control, segments))) == [
+        (1, 0, control, [b"s"] * LIMITS.segments)
+    ]
 
 
 def test_what_no_peer_would_accept_is_refused_where_it_is_sent() -> None:
@@ -189,14 +232,19 @@ def test_a_stream_of_single_bytes_costs_no_more_than_its_length() -> None:
         assert count == 1
         return time.process_time() - begun
 
-    # Quadratic cost would be sixteen times as much (and several seconds); the bound leaves room for a busy machine.
+    # Quadratic cost would be sixteen times as much (and several seconds); the bound leaves room for
+    # a busy machine.
     assert min(cost(240_000) for _ in range(2)) < 12 * max(cost(60_000) for _ in range(2))
 
 
 def test_mutated_streams_give_frames_or_a_protocol_error_and_nothing_else() -> None:
     seed = 20_261_121
     chance = random.Random(seed)
-    stream = sent(Kind.CALL, b"control part", [b"a segment"]) + sent(Kind.REPLY, b"another", []) + sent(Kind.ACK, b"12345678", [])
+    stream = (
+        sent(Kind.CALL, b"control part", [b"a segment"])
+        + sent(Kind.REPLY, b"another", [])
+        + sent(Kind.ACK, b"12345678", [])
+    )
     limits = Limits(control=1000, frame=200_000, segments=4)
     for round_number in range(20_000):
         mutated = bytearray(stream)
@@ -208,4 +256,7 @@ def test_mutated_streams_give_frames_or_a_protocol_error_and_nothing_else() -> N
             got = reader.feed(bytes(mutated[:cut])) + reader.feed(bytes(mutated[cut:]))
         except ProtocolError:
             continue
-        assert all(len(frame.control) <= 1000 and len(frame.segments) <= 4 for frame in got), (seed, round_number)
+        assert all(len(frame.control) <= 1000 and len(frame.segments) <= 4 for frame in got), (
+            seed,
+            round_number,
+        )

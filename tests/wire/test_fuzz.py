@@ -1,4 +1,6 @@
-"""Mutated frames against what reads them; see `fuzz`. `make long` tries a million, and so does `make fuzz`."""
+"""Mutated frames against what reads them; see `fuzz`. `make long` tries a million, and so does
+`make fuzz`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import DecodeError, ProtocolError
-from runtime.calls.format import request
-from runtime.links.reassembly import Reassembly
+from runtime.calls.protocol import request
+from runtime.links.transfers import Reassembly
 from runtime.wire.codec import Codec
 from runtime.wire.frames import LIMITS, Frame, FrameReader, Kind
 from tests.wire.corpus import capture, missing_kinds
@@ -36,7 +38,12 @@ def test_a_seed_leads_to_the_same_bytes_again() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("frames", "seed"), [(50_000, 0), (50_000, 1), *(pytest.param(200_000, seed, marks=pytest.mark.long) for seed in range(2, 7))]
+    ("frames", "seed"),
+    [
+        (50_000, 0),
+        pytest.param(50_000, 1, marks=pytest.mark.long),
+        *(pytest.param(200_000, seed, marks=pytest.mark.long) for seed in range(2, 7)),
+    ],
 )
 def test_mutated_frames_break_the_protocol_and_nothing_else(frames: int, seed: int) -> None:
     report = fuzz(frames, seed)
@@ -44,7 +51,14 @@ def test_mutated_frames_break_the_protocol_and_nothing_else(frames: int, seed: i
     assert min(report.kinds.values()) >= frames // 20, report
 
 
-@pytest.mark.parametrize("place", ["runtime.links.link.Reassembly.take", "runtime.calls.dispatch.request", "runtime.wire.handshake._facts"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "runtime.links.link.Reassembly.take",
+        "runtime.calls.dispatch.request",
+        "runtime.wire.handshake._facts",
+    ],
+)
 def test_the_fuzzer_finds_what_raises_something_else(place: str) -> None:
     # Frames are captured before the mistake is made.
     sound = corpus()
@@ -59,7 +73,7 @@ def test_the_fuzzer_finds_what_raises_something_else(place: str) -> None:
 def read(data: bytes, cuts: list[int]) -> None:
     """What a link and its handlers do with bytes, without their node."""
     reader, reassembly, codec = FrameReader(), Reassembly(), Codec(sentinel=b"sentinel")
-    reassembly.connected(LIMITS)
+    reassembly.on_connected(LIMITS)
     reader.place = reassembly.place
     try:
         for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True):
@@ -74,7 +88,11 @@ def read(data: bytes, cuts: list[int]) -> None:
                     frames = reader.filled(size)
                 piece = piece[size:]
                 for frame in frames:
-                    whole = reassembly.take(frame) if frame.kind in (Kind.BEGIN, Kind.PART, Kind.ABANDON) else frame
+                    whole = (
+                        reassembly.take(frame)
+                        if frame.kind in (Kind.BEGIN, Kind.PART, Kind.ABANDON)
+                        else frame
+                    )
                     if whole is not None:
                         value = codec.decode(whole.control, whole.segments)
                         if whole.kind in (Kind.CALL, Kind.SEND):
@@ -86,7 +104,13 @@ def read(data: bytes, cuts: list[int]) -> None:
 @given(st.data())
 def test_any_bytes_near_real_frames_are_read_or_refused(data: st.DataObject) -> None:
     """A small version that hypothesis can shrink."""
-    frames = data.draw(st.lists(st.sampled_from([frame for frame in corpus() if len(frame.control) < 300]), min_size=1, max_size=4))
+    frames = data.draw(
+        st.lists(
+            st.sampled_from([frame for frame in corpus() if len(frame.control) < 300]),
+            min_size=1,
+            max_size=4,
+        )
+    )
     content = bytearray(b"".join(map(flat, frames)))
     for _ in range(data.draw(st.integers(0, 6))):
         start = data.draw(st.integers(0, len(content)))

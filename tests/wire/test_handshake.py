@@ -20,16 +20,34 @@ from actors.errors import (
     WrongPeerError,
     WrongSecretError,
 )
+from runtime.identifiers import NodeId
 from runtime.wire.frames import Kind
-from runtime.wire.handshake import CONTROL_LIMIT, Acceptor, Dialer, common_version
-from runtime.wire.introduction import Introduction, Peer
+from runtime.wire.handshake import (
+    CONTROL_LIMIT,
+    Acceptor,
+    Dialer,
+    Introduction,
+    Peer,
+    common_version,
+)
 
 SECRET = b"a secret of good length, for tests"
 NONCE_A = bytes(range(32))
 NONCE_B = bytes(range(32, 64))
-ALICE = Introduction("blue", Peer("alice", 7, "client", (), "host-1", frozenset({"segments"})), (1, 1))
+ALICE = Introduction(
+    "blue", Peer("alice", 7, "client", (), "host-1", frozenset({"segments"})), (1, 1)
+)
 BOB = Introduction(
-    "blue", Peer("bob", 9, "node", ("tcp://10.0.0.2:7000", "unix:/run/bob"), "host-2", frozenset({"segments", "resume"})), (1, 1)
+    "blue",
+    Peer(
+        "bob",
+        9,
+        "node",
+        ("tcp://10.0.0.2:7000", "unix:/run/bob"),
+        "host-2",
+        frozenset({"segments", "resume"}),
+    ),
+    (1, 1),
 )
 
 Frame = tuple[int, bytes]
@@ -51,8 +69,12 @@ class Outcome:
         return self.dialer.peer is not None and self.acceptor.peer is not None
 
 
-def shake(dialer: Dialer, acceptor: Acceptor, change: Change = lambda index, frame: frame) -> Outcome:
-    """Carry the frames between both sides until neither has anything to say; `change` sits on the wire."""
+def shake(
+    dialer: Dialer, acceptor: Acceptor, change: Change = lambda index, frame: frame
+) -> Outcome:
+    """Carry the frames between both sides until neither has anything to say; `change` sits on the
+    wire.
+    """
     outcome = Outcome(dialer, acceptor, [])
     frame: Frame | None = dialer.start()
     to_acceptor = True
@@ -60,7 +82,9 @@ def shake(dialer: Dialer, acceptor: Acceptor, change: Change = lambda index, fra
         outcome.frames.append(frame)
         kind, control = change(len(outcome.frames) - 1, frame)
         try:
-            frame = acceptor.receive(kind, control) if to_acceptor else dialer.receive(kind, control)
+            frame = (
+                acceptor.receive(kind, control) if to_acceptor else dialer.receive(kind, control)
+            )
         except UnderstudyError as error:
             if to_acceptor:
                 outcome.acceptor_error = error
@@ -77,10 +101,12 @@ def pair(
     dialer: Introduction = ALICE,
     acceptor: Introduction = BOB,
     secrets: tuple[bytes, bytes] = (SECRET, SECRET),
-    expected: tuple[str, int] | None = None,
+    expected: NodeId | None = None,
     bindings: tuple[bytes, bytes] = (b"", b""),
 ) -> tuple[Dialer, Acceptor]:
-    return Dialer(dialer, secrets[0], NONCE_A, expected, bindings[0]), Acceptor(acceptor, secrets[1], NONCE_B, bindings[1])
+    return Dialer(dialer, secrets[0], NONCE_A, expected, bindings[0]), Acceptor(
+        acceptor, secrets[1], NONCE_B, bindings[1]
+    )
 
 
 def changed(control: bytes, **fields: object) -> bytes:
@@ -101,8 +127,13 @@ def refused_on_both_sides(outcome: Outcome, error: type[HandshakeError], *texts:
 
 
 def test_both_sides_learn_who_the_other_is_and_which_version_they_speak() -> None:
-    outcome = shake(*pair(expected=("bob", 9)))
-    assert [kind for kind, _ in outcome.frames] == [Kind.HELLO, Kind.CHALLENGE, Kind.PROOF, Kind.WELCOME]
+    outcome = shake(*pair(expected=NodeId("bob", 9)))
+    assert [kind for kind, _ in outcome.frames] == [
+        Kind.HELLO,
+        Kind.CHALLENGE,
+        Kind.PROOF,
+        Kind.WELCOME,
+    ]
     assert outcome.dialer.peer == BOB.peer
     assert outcome.acceptor.peer == ALICE.peer
     assert outcome.dialer.version == outcome.acceptor.version == 1
@@ -125,7 +156,15 @@ def test_nobody_is_established_before_the_other_has_proven_itself() -> None:
 
 def test_a_wrong_secret_is_refused_with_the_next_step_on_both_sides() -> None:
     outcome = shake(*pair(secrets=(b"guessed", SECRET)))
-    refused_on_both_sides(outcome, WrongSecretError, "'alice'", "'bob'", "'blue'", "UNDERSTUDY_SECRET", "--secret-file")
+    refused_on_both_sides(
+        outcome,
+        WrongSecretError,
+        "'alice'",
+        "'bob'",
+        "'blue'",
+        "UNDERSTUDY_SECRET",
+        "--secret-file",
+    )
 
 
 def test_neither_the_secret_nor_a_proof_is_in_any_error_text() -> None:
@@ -138,7 +177,9 @@ def test_neither_the_secret_nor_a_proof_is_in_any_error_text() -> None:
 
 
 def test_an_acceptor_shows_nothing_made_from_the_secret_to_a_stranger() -> None:
-    frames = [shake(*pair(secrets=(b"guessed", secret))).frames for secret in (SECRET, b"another secret")]
+    frames = [
+        shake(*pair(secrets=(b"guessed", secret))).frames for secret in (SECRET, b"another secret")
+    ]
     assert frames[0] == frames[1]
 
 
@@ -153,8 +194,18 @@ def test_no_common_version_is_refused_and_both_ranges_are_named() -> None:
     refused_on_both_sides(outcome, ProtocolVersionError, "3 to 4", "1 to 1", "upgrade")
 
 
-def test_a_hello_of_a_far_version_is_refused_for_its_version_even_if_its_other_fields_changed() -> None:
-    hello = cbor2.dumps({"magic": "understudy", "versions": [8, 9], "cluster": "blue", "name": "future", "role": "oracle"})
+def test_a_hello_of_a_far_version_is_refused_for_its_version_even_if_its_other_fields_changed() -> (
+    None
+):
+    hello = cbor2.dumps(
+        {
+            "magic": "understudy",
+            "versions": [8, 9],
+            "cluster": "blue",
+            "name": "future",
+            "role": "oracle",
+        }
+    )
     _, acceptor = pair()
     answer = acceptor.receive(Kind.HELLO, hello)
     assert answer is not None
@@ -162,10 +213,14 @@ def test_a_hello_of_a_far_version_is_refused_for_its_version_even_if_its_other_f
     assert isinstance(acceptor.error, ProtocolVersionError)
 
 
-@pytest.mark.parametrize("expected", [("carol", 9), ("bob", 8), ("bob", 10)])
-def test_another_node_or_another_incarnation_than_the_dialled_is_refused(expected: tuple[str, int]) -> None:
+@pytest.mark.parametrize("expected", [NodeId("carol", 9), NodeId("bob", 8), NodeId("bob", 10)])
+def test_another_node_or_another_incarnation_than_the_dialled_is_refused(
+    expected: NodeId,
+) -> None:
     outcome = shake(*pair(expected=expected))
-    refused_on_both_sides(outcome, WrongPeerError, repr(expected[0]), str(expected[1]), "'bob' (incarnation 9)")
+    refused_on_both_sides(
+        outcome, WrongPeerError, repr(expected[0]), str(expected[1]), "'bob' (incarnation 9)"
+    )
 
 
 def test_a_node_that_dials_itself_is_refused() -> None:
@@ -190,24 +245,36 @@ def test_an_earlier_incarnation_of_a_name_is_not_itself() -> None:
 def test_a_dialer_checks_the_acceptor_itself_and_proves_nothing_to_the_wrong_one(
     fields: dict[str, object], error: type[HandshakeError]
 ) -> None:
-    outcome = shake(*pair(expected=("bob", 9)), lambda index, frame: (frame[0], changed(frame[1], **fields)) if index == 1 else frame)
+    outcome = shake(
+        *pair(expected=NodeId("bob", 9)),
+        lambda index, frame: (frame[0], changed(frame[1], **fields)) if index == 1 else frame,
+    )
     assert type(outcome.dialer_error) is error
     assert len(outcome.frames) == 2
 
 
 def test_a_welcome_without_the_secret_is_a_wrong_secret_for_the_dialer() -> None:
-    outcome = shake(*pair(), lambda index, frame: (frame[0], changed(frame[1], proof=bytes(32))) if index == 3 else frame)
+    outcome = shake(
+        *pair(),
+        lambda index, frame: (
+            (frame[0], changed(frame[1], proof=bytes(32))) if index == 3 else frame
+        ),
+    )
     assert type(outcome.dialer_error) is WrongSecretError
     assert "'bob'" in str(outcome.dialer_error)
     assert outcome.dialer.peer is None
 
 
 def test_the_proofs_are_those_that_the_protocol_describes() -> None:
-    (_, hello), (_, challenge), (_, proof), (_, welcome) = shake(*pair(bindings=(b"channel", b"channel"))).frames
+    (_, hello), (_, challenge), (_, proof), (_, welcome) = shake(
+        *pair(bindings=(b"channel", b"channel"))
+    ).frames
 
     def expected(part: bytes, *more: bytes) -> bytes:
         items = (hello, challenge, b"channel", *more)
-        return hmac.digest(SECRET, part + b"".join(len(item).to_bytes(8, "big") + item for item in items), "sha256")
+        return hmac.digest(
+            SECRET, part + b"".join(len(item).to_bytes(8, "big") + item for item in items), "sha256"
+        )
 
     shown = cbor2.loads(proof)["proof"]
     assert shown == expected(b"dialer")
@@ -274,23 +341,43 @@ def test_a_relay_between_two_channels_is_found_by_their_binding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialers", "acceptors", "spoken"), [((1, 2), (1, 1), 1), ((1, 1), (1, 2), 1), ((1, 3), (2, 4), 3), ((2, 2), (1, 3), 2)]
+    ("dialers", "acceptors", "spoken"),
+    [((1, 2), (1, 1), 1), ((1, 1), (1, 2), 1), ((1, 3), (2, 4), 3), ((2, 2), (1, 3), 2)],
 )
-def test_neighbouring_versions_speak_the_highest_they_share(dialers: tuple[int, int], acceptors: tuple[int, int], spoken: int) -> None:
-    outcome = shake(*pair(dialer=attrs.evolve(ALICE, versions=dialers), acceptor=attrs.evolve(BOB, versions=acceptors)))
+def test_neighbouring_versions_speak_the_highest_they_share(
+    dialers: tuple[int, int], acceptors: tuple[int, int], spoken: int
+) -> None:
+    outcome = shake(
+        *pair(
+            dialer=attrs.evolve(ALICE, versions=dialers),
+            acceptor=attrs.evolve(BOB, versions=acceptors),
+        )
+    )
     assert outcome.established
     assert outcome.dialer.version == outcome.acceptor.version == spoken
 
 
-@given(st.tuples(st.integers(1, 9), st.integers(1, 9)).map(sorted), st.tuples(st.integers(1, 9), st.integers(1, 9)).map(sorted))
-def test_the_common_version_is_the_largest_in_both_ranges(ours: list[int], theirs: list[int]) -> None:
+@given(
+    st.tuples(st.integers(1, 9), st.integers(1, 9)).map(sorted),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)).map(sorted),
+)
+def test_the_common_version_is_the_largest_in_both_ranges(
+    ours: list[int], theirs: list[int]
+) -> None:
     both = set(range(ours[0], ours[1] + 1)) & set(range(theirs[0], theirs[1] + 1))
     assert common_version((ours[0], ours[1]), (theirs[0], theirs[1])) == max(both, default=None)
 
 
 def test_a_lowered_version_range_is_noticed() -> None:
-    sides = pair(dialer=attrs.evolve(ALICE, versions=(1, 2)), acceptor=attrs.evolve(BOB, versions=(1, 2)))
-    outcome = shake(*sides, lambda index, frame: (frame[0], changed(frame[1], versions=[1, 1])) if index == 0 else frame)
+    sides = pair(
+        dialer=attrs.evolve(ALICE, versions=(1, 2)), acceptor=attrs.evolve(BOB, versions=(1, 2))
+    )
+    outcome = shake(
+        *sides,
+        lambda index, frame: (
+            (frame[0], changed(frame[1], versions=[1, 1])) if index == 0 else frame
+        ),
+    )
     refused_on_both_sides(outcome, WrongSecretError)
 
 
@@ -309,14 +396,19 @@ def test_unknown_fields_are_ignored_but_still_covered_by_the_proofs() -> None:
         shake(
             Newer(ALICE, SECRET, NONCE_A),
             pair()[1],
-            lambda index, frame: (frame[0], changed(frame[1], compression=["none"])) if index == 0 else frame,
+            lambda index, frame: (
+                (frame[0], changed(frame[1], compression=["none"])) if index == 0 else frame
+            ),
         ),
         WrongSecretError,
     )
 
 
 def test_unknown_fields_of_unproven_messages_are_ignored() -> None:
-    assert shake(*pair(), lambda index, frame: (frame[0], changed(frame[1], extra="x")) if index > 1 else frame).established
+    assert shake(
+        *pair(),
+        lambda index, frame: (frame[0], changed(frame[1], extra="x")) if index > 1 else frame,
+    ).established
 
 
 def agree_or_fail(outcome: Outcome) -> None:
@@ -332,7 +424,7 @@ def agree_or_fail(outcome: Outcome) -> None:
 
 @pytest.mark.parametrize("message", [0, 1, 2, 3])
 def test_no_flipped_bit_of_any_message_leaves_the_sides_with_different_facts(message: int) -> None:
-    size = len(shake(*pair(expected=("bob", 9))).frames[message][1])
+    size = len(shake(*pair(expected=NodeId("bob", 9))).frames[message][1])
     for bit in range(size * 8):
 
         def flip(index: int, frame: Frame, bit: int = bit) -> Frame:
@@ -341,7 +433,7 @@ def test_no_flipped_bit_of_any_message_leaves_the_sides_with_different_facts(mes
                 control[bit // 8] ^= 1 << bit % 8
             return frame[0], bytes(control)
 
-        outcome = shake(*pair(expected=("bob", 9)), flip)
+        outcome = shake(*pair(expected=NodeId("bob", 9)), flip)
         agree_or_fail(outcome)
         assert not outcome.established
 
@@ -361,13 +453,17 @@ def test_no_edit_of_any_message_leaves_the_sides_with_different_facts(
             return frame
         control = frame[1]
         at = start % (len(control) + 1)
-        return (kind if kind >= 200 else frame[0]), control[:at] + inserted + control[at + removed :]
+        return (kind if kind >= 200 else frame[0]), control[:at] + inserted + control[
+            at + removed :
+        ]
 
-    agree_or_fail(shake(*pair(expected=("bob", 9)), edit))
+    agree_or_fail(shake(*pair(expected=NodeId("bob", 9)), edit))
 
 
 @given(st.binary(max_size=300), st.sampled_from([*range(39, 46), 0, 255]))
-def test_garbage_is_a_protocol_error_on_either_side_and_ends_the_handshake(control: bytes, kind: int) -> None:
+def test_garbage_is_a_protocol_error_on_either_side_and_ends_the_handshake(
+    control: bytes, kind: int
+) -> None:
     dialer, acceptor = pair()
     hello = dialer.start()
     for side in (dialer, acceptor):
@@ -385,7 +481,13 @@ def acceptor_frame() -> Frame:
 @pytest.mark.parametrize("message", [0, 1, 2, 3])
 def test_every_truncation_of_every_message_is_a_protocol_error(message: int) -> None:
     for length in range(len(shake(*pair()).frames[message][1])):
-        outcome = shake(*pair(), lambda index, frame, length=length: (frame[0], frame[1][:length] if index == message else frame[1]))
+        outcome = shake(
+            *pair(),
+            lambda index, frame, length=length: (
+                frame[0],
+                frame[1][:length] if index == message else frame[1],
+            ),
+        )
         error = outcome.dialer_error if message % 2 else outcome.acceptor_error
         assert type(error) is ProtocolError
 
@@ -397,7 +499,9 @@ def test_an_oversized_message_is_refused_unread() -> None:
 
 
 def with_entry(control: bytes, entry: bytes) -> bytes:
-    """The same map with one more key and value, given as raw CBOR; without the entry it would be accepted."""
+    """The same map with one more key and value, given as raw CBOR; without the entry it would be
+    accepted.
+    """
     return bytes([control[0] + 1]) + control[1:] + entry
 
 
@@ -428,19 +532,51 @@ def test_plain_cbor_in_an_unknown_field_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"), [(lambda hello: hello + b"\x00", "after its end"), (lambda hello: b"\x81" + hello, "not a map")]
+    ("change", "complaint"),
+    [
+        (lambda hello: hello + b"\x00", "after its end"),
+        (lambda hello: b"\x81" + hello, "not a map"),
+    ],
 )
-def test_a_message_is_one_map_and_nothing_else(change: Callable[[bytes], bytes], complaint: str) -> None:
+def test_a_message_is_one_map_and_nothing_else(
+    change: Callable[[bytes], bytes], complaint: str
+) -> None:
     dialer, acceptor = pair()
     with pytest.raises(ProtocolError, match=complaint):
         acceptor.receive(Kind.HELLO, change(dialer.start()[1]))
 
 
-@pytest.mark.parametrize("tag", [*range(6), 25, 28, 29, 30, 35, 36, 37, 43000, 52, 54, 100, 256, 258, 260, 261, 1004, 55799, 70000])
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *range(6),
+        25,
+        28,
+        29,
+        30,
+        35,
+        36,
+        37,
+        43000,
+        52,
+        54,
+        100,
+        256,
+        258,
+        260,
+        261,
+        1004,
+        55799,
+        70000,
+    ],
+)
 def test_no_tag_is_decoded_before_the_peer_is_known(tag: int) -> None:
     dialer, acceptor = pair()
     with pytest.raises(ProtocolError, match="does not decode"):
-        acceptor.receive(Kind.HELLO, with_entry(dialer.start()[1], b"\x61a\xda" + tag.to_bytes(4, "big") + b"\x80"))
+        acceptor.receive(
+            Kind.HELLO,
+            with_entry(dialer.start()[1], b"\x61a\xda" + tag.to_bytes(4, "big") + b"\x80"),
+        )
 
 
 @pytest.mark.parametrize(
@@ -488,7 +624,11 @@ def test_a_field_of_a_wrong_type_or_length_is_a_protocol_error(field: str, value
 def test_a_proof_of_a_wrong_shape_is_a_protocol_error_on_either_side(proof: object) -> None:
     for message in (2, 3):
         outcome = shake(
-            *pair(), lambda index, frame, message=message: (frame[0], changed(frame[1], proof=proof) if index == message else frame[1])
+            *pair(),
+            lambda index, frame, message=message: (
+                frame[0],
+                changed(frame[1], proof=proof) if index == message else frame[1],
+            ),
         )
         error = outcome.dialer_error if message == 3 else outcome.acceptor_error
         assert type(error) is ProtocolError
@@ -512,14 +652,27 @@ def test_a_dialer_that_has_not_started_takes_nothing_and_starts_only_once() -> N
 
 
 def test_a_refusal_with_an_unknown_code_is_a_handshake_error_with_its_text_on_one_line() -> None:
-    dialer, _ = pair(expected=("bob", 9))
+    dialer, _ = pair(expected=NodeId("bob", 9))
     dialer.start()
-    with pytest.raises(HandshakeError, match=r"'bob'.*too many connections  ERROR forged.*'busy'") as caught:
-        dialer.receive(Kind.REFUSED, cbor2.dumps({"code": "busy", "text": "too many connections\r\nERROR forged"}))
+    with pytest.raises(
+        HandshakeError, match=r"'bob'.*too many connections  ERROR forged.*'busy'"
+    ) as caught:
+        dialer.receive(
+            Kind.REFUSED,
+            cbor2.dumps({"code": "busy", "text": "too many connections\r\nERROR forged"}),
+        )
     assert type(caught.value) is HandshakeError
 
 
-@pytest.mark.parametrize("fields", [{}, {"code": 1, "text": ""}, {"code": "busy", "text": "t" * 1001}, {"code": "busy", "text": b"t"}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"code": 1, "text": ""},
+        {"code": "busy", "text": "t" * 1001},
+        {"code": "busy", "text": b"t"},
+    ],
+)
 def test_a_malformed_refusal_is_a_protocol_error(fields: dict[str, object]) -> None:
     dialer, _ = pair()
     dialer.start()
@@ -535,17 +688,31 @@ def test_the_longest_names_still_fit_into_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("side", [Dialer, Acceptor])
-def test_an_empty_secret_a_short_nonce_and_outsized_facts_are_refused_at_construction(side: type[Dialer] | type[Acceptor]) -> None:
+def test_an_empty_secret_a_short_nonce_and_outsized_facts_are_refused_at_construction(
+    side: type[Dialer] | type[Acceptor],
+) -> None:
     with pytest.raises(ValueError, match="UNDERSTUDY_SECRET"):
         side(ALICE, b"", NONCE_A)
     with pytest.raises(ValueError, match="nonce"):
         side(ALICE, SECRET, NONCE_A[:31])
     with pytest.raises(ValueError, match="addresses"):
-        side(attrs.evolve(BOB, peer=attrs.evolve(BOB.peer, addresses=("a" * 255,) * 16)), SECRET, NONCE_A)
+        side(
+            attrs.evolve(BOB, peer=attrs.evolve(BOB.peer, addresses=("a" * 255,) * 16)),
+            SECRET,
+            NONCE_A,
+        )
 
 
 @pytest.mark.parametrize(
-    "fields", [{"name": ""}, {"name": "n" * 256}, {"incarnation": -1}, {"incarnation": 2**64}, {"role": "admin"}, {"addresses": ("",)}]
+    "fields",
+    [
+        {"name": ""},
+        {"name": "n" * 256},
+        {"incarnation": -1},
+        {"incarnation": 2**64},
+        {"role": "admin"},
+        {"addresses": ("",)},
+    ],
 )
 def test_a_peer_that_could_not_introduce_itself_cannot_be_made(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be"):

@@ -1,4 +1,6 @@
-"""Frames that a proven peer may send to do harm: they cost it its link at most, import nothing, and nobody else notices."""
+"""Frames that a proven peer may send to do harm: they cost it its link at most, import nothing, and
+nobody else notices.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,22 @@ from actors import Actor, method
 from actors.errors import ProtocolError
 from runtime import open_node
 from runtime.links.link import Link, UnhandledFrameError
+from runtime.testing import Platform
+from runtime.wire.codec import (
+    ARRAY,
+    DATETIME,
+    DECIMAL,
+    ENUM,
+    MESSAGE,
+    PAIRS,
+    SCALAR,
+    SEGMENT,
+    SET,
+    SPILLED,
+    TUPLE,
+)
 from runtime.wire.frames import Frame, Kind
-from runtime.wire.introduction import Peer
-from runtime.wire.values import ARRAY, DATETIME, DECIMAL, ENUM, MESSAGE, PAIRS, SCALAR, SEGMENT, SET, SPILLED, TUPLE
+from runtime.wire.handshake import Peer
 from tests.memory_network import MemoryNetwork
 from tests.wire.fuzz import Deaf
 
@@ -29,7 +44,14 @@ class Bystander(Actor):
         return "pong"
 
 
-UNIMPORTED = ("unittest.__main__:x", "antigravity:x", "this:s", "tests.processes.broken_import:X", "idlelib.idle:x", "lib2to3.__main__:x")
+UNIMPORTED = (
+    "unittest.__main__:x",
+    "antigravity:x",
+    "this:s",
+    "tests.processes.broken_import:X",
+    "idlelib.idle:x",
+    "lib2to3.__main__:x",
+)
 """Modules that end their process, open a browser, or write as they are imported."""
 
 CLASSES = [
@@ -99,17 +121,30 @@ def call(value: object, actor: str = "bystander", name: str = "ping") -> bytes:
 
 
 def spawn(path: object) -> bytes:
-    return b"\x85\x1a\x00\x00\x00\x07" + b"".join(map(cbor2.dumps, ("@node", 0, "spawn", [path, CBORTag(TUPLE, []), {}])))
+    return b"\x85\x1a\x00\x00\x00\x07" + b"".join(
+        map(cbor2.dumps, ("@node", 0, "spawn", [path, CBORTag(TUPLE, []), {}]))
+    )
 
 
 PLACES: dict[str, Callable[[Any], tuple[Kind, bytes]]] = {
     "CALL": lambda value: (Kind.CALL, call(value)),
     "CALL of a service": lambda value: (Kind.CALL, call(value, "@node", "status")),
-    "CALL with it as a name": lambda value: (Kind.CALL, b"\x85\x1a\0\0\0\x07\x65@node\0" + cbor2.dumps(value) + b"\x80"),
-    "CALL of a long number": lambda value: (Kind.CALL, b"\x85\x1b" + bytes(7) + b"\x07" + cbor2.dumps(value) + b"\0\x60\x80"),
+    "CALL with it as a name": lambda value: (
+        Kind.CALL,
+        b"\x85\x1a\0\0\0\x07\x65@node\0" + cbor2.dumps(value) + b"\x80",
+    ),
+    "CALL of a long number": lambda value: (
+        Kind.CALL,
+        b"\x85\x1b" + bytes(7) + b"\x07" + cbor2.dumps(value) + b"\0\x60\x80",
+    ),
     "SEND": lambda value: (Kind.SEND, items([0, "bystander", 0, "ping"], [value])),
     "REPLY": lambda value: (Kind.REPLY, items([7], value)),
-    "ERROR": lambda value: (Kind.ERROR, items([7, "raised"], {"type": "unittest.__main__:x", "args": [value], "fields": {"a": value}})),
+    "ERROR": lambda value: (
+        Kind.ERROR,
+        items(
+            [7, "raised"], {"type": "unittest.__main__:x", "args": [value], "fields": {"a": value}}
+        ),
+    ),
     "ITEM": lambda value: (Kind.ITEM, items([7], value)),
     "FORGET": lambda value: (Kind.FORGET, items([7], value)),
     "CREDIT": lambda value: (Kind.CREDIT, items([7], value)),
@@ -127,14 +162,19 @@ def receive(link: Link, kind: Kind, control: bytes) -> ProtocolError | None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(place: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.CRITICAL + 1, "understudy")
     assert len(VALUES) * len(PLACES) >= 116
-    async with open_node("there", secret="s", network=MemoryNetwork()) as node:
+    async with open_node("there", secret="s", platform=Platform(network=MemoryNetwork())) as node:
         bystander = await node.options(name="bystander").spawn(Bystander)
         known = set(sys.modules)
         for number, value in enumerate(VALUES):
-            link = Link(Peer(name="harmful", incarnation=number + 1, role="client"), node.station.peers._receiver)
+            link = Link(
+                Peer(name="harmful", incarnation=number + 1, role="client"),
+                node._endpoint.peers._receiver,
+            )
             link.open(Deaf(), 0)
             kind, control = PLACES[place](value)
             broken = receive(link, kind, control)
@@ -142,18 +182,26 @@ async def test_a_hostile_frame_costs_its_sender_its_link_and_nobody_anything(pla
             with trio.fail_after(10):
                 assert await bystander.ping() == "pong", value
             link.end("the end of this frame")
-        grown = {name for name in set(sys.modules) - known if name.partition(".")[0] not in ("numpy", "tzdata", "zoneinfo", "importlib")}
+        grown = {
+            name
+            for name in set(sys.modules) - known
+            if name.partition(".")[0] not in ("numpy", "tzdata", "zoneinfo", "importlib")
+        }
         assert not grown & {path.partition(":")[0] for path in CLASSES}
 
 
 @pytest.mark.parametrize("path", [*CLASSES, 5, None, ["x"]])
-async def test_a_spawn_of_a_class_that_ends_its_importer_ends_the_spawn(path: object, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_spawn_of_a_class_that_ends_its_importer_ends_the_spawn(
+    path: object, caplog: pytest.LogCaptureFixture
+) -> None:
     if path in ("antigravity:x", "idlelib.idle:x"):
         pytest.skip("it would open a window")
     caplog.set_level(logging.CRITICAL + 1, "understudy")
-    async with open_node("there", secret="s", network=MemoryNetwork()) as node:
+    async with open_node("there", secret="s", platform=Platform(network=MemoryNetwork())) as node:
         bystander = await node.options(name="bystander").spawn(Bystander)
-        link = Link(Peer(name="harmful", incarnation=1, role="client"), node.station.peers._receiver)
+        link = Link(
+            Peer(name="harmful", incarnation=1, role="client"), node._endpoint.peers._receiver
+        )
         link.open(Deaf(), 0)
         control = spawn(path)
         receive(link, Kind.CALL, control)

@@ -1,4 +1,6 @@
-"""Received segments become bytes or writable memory without a copy, and never something that changes under its owner."""
+"""Received segments become bytes or writable memory without a copy, and never something that
+changes under its owner.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sys
 
 import pytest
 
-from runtime.wire.segments import HUGE_SIZE, ReceivedSegment, writable
+from runtime.wire.frames import HUGE_SIZE, ReceivedSegment, writable
 
 
 @pytest.mark.parametrize("size", [0, 1, 1_000, HUGE_SIZE - 1, HUGE_SIZE, HUGE_SIZE + 4_097])

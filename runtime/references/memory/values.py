@@ -1,4 +1,6 @@
-"""Where the values of one node are: in memory that others may read, in plain memory, or on disk. The shell around the other modules."""
+"""Where the values of one node are: in memory that others may read, in plain memory, or on disk.
+The shell around the other modules.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,8 @@ import trio
 
 from actors.errors import ReferenceMemoryError
 from runtime.environment import Environment, Process
-from runtime.references.memory.budget import WORTH_A_FILE, MemoryBudget
-from runtime.references.memory.place import Place
-from runtime.references.memory.pool import Block, MemoryPool
-from runtime.references.memory.spilling import Spill, Spilled
+from runtime.references.memory.pool import Block, MemoryPool, SharedMemoryLocation
+from runtime.references.memory.spill import WORTH_A_FILE, MemoryBudget, Spill, Spilled
 from runtime.wire.frames import Buffer
 
 K = TypeVar("K", bound=Hashable)
@@ -26,37 +26,41 @@ MEMORY_BYTES: Final = 1024 * 1024 * 1024
 SHARED_SIZE: Final = 64 * 1024
 """Bytes from which a segment is put where others can read it: below, a message is as fast."""
 
-RETRY_SECONDS: Final = 5.0
-"""How long a disk is left alone that could not be written to."""
 
 logger = logging.getLogger("understudy.references")
 
 
 @attrs.frozen(eq=False)
 class Segment:
-    """A part of a value in memory that nobody changes. `block`: what lends it, where others can read it."""
+    """A part of a value, in memory that never changes. `block`: what lends it, where others can
+    read it.
+    """
 
     buffer: Buffer
     block: Block | None = None
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SharedMemoryLocation | None:
         """Where others find it."""
         return self.block.place if self.block is not None else None
 
 
 class Memory:
-    """Puts the segments of values into memory. `shared`: other processes of this host may read there."""
+    """Puts the segments of values into memory. `shared`: other processes of this host may read
+    there.
+    """
 
-    def __init__(self, environment: Environment, limit: int = MEMORY_BYTES, *, shared: bool = True) -> None:
+    def __init__(
+        self, environment: Environment, limit: int = MEMORY_BYTES, *, shared: bool = True
+    ) -> None:
         self._pool = MemoryPool(environment, limit) if shared else None
 
     def hold(self, segments: Sequence[Buffer]) -> tuple[Segment, ...]:
-        """The same bytes, where nobody changes them."""
+        """Return the same bytes as a segment that never changes."""
         return tuple(map(self._held, segments))
 
     def tidy(self) -> None:
-        """Take back what nobody reads any more."""
+        """Take back the blocks that are not read any more."""
         if self._pool is not None:
             self._pool.tidy()
 
@@ -74,10 +78,14 @@ class Memory:
         return Segment(block.lend(), block)
 
 
-class Shelves(Generic[K]):
-    """Keeps the values of a node within a limit: those used longest ago are written to disk, unless others read them in memory."""
+class ValueStore(Generic[K]):
+    """Keeps the values of a node within a limit: those used longest ago are written to disk, unless
+    others read them in memory.
+    """
 
-    def __init__(self, environment: Environment, limit: int = MEMORY_BYTES, directory: Path | None = None) -> None:
+    def __init__(
+        self, environment: Environment, limit: int = MEMORY_BYTES, directory: Path | None = None
+    ) -> None:
         self._environment = environment
         self.limit = limit
         """Bytes of memory that values may take."""
@@ -114,25 +122,26 @@ class Shelves(Generic[K]):
         if self.in_memory > self.limit:
             self._changed.set()
 
-    def used(self, key: K) -> None:
+    def on_used(self, key: K) -> None:
         """It was asked for."""
-        self._budget.used(key)
+        self._budget.on_used(key)
 
-    def lent(self, key: K, reader: Hashable, process: Process) -> None:
+    def on_shared(self, key: K, reader: Hashable, process: Process) -> None:
         """It is read in memory by a process of this host: it stays there."""
         self._budget.pin(key)
         self._readers.setdefault(key, {})[reader] = process
 
     def remove(self, key: K, size: int) -> None:
-        """Nobody holds a value of `size` bytes any more."""
+        """A value of `size` bytes is not held any more."""
         if size < WORTH_A_FILE:
             self._count_small(-size)
         self._budget.remove(key)
         self._readers.pop(key, None)
 
-    def reader_ended(self, reader: Hashable, key: K, value: object) -> None:
-        """A node has lost its lease and with it its holds. If its process was only stopped, and goes on, it may read on: until that process
-        has ended for certain, `value` is kept, so that the memory is used for nothing else.
+    def on_reader_ended(self, reader: Hashable, key: K, value: object) -> None:
+        """A node has lost its lease and with it its holds. If its process was only stopped, and
+        goes on, it may read on: until that process has ended for certain, `value` is kept, so that
+        the memory is used for nothing else.
         """
         process = self._readers.get(key, {}).pop(reader, None)
         if process is not None and not self._environment.has_ended(process):
@@ -141,21 +150,29 @@ class Shelves(Generic[K]):
     def tidy(self) -> None:
         """Look which of these processes have ended."""
         if self._left:
-            self._left = [(process, value) for process, value in self._left if not self._environment.has_ended(process)]
+            self._left = [
+                (process, value)
+                for process, value in self._left
+                if not self._environment.has_ended(process)
+            ]
 
     async def wait_used(self) -> None:
-        """Wait until there is any value, or memory that somebody may still read."""
+        """Wait until there is any value, or memory that a process may still read."""
         if not self.in_memory and not self._left:
             self._used = trio.Event()
             await self._used.wait()
 
     async def room(self) -> None:
-        """Wait until there is less in memory than there may be. Raises ReferenceMemoryError if nothing more can be written to disk."""
+        """Wait until there is less in memory than there may be. Raises ReferenceMemoryError if
+        nothing more can be written to disk.
+        """
         while self.in_memory > self.limit and self._budget.victims():
             if self.broken:
                 raise ReferenceMemoryError(
-                    f"the values of this node take {self.in_memory} bytes of memory and may take {self.limit}, and none "
-                    f"can be written to {self._spill.directory}: {self.broken}; let go of references, or raise reference_memory"
+                    f"the values of this node take {self.in_memory} bytes of memory and may take "
+                    f"{self.limit}, and none "
+                    f"can be written to {self._spill.directory}: {self.broken}; let go of "
+                    "references, or raise reference_memory"
                 )
             self._changed.set()
             await trio.sleep(0.001)
@@ -170,8 +187,10 @@ class Shelves(Generic[K]):
                 return victims
 
     async def disk_rested(self) -> None:
-        """Leave a disk alone that could not be written to. No value is kept meanwhile: its holders may let go of it."""
-        await trio.sleep(RETRY_SECONDS)
+        """Leave a disk alone that could not be written to. No value is kept meanwhile: its holders
+        may let go of it.
+        """
+        await trio.sleep(self._environment.timings.disk_retry)
         self.broken = ""
         self._changed.set()
 
@@ -180,10 +199,16 @@ class Shelves(Generic[K]):
         self._budget.limit = self.limit - self._small
 
     async def write(self, key: K, segments: Sequence[Buffer]) -> Spilled | None:
-        """Write a value to disk; None if the disk does not take it: then `broken` says why, and `disk_rested` is to be waited for."""
+        """Write a value to disk; None if the disk does not take it: then `broken` says why, and
+        `disk_rested` is to be waited for.
+        """
         spilled = await self._spill.write(segments)
         if isinstance(spilled, OSError):
-            logger.warning("values of this node cannot be written to %s: %s; they stay in memory", self._spill.directory, spilled)
+            logger.warning(
+                "values of this node cannot be written to %s: %s; they stay in memory",
+                self._spill.directory,
+                spilled,
+            )
             self.broken = str(spilled)
             return None
         if key in self._readers:

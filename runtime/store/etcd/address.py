@@ -1,4 +1,4 @@
-"""`etcd://` addresses: which members to ask, and how to prove who asks."""
+"""`etcd://` addresses: which members to ask, and how to authenticate to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ DEFAULT_PREFIX = "understudy"
 
 @attrs.frozen
 class EtcdAddress:
-    """Where an etcd is. `ca`, `cert` and `key` are files in PEM; `prefix` is put before all keys, so that others may use the same etcd."""
+    """Where an etcd is. `ca`, `cert` and `key` are files in PEM; `prefix` is put before all keys,
+    so that others may use the same etcd.
+    """
 
     endpoints: tuple[tuple[str, int], ...]
     user: str = ""
@@ -31,20 +33,36 @@ class EtcdAddress:
     def parse(cls, text: str) -> EtcdAddress:
         """`etcd://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...][?OPTION=VALUE&...]`.
 
-        Options: `tls=yes`, `ca`, `cert` and `key` (files; each switches TLS on), `password-file`, `prefix`. Raises ValueError that says
-        what is wrong and what was expected, never with the password.
+        Options: `tls=yes`, `ca`, `cert` and `key` (files; each switches TLS on), `password-file`,
+        `prefix`. Raises ValueError that says what is wrong and what was expected, never with the
+        password.
         """
         scheme, colon, _ = text.partition("://")
         if not colon or scheme != SCHEME:
             # Whatever it is, it may hold a password.
-            what = f"{scheme}://" if colon else "one with an @ and without that beginning" if "@" in text else repr(text)
-            raise ValueError(f"a store's address is {EXAMPLE}, not {what}; for a store of the founding node's own, give a data directory")
+            what = (
+                f"{scheme}://"
+                if colon
+                else "one with an @ and without that beginning"
+                if "@" in text
+                else repr(text)
+            )
+            raise ValueError(
+                f"a store's address is {EXAMPLE}, not {what}; for a store of the founding node's "
+                "own, give a data directory"
+            )
         try:
             parts = urlsplit(text)
         except ValueError:
-            raise ValueError("brackets are for IPv6: etcd://[::1]:2379; in a password they are written %5B and %5D") from None
+            raise ValueError(
+                "brackets are for IPv6: etcd://[::1]:2379; in a password they are written %5B and "
+                "%5D"
+            ) from None
         if parts.path.strip("/") or parts.fragment:
-            raise ValueError(f"nothing follows the ports of {EXAMPLE} but ?OPTION=VALUE; a prefix for the keys is ?prefix=NAME")
+            raise ValueError(
+                f"nothing follows the ports of {EXAMPLE} but ?OPTION=VALUE; a prefix for the keys "
+                "is ?prefix=NAME"
+            )
         login, _, members = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")
         options = _options(parts.query)
@@ -64,11 +82,17 @@ class EtcdAddress:
 
     @property
     def public(self) -> str:
-        """The address as others may see it; "" if it takes more than an address to get in: then each must be given its own."""
+        """The address as others may see it; "" if it takes more than an address to get in: then
+        each must be given its own.
+        """
         if self.user or self.tls:
             return ""
-        members = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.endpoints)
-        return f"{SCHEME}://{members}" + ("" if self.prefix == DEFAULT_PREFIX else f"?prefix={quote(self.prefix)}")
+        members = ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.endpoints
+        )
+        return f"{SCHEME}://{members}" + (
+            "" if self.prefix == DEFAULT_PREFIX else f"?prefix={quote(self.prefix)}"
+        )
 
     def __str__(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in self.endpoints)
@@ -79,13 +103,15 @@ def _options(query: str) -> dict[str, str]:
     for name, value in parse_qsl(query, keep_blank_values=True):
         if "@" in name:
             raise ValueError(
-                "there is an @ after the ? of an etcd:// address; in a password, ? is written %3F, # is %23 and / is %2F, "
+                "there is an @ after the ? of an etcd:// address; in a password, ? is written "
+                "%3F, # is %23 and / is %2F, "
                 "or keep it in a file: ?password-file=FILE"
             )
         if name not in OPTIONS:
             near = difflib.get_close_matches(name, OPTIONS, n=1)
             raise ValueError(
-                f"an etcd:// address has no option {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(OPTIONS)}")
+                f"an etcd:// address has no option {name!r}; "
+                + (f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(OPTIONS)}")
             )
         if not value:
             raise ValueError(f"the option {name!r} of the etcd:// address has no value")
@@ -100,10 +126,19 @@ def _endpoint(text: str) -> tuple[str, int]:
     if host and not port.isdigit():
         # Not quoted: it may be a password whose @ is missing.
         raise ValueError(
-            f"a member of an etcd is HOST:PORT; what follows {host + ':'!r} is no number; its clients' port is 2379 by default"
+            f"a member of an etcd is HOST:PORT; what follows {host + ':'!r} is no number; its "
+            "clients' port is 2379 by default"
         )
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"a member of an etcd is HOST:PORT, not {text!r}; its clients' port is 2379 by default")
+    if (
+        not colon
+        or not host
+        or not port.isascii()
+        or not port.isdigit()
+        or not 0 < int(port) < 65536
+    ):
+        raise ValueError(
+            f"a member of an etcd is HOST:PORT, not {text!r}; its clients' port is 2379 by default"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

@@ -1,30 +1,222 @@
-"""Requests to an etcd of one or more members: one after another is asked until there is an answer, as far as that is safe."""
+"""Requests to an etcd of one or more members: asks one member after another until there is an
+answer, as far as that is safe.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import select
+import ssl
+from typing import Any
 
 import attrs
 import trio
 
-from actors.errors import StoreUnavailableError
+from actors.errors import StoreError, StoreUnavailableError
 from runtime.store.etcd.address import EtcdAddress
-from runtime.store.etcd.connection import MAX_BODY, Connection, LostError, NotSentError, protocol, trust_of
-from runtime.store.etcd.refusals import EtcdRefusalError, Refusal, raise_refusal, refusal_in
-from runtime.store.etcd.translation import Json
+from runtime.store.etcd.translation import (
+    EtcdRefusalError,
+    Json,
+    Refusal,
+    raise_refusal,
+    refusal_in,
+)
+from runtime.timings import Timings
 
-CALL_SECONDS = 10.0
-ATTEMPT_SECONDS = 2.5
-"""How long one member may take before another is asked: longer than an election."""
+# One HTTP/1.1 connection to a member of an etcd: h11 for the protocol, trio for the bytes.
 
-QUICK_SECONDS = 1.0
-"""Likewise for what needs no leader's disk and is wanted in time, if there is another member to ask."""
+MAX_BODY = 256 * 1024 * 1024
+"""Bytes of one answer, or of one line of a stream."""
 
-SLOW_SECONDS = 0.5
-"""A request that was given up after this long speaks against its member, even if it was its caller's patience that ended."""
+
+CHUNK = 64 * 1024
+
+
+KEEP_ALIVE_SECONDS = 5
+"""After so long without a byte, the kernel asks whether the other end is still there; a watch may
+be silent for days.
+"""
+
+
+class NotSentError(Exception):
+    """The request certainly did not reach etcd."""
+
+
+class LostError(Exception):
+    """The request was sent, in part at least, and its answer did not come."""
+
+
+class ForeignError(LostError):
+    """Something answered that is no HTTP."""
+
+
+def protocol() -> Any:
+    """h11, which only those need who use etcd. Raises `StoreError` if it is not installed."""
+    try:
+        import h11
+    except ImportError:
+        raise StoreError(
+            "a store in etcd needs the package h11, which is not installed: pip install "
+            "'understudy[etcd]'"
+        ) from None
+    return h11
+
+
+def trust_of(address: EtcdAddress) -> ssl.SSLContext | None:
+    """How etcd proves itself to us, and we to it. Raises ValueError for files that are no
+    certificates.
+    """
+    if not address.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=address.ca)
+        if address.cert is not None:
+            context.load_cert_chain(address.cert, address.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(
+            f"the certificates for etcd cannot be used ({error}): look at ca, cert and key of its "
+            "address"
+        ) from None
+    return context
+
+
+class EtcdConnection:
+    """A connection that is open. Any failure closes it."""
+
+    def __init__(self, stream: trio.abc.Stream, socket: trio.socket.SocketType, host: str) -> None:
+        h11 = protocol()
+        self._h11 = h11
+        self._stream = stream
+        self._socket = socket
+        self._http = h11.Connection(h11.CLIENT)
+        self._host = host
+
+    @classmethod
+    async def opened(cls, host: str, port: int, context: ssl.SSLContext | None) -> EtcdConnection:
+        """Connect. Raises `NotSentError`."""
+        try:
+            plain = await trio.open_tcp_stream(host, port)
+        except OSError as error:
+            raise NotSentError(f"{host}:{port}: {_reason(error)}") from None
+        plain.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
+        plain.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
+        plain.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPINTVL, 2)
+        plain.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPCNT, 3)
+        try:
+            if context is None:
+                return cls(plain, plain.socket, f"{host}:{port}")
+            stream = trio.SSLStream(plain, context, server_hostname=host, https_compatible=True)
+            await stream.do_handshake()
+            return cls(stream, plain.socket, f"{host}:{port}")
+        except (trio.BrokenResourceError, ssl.SSLError) as error:
+            plain.socket.close()
+            raise NotSentError(f"{host}:{port}: no TLS: {error.__cause__ or error}") from None
+        except BaseException:
+            plain.socket.close()
+            raise
+
+    async def send(self, path: str, body: bytes, token: str) -> None:
+        """Send a request. Raises `LostError`."""
+        headers = [
+            ("Host", self._host),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+        ]
+        if token:
+            headers.append(("Authorization", token))
+        h11 = self._h11
+        head = self._http.send(h11.Request(method="POST", target=path, headers=headers)) or b""
+        content = self._http.send(h11.Data(body)) or b""
+        end = self._http.send(h11.EndOfMessage()) or b""
+        try:
+            await self._stream.send_all(head + content + end)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
+            raise LostError(
+                f"{self._host}: the connection broke while a request was sent"
+            ) from error
+
+    async def status(self) -> int:
+        """The status of the answer. Raises `LostError`."""
+        event = await self._next()
+        if not isinstance(event, self._h11.Response):
+            raise LostError(f"{self._host}: no HTTP answer")
+        return int(event.status_code)
+
+    async def piece(self) -> bytes:
+        """More of the body of the answer, or nothing at its end. Raises `LostError`."""
+        event = await self._next()
+        if isinstance(event, self._h11.EndOfMessage):
+            return b""
+        if not isinstance(event, self._h11.Data):
+            raise LostError(f"{self._host}: the connection ended within an answer")
+        return bytes(event.data)
+
+    async def body(self) -> bytes:
+        """The whole body of the answer. Raises `LostError`."""
+        collected = bytearray()
+        while piece := await self.piece():
+            collected += piece
+            if len(collected) > MAX_BODY:
+                raise LostError(f"{self._host}: an answer of more than {MAX_BODY} bytes")
+        return bytes(collected)
+
+    def free(self) -> bool:
+        """True if the connection can carry another request, after an answer was read to its end."""
+        h11 = self._h11
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    def is_over(self) -> bool:
+        """True if the other end has closed it, or said something unasked: a request would be lost.
+        For a connection that is free.
+        """
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Close it, without a word."""
+        self._socket.close()
+
+    async def _next(self) -> Any:
+        h11 = self._h11
+        data = b"?"
+        try:
+            while (event := self._http.next_event()) is h11.NEED_DATA:
+                data = bytes(await self._stream.receive_some(CHUNK))
+                self._http.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            if not data:
+                raise LostError(
+                    f"{self._host}: the connection was closed before the answer came"
+                ) from error
+            raise ForeignError(
+                f"{self._host} does not speak HTTP as etcd does ({error})"
+            ) from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
+            raise LostError(f"{self._host}: the connection broke before the answer came") from error
+        return event
+
+
+def _reason(error: BaseException) -> str:
+    """Why there is no connection, in the words of the kernel; trio gathers the failures of all of a
+    host's addresses.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(map(_reason, error.exceptions)))
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return _reason(error.__cause__) if error.__cause__ is not None else str(error)
+
 
 PAUSE_SECONDS = 0.1
+
+
 IDLE_CONNECTIONS = 8
+
 
 AUTHENTICATE = "/v3/auth/authenticate"
 
@@ -34,24 +226,28 @@ class AmbiguousError(Exception):
 
 
 class TokenError(NotSentError):
-    """The token that was sent is no longer good, so nothing was done; the next attempt fetches another."""
+    """The token that was sent is no longer good, so nothing was done; the next attempt fetches
+    another.
+    """
 
 
 @attrs.define(eq=False)
-class Member:
-    """One member of an etcd, and the connections to it: those that wait for a request, and those that carry a stream."""
+class EtcdMember:
+    """One member of an etcd, and the connections to it: those that wait for a request, and those
+    that carry a stream.
+    """
 
     host: str
     port: int
-    idle: list[Connection] = attrs.field(factory=list)
-    streams: dict[Connection, None] = attrs.field(factory=dict)
+    idle: list[EtcdConnection] = attrs.field(factory=list)
+    streams: dict[EtcdConnection, None] = attrs.field(factory=dict)
 
     @property
     def name(self) -> str:
         """For errors."""
         return f"{self.host}:{self.port}"
 
-    def waiting(self) -> Connection | None:
+    def waiting(self) -> EtcdConnection | None:
         """A connection that waits for a request."""
         while self.idle:
             connection = self.idle.pop()
@@ -67,28 +263,42 @@ class Member:
 
 
 class Gateway:
-    """The JSON gateways of an etcd's members. Raises ValueError for certificates, and `StoreError` for a missing h11, at once."""
+    """The JSON gateways of an etcd's members. Raises ValueError for certificates, and `StoreError`
+    for a missing h11, at once. `timings`: of the node; the defaults elsewhere.
+    """
 
-    def __init__(self, address: EtcdAddress) -> None:
+    def __init__(self, address: EtcdAddress, timings: Timings | None = None) -> None:
         protocol()
+        self._timings = Timings() if timings is None else timings
         self._address = address
         self._trust = trust_of(address)
-        self._members = [Member(host, port) for host, port in address.endpoints]
+        self._members = [EtcdMember(host, port) for host, port in address.endpoints]
         self._token = ""
         self._login = trio.Lock()
         self.is_ending = False
         """True after `end_streams`."""
 
-    async def ask(self, path: str, body: Json, *, once: bool = False, quick: bool = False, seconds: float | None = None) -> Json:
+    async def ask(
+        self,
+        path: str,
+        body: Json,
+        *,
+        once: bool = False,
+        quick: bool = False,
+        seconds: float | None = None,
+    ) -> Json:
         """The answer to a request.
 
-        One that may not be made twice (`once`) raises `AmbiguousError` when its answer is lost; others are made again, of another member.
-        `quick`: it is wanted within a second or two. Raises `StoreUnavailableError` when no member answers within `seconds` (by default
-        `CALL_SECONDS`), and `EtcdRefusalError` or a kin.
+        One that may not be made twice (`once`) raises `AmbiguousError` when its answer is lost;
+        others are made again, of another member. `quick`: it is wanted within a second or two.
+        Raises `StoreUnavailableError` when no member answers within `seconds` (by default
+        `Timings.store_call`), and `EtcdRefusalError` or a kin.
         """
         failures: dict[str, str] = {}
-        until = trio.current_time() + (CALL_SECONDS if seconds is None else seconds)
-        attempt_seconds = QUICK_SECONDS if quick and len(self._members) > 1 else ATTEMPT_SECONDS
+        timings = self._timings
+        until = trio.current_time() + (timings.store_call if seconds is None else seconds)
+        quick = quick and len(self._members) > 1
+        attempt_seconds = timings.etcd_quick if quick else timings.etcd_attempt
         while trio.current_time() < until:
             member = self._members[0]
             failure: Exception
@@ -104,20 +314,27 @@ class Gateway:
             failures[member.name] = str(failure)
             await trio.sleep(PAUSE_SECONDS if len(failures) >= len(self._members) else 0)
         raise StoreUnavailableError(
-            f"no member of the etcd at {self._address} answers: {'; '.join(failures.values())}; is it running, and is this its address?"
+            f"no member of the etcd at {self._address} answers: {'; '.join(failures.values())}; "
+            "is it running, and is this its address?"
         )
 
-    async def stream(self, path: str, body: Json) -> Stream:
-        """What comes as an answer to one request, object by object. Raises `NotSentError`, `LostError`, or what `ask` raises."""
+    async def stream(self, path: str, body: Json) -> EtcdStream:
+        """What comes as an answer to one request, object by object. Raises `NotSentError`,
+        `LostError`, or what `ask` raises.
+        """
         member = self._members[0]
         try:
-            with trio.fail_after(ATTEMPT_SECONDS):
+            with trio.fail_after(self._timings.etcd_attempt):
                 token = await self._logged_in(member, path)
-                connection = await Connection.opened(member.host, member.port, self._trust)
+                connection = await EtcdConnection.opened(member.host, member.port, self._trust)
                 try:
                     await connection.send(path, json.dumps(body).encode(), token)
                     status = await connection.status()
-                    refusal = None if status == 200 else refusal_in(_parsed(await connection.body()), status)
+                    refusal = (
+                        None
+                        if status == 200
+                        else refusal_in(_parsed(await connection.body()), status)
+                    )
                     if refusal is not None:
                         raise self.failure(refusal, member, token)
                 except BaseException:
@@ -125,7 +342,9 @@ class Gateway:
                     raise
         except trio.TooSlowError:
             self._distrust(member)
-            raise LostError(f"{member.name}: no answer within {ATTEMPT_SECONDS:g} s") from None
+            raise LostError(
+                f"{member.name}: no answer within {self._timings.etcd_attempt:g} s"
+            ) from None
         except TokenError:
             raise
         except (NotSentError, LostError):
@@ -135,20 +354,26 @@ class Gateway:
             connection.close()
             raise LostError(f"{member.name}: all streams were ended")
         member.streams[connection] = None
-        return Stream(connection, member, token)
+        return EtcdStream(connection, member, token)
 
-    async def confirm(self, member: Member, key: str) -> None:
-        """Make sure that `member` lives and is in touch with most others, by reading `key`. Raises `LostError` if it does not seem so."""
+    async def confirm(self, member: EtcdMember, key: str) -> None:
+        """Make sure that `member` lives and is in touch with most others, by reading `key`. Raises
+        `LostError` if it does not seem so.
+        """
         try:
-            await self._asked(member, "/v3/kv/range", {"key": key, "keys_only": True}, ATTEMPT_SECONDS)
+            await self._asked(
+                member, "/v3/kv/range", {"key": key, "keys_only": True}, self._timings.etcd_attempt
+            )
         except TokenError as error:
             raise LostError(str(error)) from error
         except (NotSentError, LostError) as error:
             self._distrust(member)
             raise LostError(str(error)) from error
 
-    def failure(self, refusal: Refusal, member: Member, token: str) -> Exception:
-        """What a refusal is to whoever asked `member` with `token`. Raises what would not change with another attempt."""
+    def failure(self, refusal: Refusal, member: EtcdMember, token: str) -> Exception:
+        """Return the error for the refusal of a request to `member` with `token`. Raises an error
+        that another attempt would not change.
+        """
         if refusal.kind == "token" and self._address.user:
             if self._token == token:
                 self._token = ""
@@ -172,15 +397,17 @@ class Gateway:
             while member.idle:
                 member.idle.pop().close()
 
-    async def _asked(self, member: Member, path: str, body: Json, seconds: float) -> Json:
+    async def _asked(self, member: EtcdMember, path: str, body: Json, seconds: float) -> Json:
         """Ask one member once."""
         sent = False
-        connection: Connection | None = None
+        connection: EtcdConnection | None = None
         begun = trio.current_time()
         try:
             with trio.fail_after(seconds):
                 token = await self._logged_in(member, path)
-                connection = member.waiting() or await Connection.opened(member.host, member.port, self._trust)
+                connection = member.waiting() or await EtcdConnection.opened(
+                    member.host, member.port, self._trust
+                )
                 sent = True
                 await connection.send(path, json.dumps(body).encode(), token)
                 status = await connection.status()
@@ -193,7 +420,7 @@ class Gateway:
                 raise LostError(f"{member.name}: no answer within {seconds:g} s") from None
             raise NotSentError(f"{member.name}: no connection within {seconds:g} s") from None
         except trio.Cancelled:
-            if trio.current_time() - begun > SLOW_SECONDS:
+            if trio.current_time() - begun > self._timings.etcd_slow:
                 self._distrust(member)
             raise
         finally:
@@ -204,8 +431,10 @@ class Gateway:
             raise self.failure(refusal, member, token)
         return answer
 
-    async def _logged_in(self, member: Member, path: str) -> str:
-        """The token to send, "" for none. Raises `NotSentError`, or `EtcdRefusalError` for a wrong password."""
+    async def _logged_in(self, member: EtcdMember, path: str) -> str:
+        """The token to send, "" for none. Raises `NotSentError`, or `EtcdRefusalError` for a wrong
+        password.
+        """
         if not self._address.user or path == AUTHENTICATE:
             return ""
         while not self._token:  # noqa: ASYNC913  nothing to wait for if there is one
@@ -213,27 +442,33 @@ class Gateway:
                 if not self._token:
                     login = {"name": self._address.user, "password": self._address.password}
                     try:
-                        answer = await self._asked(member, AUTHENTICATE, login, ATTEMPT_SECONDS)
+                        answer = await self._asked(
+                            member, AUTHENTICATE, login, self._timings.etcd_attempt
+                        )
                     except LostError as error:
                         raise NotSentError(str(error)) from error
                     if not isinstance(answer.get("token"), str):
-                        raise EtcdRefusalError(f"what answers at {member.name} is no etcd: it gave no token; check the address")
+                        raise EtcdRefusalError(
+                            f"what answers at {member.name} is no etcd: it gave no token; check "
+                            "the address"
+                        )
                     self._token = answer["token"]
         return self._token
 
-    def _distrust(self, member: Member) -> None:
+    def _distrust(self, member: EtcdMember) -> None:
         """Ask others first from now on."""
         if len(self._members) > 1:
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
-            # One that does not answer may have fallen silent on these as well, and nobody would notice.
+            # A member that does not answer may have fallen silent on its streams as well, which
+            # would stay unnoticed.
             member.end_streams()
 
 
-class Stream:
-    """The objects of an answer that comes line by line. `token`: what it was asked for with."""
+class EtcdStream:
+    """The objects of an answer that comes line by line. `token`: the one sent with the request."""
 
-    def __init__(self, connection: Connection, member: Member, token: str) -> None:
+    def __init__(self, connection: EtcdConnection, member: EtcdMember, token: str) -> None:
         self._connection = connection
         self.member = member
         self.token = token
@@ -267,4 +502,6 @@ def _parsed(content: bytes) -> Json:
         found = json.loads(content)
     except (ValueError, RecursionError):
         found = None
-    return found if isinstance(found, dict) else {"error": f"{content[:60]!r} is no answer of etcd's"}
+    return (
+        found if isinstance(found, dict) else {"error": f"{content[:60]!r} is no answer of etcd's"}
+    )

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import trio
 
-from actors.errors import LeaseLostError, StoreError, StoreOutcomeUnknownError, StoreUnavailableError
+from actors.errors import (
+    LeaseLostError,
+    StoreCompactedError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
 from runtime.environment import Environment
 from runtime.store.etcd.address import EtcdAddress
-from runtime.store.etcd.connection import LostError, NotSentError
-from runtime.store.etcd.gateway import CALL_SECONDS, AmbiguousError, Gateway
-from runtime.store.etcd.markers import Marker, Markers
-from runtime.store.etcd.refusals import EtcdFullError, EtcdRefusalError
-from runtime.store.etcd.translation import Json, Space, guarded, number, outcome_of, reading, wrote_marker
-from runtime.store.etcd.watching import Watches
+from runtime.store.etcd.gateway import (
+    PAUSE_SECONDS,
+    AmbiguousError,
+    EtcdStream,
+    Gateway,
+    LostError,
+    NotSentError,
+)
+from runtime.store.etcd.translation import (
+    EtcdFullError,
+    EtcdRefusalError,
+    Json,
+    Space,
+    guarded,
+    number,
+    outcome_of,
+    reading,
+    refusal_in,
+    refusal_of_watch,
+    text_of,
+    wrote_marker,
+)
 from runtime.store.interface import (
     Compare,
     Delete,
@@ -27,6 +51,7 @@ from runtime.store.interface import (
     Put,
     RangeResult,
     Store,
+    StoreEvent,
     TransactionResult,
     WatchBatch,
     check_key,
@@ -34,24 +59,248 @@ from runtime.store.interface import (
     check_time_to_live,
     check_transaction,
 )
+from runtime.timings import Timings
+
+# Whether a transaction took effect whose answer was lost.
+#
+# Sending it again could apply it twice, and reading alone proves nothing while it may still be on
+# its way to the leader. So each transaction of ours writes a marker with what it writes, on the
+# condition that the marker is as it was. When the answer is lost, we write the marker ourselves, on
+# the same condition: either that succeeds, and then the transaction never can, or the marker tells
+# that it has. (What becomes of blind repeats: https://jepsen.io/analyses/jetcd-0.8.2.)
+#
+# A marker serves one transaction at a time. All of a client's are tied to a lease, so that they go
+# when the client has.
+
+
+@attrs.define
+class Marker:
+    """A key that tells whether a transaction was applied, and with which branch. `revision`: its
+    modification as far as is known, 0 if it was never written.
+    """
+
+    key: str
+    lease: int
+    revision: int = 0
+    stale: bool = False
+    """True if another client may have changed it: it is not used again."""
+
+    def slot(self, token: str) -> Json:
+        """For `translation.guarded`; `token` is what the transaction writes, with the branch that
+        it took before it.
+        """
+        return {
+            "key": self.key,
+            "mod_revision": self.revision,
+            "lease": str(self.lease),
+            "then": text_of("then " + token),
+            "otherwise": text_of("otherwise " + token),
+        }
+
+    def cancellation(self, token: str) -> Json:
+        """A transaction that keeps the one of `token` from ever taking effect, or reads what it has
+        written.
+        """
+        return {
+            "compare": [
+                {
+                    "key": self.key,
+                    "target": "MOD",
+                    "result": "EQUAL",
+                    "mod_revision": str(self.revision),
+                }
+            ],
+            "success": [
+                {
+                    "request_put": {
+                        "key": self.key,
+                        "value": text_of("never " + token),
+                        "lease": str(self.lease),
+                    }
+                }
+            ],
+            "failure": [{"request_range": {"key": self.key}}],
+        }
+
+
+class Markers:
+    """The markers of one client, under `root`."""
+
+    def __init__(self, root: str, environment: Environment) -> None:
+        self._root = root
+        self._environment = environment
+        self._idle: list[Marker] = []
+
+    def take(self, lease: int) -> Marker:
+        """A marker for one transaction, tied to `lease`."""
+        while self._idle:
+            marker = self._idle.pop()
+            if marker.lease == lease:
+                return marker
+        return Marker(text_of(self._root + self._environment.token(12).hex()), lease)
+
+    def give_back(self, marker: Marker) -> None:
+        """The transaction is over, and what the marker is then is known."""
+        if not marker.stale:
+            self._idle.append(marker)
+
+
+# Watches in etcd: streams that are kept from one poll to the next, and begun anew elsewhere when
+# they break or fall silent.
+
+KEPT_WATCHES = 16
+
+
+class EtcdWatching:
+    """One stream of the changes at or after `from_revision`.
+
+    It asks for those of the revision before as well, and drops them: etcd's compaction at a
+    revision removes the deletions of that very revision, and a watch from there is not notified
+    (https://github.com/etcd-io/etcd/issues/18089); one from before is refused, as it must be.
+    """
+
+    def __init__(
+        self, gateway: Gateway, stream: EtcdStream, space: Space, from_revision: int
+    ) -> None:
+        self._gateway = gateway
+        self._stream = stream
+        self._space = space
+        self._from_revision = from_revision
+        self._events: list[StoreEvent] = []
+
+    @classmethod
+    async def begun(
+        cls, gateway: Gateway, space: Space, prefix: str, from_revision: int
+    ) -> EtcdWatching:
+        """Begin to watch. Raises `LostError`, `NotSentError` or a `StoreError`."""
+        # One earlier: etcd loses the deletions of a revision at which it was compacted.
+        start = max(1, from_revision - 1)
+        request = {
+            **space.under(prefix),
+            "start_revision": str(start),
+            "prev_kv": True,
+            "fragment": True,
+        }
+        stream = await gateway.stream("/v3/watch", {"create_request": request})
+        return cls(gateway, stream, space, from_revision)
+
+    async def batch(self) -> WatchBatch:
+        """The next changes, those of one revision together. Raises like `begun`; cancelling loses
+        nothing.
+
+        etcd sends whole revisions, but cuts what is too large for it anywhere (`fragment`): what
+        may be incomplete is held back.
+        """
+        while True:
+            result = self._result(await self._stream.next())
+            found = map(self._space.event, result.get("events", ()))
+            self._events += [event for event in found if event.revision >= self._from_revision]
+            unfinished = self._events[-1].revision if self._events and result.get("fragment") else 0
+            whole = [event for event in self._events if event.revision != unfinished]
+            if whole:
+                self._events = self._events[len(whole) :]
+                return WatchBatch(tuple(whole), whole[-1].revision)
+
+    async def confirm(self) -> None:
+        """Make sure that silence means that there is nothing to say. Raises `LostError`."""
+        await self._gateway.confirm(self._stream.member, self._space.key(""))
+
+    def close(self) -> None:
+        """End it."""
+        self._stream.close()
+
+    def _result(self, answer: Json) -> Json:
+        refusal = refusal_in(answer, 200)
+        result: Json = answer.get("result", {})
+        if result.get("canceled"):
+            if number(result, "compact_revision"):
+                raise StoreCompactedError(
+                    f"changes before revision {result['compact_revision']} are no longer kept; "
+                    "read the keys afresh (range) and "
+                    "go on from there"
+                )
+            refusal = refusal_of_watch(str(result.get("cancel_reason", "")))
+        if refusal is not None:
+            raise self._gateway.failure(refusal, self._stream.member, self._stream.token)
+        return result
+
+
+class EtcdWatches:
+    """All watches of one store."""
+
+    def __init__(self, gateway: Gateway, space: Space, timings: Timings) -> None:
+        self._timings = timings
+        self._gateway = gateway
+        self._space = space
+        # Between two polls, by their prefix and the revision that comes next.
+        self._kept: OrderedDict[tuple[str, int], EtcdWatching] = OrderedDict()
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        """See `Store.poll`. Raises also `LostError` if the streams were ended on purpose."""
+        until = trio.current_time() + self._timings.store_call
+        failures = 0
+        while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
+            begun = trio.current_time()
+            try:
+                return await self._polled(prefix, from_revision)
+            except (LostError, NotSentError) as error:
+                failure = error
+            if self._gateway.is_ending:
+                raise failure
+            now = trio.current_time()
+            if now - begun >= self._timings.etcd_silent:
+                # It worked until now.
+                until, failures = now + self._timings.store_call, 0
+            if now > until:
+                raise StoreUnavailableError(
+                    f"no member of the etcd lets us watch: {failure}"
+                ) from failure
+            failures += 1
+            await trio.sleep(PAUSE_SECONDS if failures > 1 else 0)
+
+    async def _polled(self, prefix: str, from_revision: int) -> WatchBatch:
+        watching = self._kept.pop((prefix, from_revision), None)
+        if watching is None:
+            watching = await EtcdWatching.begun(self._gateway, self._space, prefix, from_revision)
+        try:
+            while True:
+                with trio.move_on_after(self._timings.etcd_silent):
+                    batch = await watching.batch()
+                    self._keep(prefix, batch.revision + 1, watching)
+                    return batch
+                await watching.confirm()
+        except BaseException:
+            watching.close()
+            raise
+
+    def _keep(self, prefix: str, from_revision: int, watching: EtcdWatching) -> None:
+        before = self._kept.pop((prefix, from_revision), None)
+        self._kept[prefix, from_revision] = watching
+        if before is None and len(self._kept) > KEPT_WATCHES:
+            before = self._kept.popitem(last=False)[1]
+        if before is not None:
+            before.close()
+
 
 MARKER_SECONDS = 60
 """For how long markers outlast their client."""
 
 
 class EtcdStore(Store):
-    """The keys of cluster `cluster` in the etcd at `address`. `run` must be running while it is used."""
+    """The keys of cluster `cluster` in the etcd at `address`. `run` must be running while it is
+    used.
+    """
 
     def __init__(self, address: EtcdAddress, cluster: str, environment: Environment) -> None:
         self.address = address
         root = f"{address.prefix}/{cluster}/"
         self._space = Space(root + "data/")
-        self._gateway = Gateway(address)
+        self._gateway = Gateway(address, environment.timings)
         self._markers = Markers(root + "markers/", environment)
         self._environment = environment
         self._lease = 0
         self._granting = trio.Lock()
-        self._watches = Watches(self._gateway, self._space)
+        self._watches = EtcdWatches(self._gateway, self._space, environment.timings)
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -74,7 +323,9 @@ class EtcdStore(Store):
                 await self._say_goodbye()
 
     def close(self) -> None:
-        """Refuse calls from now on and end the polls that wait, with StoreError. Closing twice is closing once."""
+        """Refuse calls from now on and end the polls that wait, with StoreError. Closing twice is
+        closing once.
+        """
         self._over.set()
         self._gateway.end_streams()
 
@@ -87,7 +338,10 @@ class EtcdStore(Store):
     async def range(self, prefix: str) -> RangeResult:
         """See `Store.range`."""
         answer = await self._ask("/v3/kv/range", self._space.under(prefix))
-        return RangeResult(tuple(map(self._space.entry, answer.get("kvs", ()))), number(answer["header"], "revision"))
+        return RangeResult(
+            tuple(map(self._space.entry, answer.get("kvs", ()))),
+            number(answer["header"], "revision"),
+        )
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """See `Store.put`."""
@@ -100,13 +354,16 @@ class EtcdStore(Store):
         return not gone.succeeded
 
     async def transaction(
-        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation] = ()
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
         """See `Store.transaction`."""
         check_transaction(compare, then, otherwise)
         if all(isinstance(operation, Get) for operation in (*then, *otherwise)):
             return await self._read(compare, then, otherwise)
-        until = trio.current_time() + CALL_SECONDS
+        until = trio.current_time() + self._environment.timings.store_call
         while True:
             marker = self._markers.take(await self._marker_lease())
             try:
@@ -119,7 +376,10 @@ class EtcdStore(Store):
             if result is not None:
                 return result
             if trio.current_time() > until:
-                raise StoreUnavailableError(f"etcd at {self.address} lost its answers to a transaction, which was not applied; try again")
+                raise StoreUnavailableError(
+                    f"etcd at {self.address} lost its answers to a transaction, which was not "
+                    "applied; try again"
+                )
 
     async def grant(self, ttl: float) -> int:
         """See `Store.grant`. etcd counts in whole seconds."""
@@ -135,7 +395,12 @@ class EtcdStore(Store):
 
     async def keep_alive(self, lease: int) -> float:
         """See `Store.keep_alive`."""
-        seconds = number((await self._ask("/v3/lease/keepalive", {"ID": str(lease)}, quick=True)).get("result", {}), "TTL")
+        seconds = number(
+            (await self._ask("/v3/lease/keepalive", {"ID": str(lease)}, quick=True)).get(
+                "result", {}
+            ),
+            "TTL",
+        )
         if seconds <= 0:
             raise LeaseLostError(f"lease {lease} has expired or was revoked")
         return float(seconds)
@@ -172,7 +437,9 @@ class EtcdStore(Store):
             raise
 
     async def compact(self, revision: int) -> None:
-        """Let etcd forget changes up to `revision`, for everybody who uses it: an operator's decision, or a test's."""
+        """Let etcd forget changes up to `revision`, for all its users: an operator's decision, or a
+        test's.
+        """
         await self._ask("/v3/kv/compaction", {"revision": str(revision)})
 
     async def _ask(self, path: str, body: Json, *, once: bool = False, quick: bool = False) -> Json:
@@ -183,20 +450,35 @@ class EtcdStore(Store):
         if self._over.is_set():
             raise StoreError("the store is closed: its node has left")
 
-    async def _read(self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> TransactionResult:
-        """A transaction that changes nothing: its answer can be lost as often as it likes, another attempt gives one as good."""
+    async def _read(
+        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TransactionResult:
+        """A transaction that changes nothing: its answer can be lost as often as it likes, another
+        attempt gives one as good.
+        """
         answer = await self._ask("/v3/kv/txn", reading(self._space, compare, then, otherwise))
         succeeded = bool(answer.get("succeeded"))
-        responses = map(self._space.response, then if succeeded else otherwise, answer.get("responses", ()))
+        responses = map(
+            self._space.response, then if succeeded else otherwise, answer.get("responses", ())
+        )
         return TransactionResult(succeeded, number(answer["header"], "revision"), tuple(responses))
 
     async def _attempt(
-        self, marker: Marker, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation], until: float
+        self,
+        marker: Marker,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
+        until: float,
     ) -> TransactionResult | None:
         """Try a transaction; None if it certainly was not applied and may be tried again."""
         token = self._environment.token(8).hex()
         try:
-            answer = await self._ask("/v3/kv/txn", guarded(self._space, marker.slot(token), compare, then, otherwise), once=True)
+            answer = await self._ask(
+                "/v3/kv/txn",
+                guarded(self._space, marker.slot(token), compare, then, otherwise),
+                once=True,
+            )
         except (AmbiguousError, EtcdFullError, LeaseLostError) as error:
             failure = error
         else:
@@ -213,10 +495,16 @@ class EtcdStore(Store):
             self._lease = 0
         return None
 
-    def _result(self, marker: Marker, answer: Json, then: Sequence[Operation], otherwise: Sequence[Operation]) -> TransactionResult | None:
+    def _result(
+        self,
+        marker: Marker,
+        answer: Json,
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
+    ) -> TransactionResult | None:
         outcome = outcome_of(answer)
         if outcome is None:
-            # Only somebody who takes our markers away does this.
+            # This happens only if another client deletes our markers.
             marker.stale = True
             return None
         succeeded, responses = outcome
@@ -225,12 +513,22 @@ class EtcdStore(Store):
         if wrote_marker(operations, responses):
             marker.revision = revision
         # The marker's response is one more than there are operations.
-        return TransactionResult(succeeded, revision, tuple(map(self._space.response, operations, responses)))
+        return TransactionResult(
+            succeeded, revision, tuple(map(self._space.response, operations, responses))
+        )
 
     async def _resolve(
-        self, marker: Marker, token: str, then: Sequence[Operation], otherwise: Sequence[Operation], lost: AmbiguousError, until: float
+        self,
+        marker: Marker,
+        token: str,
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
+        lost: AmbiguousError,
+        until: float,
     ) -> TransactionResult | None:
-        """The answer was lost: see to it that the transaction has been applied, or never will be."""
+        """The answer was lost: see to it that the transaction has been applied, or never
+        will be.
+        """
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
             try:
                 answer = await self._ask("/v3/kv/txn", marker.cancellation(token), once=True)
@@ -241,7 +539,9 @@ class EtcdStore(Store):
                     return None
                 if not branch:
                     raise self._unknown(lost)
-                return await self._told(answer["responses"][0]["response_range"], branch, then, otherwise)
+                return await self._told(
+                    answer["responses"][0]["response_range"], branch, then, otherwise
+                )
             except AmbiguousError:
                 if trio.current_time() > until:
                     raise self._unknown(lost) from lost
@@ -251,27 +551,44 @@ class EtcdStore(Store):
                 raise self._unknown(lost) from error
 
     async def _applied_all_the_same(
-        self, marker: Marker, token: str, then: Sequence[Operation], otherwise: Sequence[Operation], full: EtcdFullError
+        self,
+        marker: Marker,
+        token: str,
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
+        full: EtcdFullError,
     ) -> TransactionResult:
-        """etcd said that it is full, which it says before it does a thing or after: the marker tells. Raises `full` if it was before."""
+        """etcd said that it is full, which it says before it does a thing or after: the marker
+        tells. Raises `full` if it was before.
+        """
         try:
             found = await self._ask("/v3/kv/range", {"key": marker.key})
             branch = _branch_told(found, token)
             if branch:
                 return await self._told(found, branch, then, otherwise)
         except StoreError as error:
-            raise StoreOutcomeUnknownError(f"what became of a write is not known ({error}): {full}") from error
+            raise StoreOutcomeUnknownError(
+                f"the outcome of a write is not known ({error}): {full}"
+            ) from error
         raise full
 
     async def _told(
-        self, found: Mapping[str, Any], branch: str, then: Sequence[Operation], otherwise: Sequence[Operation]
+        self,
+        found: Mapping[str, Any],
+        branch: str,
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation],
     ) -> TransactionResult:
         """The result of a transaction that was applied, by the marker that was found."""
         operations = then if branch == "then" else otherwise
         revision = number(found["kvs"][0], "mod_revision")
-        return TransactionResult(branch == "then", revision, await self._answers(operations, revision))
+        return TransactionResult(
+            branch == "then", revision, await self._answers(operations, revision)
+        )
 
-    async def _answers(self, operations: Sequence[Operation], revision: int) -> tuple[Entry | bool | None, ...]:
+    async def _answers(
+        self, operations: Sequence[Operation], revision: int
+    ) -> tuple[Entry | bool | None, ...]:
         """What a transaction that was applied at `revision` has answered, read from etcd's past."""
         answers: list[Entry | bool | None] = []
         written: set[str] = set()
@@ -282,13 +599,22 @@ class EtcdStore(Store):
                 seen = revision if operation.key in written else revision - 1
                 body = {"key": self._space.key(operation.key), "revision": str(max(1, seen))}
                 found = (await self._ask("/v3/kv/range", body)).get("kvs", ())
-                answers.append(bool(found) if isinstance(operation, Delete) else self._space.entry(found[0]) if found else None)
+                answers.append(
+                    bool(found)
+                    if isinstance(operation, Delete)
+                    else self._space.entry(found[0])
+                    if found
+                    else None
+                )
             if isinstance(operation, Put | Delete):
                 written.add(operation.key)
         return tuple(answers)
 
     def _unknown(self, lost: AmbiguousError) -> StoreOutcomeUnknownError:
-        return StoreOutcomeUnknownError(f"the answer of etcd at {self.address} to a write was lost, and what became of it as well: {lost}")
+        return StoreOutcomeUnknownError(
+            f"the answer of etcd at {self.address} to a write was lost, and the outcome of the "
+            f"write is not known: {lost}"
+        )
 
     async def _marker_lease(self) -> int:
         if not self._lease:
@@ -316,7 +642,11 @@ class EtcdStore(Store):
 
 
 def _branch_told(found: Mapping[str, Any], token: str) -> str:
-    """ "then", "otherwise" or "never": what a marker tells of the transaction of `token`; "" if it is not that transaction's."""
+    """ "then", "otherwise" or "never": what a marker tells of the transaction of `token`; "" if it
+    is not that transaction's.
+    """
     entries = found.get("kvs", ())
-    branch, _, theirs = b64decode(entries[0].get("value", "")).decode().partition(" ") if entries else ("", "", "")
+    branch, _, theirs = (
+        b64decode(entries[0].get("value", "")).decode().partition(" ") if entries else ("", "", "")
+    )
     return branch if theirs == token else ""

@@ -1,18 +1,198 @@
-"""Between our terms and etcd's JSON: keys and values in base64, 64-bit numbers as text, what is zero or empty left out."""
+"""Translates between our terms and etcd's JSON: keys and values in base64, 64-bit numbers as text,
+what is zero or empty left out.
+"""
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
-from runtime.store.interface import Compare, Delete, Entry, Event, Operation, Put, Response
+from actors.errors import LeaseLostError, StoreCompactedError, StoreError
+from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Response, StoreEvent
+
+# etcd's error answers, sorted by what its client has to do then. No I/O.
+#
+# The texts and codes are those of etcd's `api/v3rpc/rpctypes/error.go`; codes are gRPC's
+# (https://grpc.io/docs/guides/status-codes).
+
+Kind = Literal[
+    "lease lost",
+    "compacted",
+    "token",
+    "denied",
+    "full",
+    "too large",
+    "busy",
+    "refused",
+    "unsure",
+    "stranger",
+]
+"""`token`: to be renewed. `busy`: not done, another time it would be. `unsure`: perhaps done,
+perhaps another member knows better. `refused`, `denied` and `too large`: every member would say so.
+`full`: it is unknown whether it was done. `stranger`: what answered is no etcd.
+"""
+
+
+_TEXTS: tuple[tuple[str, Kind], ...] = (
+    ("requested lease not found", "lease lost"),
+    ("required revision has been compacted", "compacted"),
+    ("invalid auth token", "token"),
+    ("revision of auth store is old", "token"),
+    ("authentication failed", "denied"),
+    ("user name is empty", "denied"),
+    ("permission denied", "denied"),
+    ("database space exceeded", "full"),
+    ("request is too large", "too large"),
+    ("larger than max", "too large"),
+    ("too many requests", "busy"),
+)
+
+
+_CODES: dict[int, Kind] = {
+    3: "refused",
+    5: "refused",
+    6: "refused",
+    7: "denied",
+    9: "refused",
+    11: "refused",
+    12: "refused",
+    16: "token",
+}
+"""Others are those of a member in trouble, or of one on its way to or from a leader."""
+
+
+_PROXIES = (502, 503, 504)
+"""What stands in front of an etcd answers so while there is none behind it."""
+
+
+_REASON = re.compile(r"rpc error: code = (\w+) desc = (.*)", re.DOTALL)
+
+
+_NAMES = {
+    "InvalidArgument": 3,
+    "NotFound": 5,
+    "PermissionDenied": 7,
+    "ResourceExhausted": 8,
+    "FailedPrecondition": 9,
+    "OutOfRange": 11,
+}
+
+
+_NAMES |= {"Unavailable": 14, "Unauthenticated": 16}
+
+
+class EtcdRefusalError(StoreError):
+    """etcd answered that it will not do it."""
+
+
+class EtcdFullError(EtcdRefusalError):
+    """etcd has no room left: it may have done this last thing all the same
+    (https://github.com/etcd-io/etcd/issues/16659).
+    """
+
+
+@attrs.frozen
+class Refusal:
+    """`text` is etcd's own."""
+
+    kind: Kind
+    text: str
+
+
+def refusal_in(answer: Mapping[str, Any], status: int) -> Refusal | None:
+    """What an answer with HTTP status `status` says in place of a result; None if it is one.
+
+    A call whose answer is a stream reports an error as an object within it (grpc-gateway's
+    `StreamError`), others as their whole answer.
+    """
+    if status == 200 and "error" not in answer:
+        return None
+    found = answer.get("error")
+    if isinstance(found, Mapping):
+        return _sorted(str(found.get("message", found)), _code(found.get("grpc_code")), status)
+    return _sorted(
+        str(found or answer.get("message") or f"HTTP status {status}"),
+        _code(answer.get("code")),
+        status,
+    )
+
+
+def refusal_of_watch(reason: str) -> Refusal:
+    """Why a watch was ended, by its `cancel_reason`."""
+    match = _REASON.match(reason)
+    return (
+        _sorted(match[2], _NAMES.get(match[1], 14), 200)
+        if match is not None
+        else _sorted(reason or "the watch was ended", 14, 200)
+    )
+
+
+def raise_refusal(refusal: Refusal, where: str, prefix: str) -> None:
+    """Raise for what no other member would answer differently: `LeaseLostError`,
+    `StoreCompactedError`, `EtcdRefusalError`; else return.
+
+    `where`: the member. `prefix`: of the keys that we use.
+    """
+    text = refusal.text
+    if refusal.kind == "lease lost":
+        raise LeaseLostError("the lease has expired or was revoked")
+    if refusal.kind == "compacted":
+        raise StoreCompactedError(
+            "the changes asked for are no longer kept; read the keys afresh (range) and go on "
+            "from there"
+        )
+    if refusal.kind == "full":
+        raise EtcdFullError(
+            f"etcd at {where} has no room left ({text}); make room there: etcdctl compact "
+            "REVISION, etcdctl defrag, etcdctl alarm disarm; "
+            "--auto-compaction-retention keeps it from coming back"
+        )
+    if refusal.kind == "too large":
+        raise EtcdRefusalError(
+            f"this is too large for etcd at {where} ({text}): split it, or give etcd a higher "
+            "--max-request-bytes (1.5 MiB by default)"
+        )
+    if refusal.kind == "denied":
+        raise EtcdRefusalError(
+            f"etcd at {where} does not let us in ({text}); give a user whose role may read and "
+            "write (READWRITE) the keys under "
+            f"{prefix + '/'!r}: etcd://USER@HOST:PORT?password-file=FILE"
+        )
+    if refusal.kind == "refused":
+        raise EtcdRefusalError(f"etcd at {where} refused: {text}")
+    if refusal.kind == "stranger":
+        raise EtcdRefusalError(
+            f"what answers at {where} is no etcd, or one without its JSON gateway ({text}); check "
+            "the address"
+        )
+
+
+def _code(found: object) -> int:
+    return found if isinstance(found, int) else 0
+
+
+def _sorted(text: str, code: int, status: int) -> Refusal:
+    for part, kind in _TEXTS:
+        if part in text:
+            return Refusal(kind, text)
+    if code:
+        return Refusal(_CODES.get(code, "unsure"), text)
+    return Refusal("unsure" if status in _PROXIES else "stranger", text)
+
 
 Json = dict[str, Any]
 
-_TARGETS = {"mod_revision": "MOD", "create_revision": "CREATE", "version": "VERSION", "value": "VALUE"}
+
+_TARGETS = {
+    "mod_revision": "MOD",
+    "create_revision": "CREATE",
+    "version": "VERSION",
+    "value": "VALUE",
+}
 
 
 def number(found: Mapping[str, Any], name: str) -> int:
@@ -26,14 +206,18 @@ def text_of(data: str | bytes) -> str:
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
-    """The first key after all those that begin with `prefix`; zero byte for "no end" if there is none."""
+    """The first key after all those that begin with `prefix`; zero byte for "no end" if there is
+    none.
+    """
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
 
 
 @attrs.frozen
 class Space:
-    """The keys of one store within an etcd that others may use as well: those that begin with `root`."""
+    """The keys of one store within an etcd that others may use as well: those that begin with
+    `root`.
+    """
 
     root: str
 
@@ -48,8 +232,17 @@ class Space:
 
     def condition(self, compare: Compare) -> Json:
         """A condition of a transaction."""
-        expected = text_of(compare.expected) if isinstance(compare.expected, bytes) else str(compare.expected)
-        return {"key": self.key(compare.key), "target": _TARGETS[compare.field], "result": "EQUAL", compare.field: expected}
+        expected = (
+            text_of(compare.expected)
+            if isinstance(compare.expected, bytes)
+            else str(compare.expected)
+        )
+        return {
+            "key": self.key(compare.key),
+            "target": _TARGETS[compare.field],
+            "result": "EQUAL",
+            compare.field: expected,
+        }
 
     def operation(self, operation: Operation) -> Json:
         """An operation of a transaction."""
@@ -83,25 +276,48 @@ class Space:
         found = answer["response_range"].get("kvs", ())
         return self.entry(found[0]) if found else None
 
-    def event(self, found: Mapping[str, Any]) -> Event:
-        """A change; etcd leaves the kind out for puts, and the lives of deleted keys to what was there before."""
+    def event(self, found: Mapping[str, Any]) -> StoreEvent:
+        """A change; etcd leaves the kind out for puts, and the lives of deleted keys to what was
+        there before.
+        """
         now = found["kv"]
         before = found.get("prev_kv")
         key = b64decode(now["key"]).decode()[len(self.root) :]
         previous = b64decode(before.get("value", "")) if before is not None else None
         if found.get("type") == "DELETE":
             created = number(before, "create_revision") if before is not None else 0
-            return Event("delete", key, b"", number(now, "mod_revision"), created, previous)
-        return Event("put", key, b64decode(now.get("value", "")), number(now, "mod_revision"), number(now, "create_revision"), previous)
+            return StoreEvent("delete", key, b"", number(now, "mod_revision"), created, previous)
+        return StoreEvent(
+            "put",
+            key,
+            b64decode(now.get("value", "")),
+            number(now, "mod_revision"),
+            number(now, "create_revision"),
+            previous,
+        )
 
 
-def guarded(space: Space, slot: Json, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Json:
-    """A transaction that writes a marker with whatever it writes, and does nothing once its marker was changed by somebody else.
+def guarded(
+    space: Space,
+    slot: Json,
+    compare: Sequence[Compare],
+    then: Sequence[Operation],
+    otherwise: Sequence[Operation],
+) -> Json:
+    """Build a transaction that writes a marker beside its other writes, and that does nothing once
+    another client has changed its marker.
 
-    `slot` has the marker's `key`, its `mod_revision` as known, its `lease`, and two values to write: `then` and `otherwise`; see `markers`.
-    What `then` writes is not nested: etcd's quota of space does not count what is (https://github.com/etcd-io/etcd/pull/22134).
+    `slot` has the marker's `key`, its `mod_revision` as known, its `lease`, and two values to
+    write: `then` and `otherwise`; see `runtime.store.etcd.store.Marker`. What `then` writes is not
+    nested: etcd's quota of space does not count what is
+    (https://github.com/etcd-io/etcd/pull/22134).
     """
-    unchanged = {"key": slot["key"], "target": "MOD", "result": "EQUAL", "mod_revision": str(slot["mod_revision"])}
+    unchanged = {
+        "key": slot["key"],
+        "target": "MOD",
+        "result": "EQUAL",
+        "mod_revision": str(slot["mod_revision"]),
+    }
 
     def branch(operations: Sequence[Operation], value: str) -> list[Json]:
         asked = [space.operation(operation) for operation in operations]
@@ -110,12 +326,15 @@ def guarded(space: Space, slot: Json, compare: Sequence[Compare], then: Sequence
         if any(isinstance(operation, Put) for operation in operations):
             asked.append(write)
         elif deleted:
-            # What changes nothing must not raise the revision: no marker if none of these keys was there before.
+            # What changes nothing must not raise the revision: no marker if none of these keys was
+            # there before.
             absent = [space.condition(Compare(key, "create_revision", 0)) for key in deleted]
             asked.append({"request_txn": {"compare": absent, "failure": [write]}})
         return asked
 
-    guarded_otherwise = {"request_txn": {"compare": [unchanged], "success": branch(otherwise, slot["otherwise"])}}
+    guarded_otherwise = {
+        "request_txn": {"compare": [unchanged], "success": branch(otherwise, slot["otherwise"])}
+    }
     return {
         "compare": [unchanged, *map(space.condition, compare)],
         "success": branch(then, slot["then"]),
@@ -123,8 +342,15 @@ def guarded(space: Space, slot: Json, compare: Sequence[Compare], then: Sequence
     }
 
 
-def reading(space: Space, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]) -> Json:
-    """A transaction that only reads: it needs no marker, and can be made again whatever became of it."""
+def reading(
+    space: Space,
+    compare: Sequence[Compare],
+    then: Sequence[Operation],
+    otherwise: Sequence[Operation],
+) -> Json:
+    """A transaction that only reads: it needs no marker, and can be repeated whether or not it was
+    applied.
+    """
     return {
         "compare": [space.condition(condition) for condition in compare],
         "success": [space.operation(operation) for operation in then],
@@ -133,7 +359,9 @@ def reading(space: Space, compare: Sequence[Compare], then: Sequence[Operation],
 
 
 def outcome_of(answer: Mapping[str, Any]) -> tuple[bool, Sequence[Mapping[str, Any]]] | None:
-    """Which branch a transaction of `guarded` took, and the responses to its operations and its marker; None if its marker was changed."""
+    """Which branch a transaction of `guarded` took, and the responses to its operations and its
+    marker; None if its marker was changed.
+    """
     responses: Sequence[Mapping[str, Any]] = answer.get("responses", ())
     if answer.get("succeeded"):
         return True, responses
@@ -142,9 +370,12 @@ def outcome_of(answer: Mapping[str, Any]) -> tuple[bool, Sequence[Mapping[str, A
 
 
 def wrote_marker(operations: Sequence[Operation], responses: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the branch of these operations wrote its marker, by its responses: the marker's comes after those of the operations."""
+    """Whether the branch of these operations wrote its marker, by its responses: the marker's comes
+    after those of the operations.
+    """
     if len(responses) == len(operations):
         return False
     last = responses[-1]
-    # Of the deletions alone: the marker was written if it was not so that none of the keys was there.
+    # Of the deletions alone: the marker was written if it was not so that none of the keys was
+    # there.
     return "response_put" in last or not last["response_txn"].get("succeeded")

@@ -1,8 +1,8 @@
 """A process that owns values: `python -m tests.references.memory.owner_process [KEPT]`.
 
-It reads commands from its input, one a line, and answers each with a line of JSON: `keep SIZE BYTE` makes a value of that byte and says
-where it lies, `fill NUMBER BYTE` overwrites one, `drop NUMBER` lets one go, `resident DESCRIPTOR` says how much memory an arena has,
-`close` closes the pool.
+It reads commands from its input, one a line, and answers each with a line of JSON: `keep SIZE BYTE`
+makes a value of that byte and says where it lies, `fill NUMBER BYTE` overwrites one, `drop NUMBER`
+lets one go, `resident DESCRIPTOR` says how much memory an arena has, `close` closes the pool.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runtime.references.memory.place import Place
+from runtime.references.memory.pool import SharedMemoryLocation
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -30,10 +30,10 @@ class Owner:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def keep(self, size: int, byte: int) -> Place:
+    def keep(self, size: int, byte: int) -> SharedMemoryLocation:
         """A value of the one byte; where it lies."""
         answer = self.say("keep", size, byte)
-        return Place(**{**answer, "key": bytes.fromhex(answer["key"])})
+        return SharedMemoryLocation(**{**answer, "key": bytes.fromhex(answer["key"])})
 
     def kill(self) -> None:
         """As with kill -9; it is gone afterwards."""
@@ -45,19 +45,27 @@ class Owner:
 def open_owner(*arguments: object) -> Iterator[Owner]:
     """An owner, until the block ends."""
     command = [sys.executable, "-m", "tests.references.memory.owner_process", *map(str, arguments)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield Owner(process)
         finally:
             process.kill()
 
 
-def read_elsewhere(place: Place, script: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """A process that maps a place and runs a script, which finds the error or the view as `found`. `before`: words before its command."""
+def read_elsewhere(
+    place: SharedMemoryLocation, script: str, before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """A process that maps a place and runs a script, which finds the error or the view as `found`.
+    `before`: words before its command.
+    """
     code = (
-        "from runtime.references.memory.lent import MemoryOfOthers, NotLendableError\n"
-        "from runtime.references.memory.place import Place\n"
-        f"try: found = MemoryOfOthers().lend({place!r}, None)\n"
+        "from runtime.references.memory.mapped import MappedArenas, NotLendableError\n"
+        "from runtime.references.memory.pool import SharedMemoryLocation\n"
+        f"try: found = MappedArenas().lend({place!r}, None)\n"
         f"except NotLendableError as error: found = error\n{script}"
     )
-    return subprocess.run([*before, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*before, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.references.memory.budget import MemoryBudget
+from runtime.references.memory.spill import MemoryBudget
 
 LIMIT, WORTH = 100, 10
 keys = st.integers(0, 12)
@@ -39,7 +39,7 @@ class BudgetComparison(RuleBasedStateMachine):
 
     @rule(key=keys)
     def used(self, key: int) -> None:
-        self.budget.used(key)
+        self.budget.on_used(key)
         if key in self.sizes:
             self.touch(key)
 
@@ -58,7 +58,9 @@ class BudgetComparison(RuleBasedStateMachine):
     @invariant()
     def the_victims_are_the_ones_used_longest_ago(self) -> None:
         victims = self.budget.victims()
-        worth = sorted((key for key, size in self.sizes.items() if size >= WORTH), key=self.when.__getitem__)
+        worth = sorted(
+            (key for key, size in self.sizes.items() if size >= WORTH), key=self.when.__getitem__
+        )
         assert victims == worth[: len(victims)]
         total = sum(self.sizes.values())
         rest = total - sum(self.sizes[key] for key in victims)
@@ -68,7 +70,9 @@ class BudgetComparison(RuleBasedStateMachine):
         assert self.budget.in_memory == total
 
 
-BudgetComparison.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+BudgetComparison.TestCase.settings = settings(
+    max_examples=300, stateful_step_count=40, deadline=None
+)
 TestBudgetComparison = BudgetComparison.TestCase
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import threading
 
-from runtime.references.memory.ends import Ends
+from runtime.references.memory.pool import FinalizerQueue
 
 
 class Keeper:
     """What is given a token."""
 
-    def __init__(self, ends: Ends[str], name: str) -> None:
+    def __init__(self, ends: FinalizerQueue[str], name: str) -> None:
         self.token = ends.token(name)
 
 
@@ -28,7 +28,7 @@ class Saver:
 
 
 def test_an_end_is_told_once() -> None:
-    ends: Ends[str] = Ends()
+    ends: FinalizerQueue[str] = FinalizerQueue()
     keeper = Keeper(ends, "first")
     assert ends.gone() == []
     del keeper
@@ -37,7 +37,7 @@ def test_an_end_is_told_once() -> None:
 
 
 def test_a_ring_of_garbage_ends_when_it_is_collected() -> None:
-    ends: Ends[str] = Ends()
+    ends: FinalizerQueue[str] = FinalizerQueue()
     ring: list[object] = [Keeper(ends, "ring")]
     ring.append(ring)
     del ring
@@ -46,7 +46,7 @@ def test_a_ring_of_garbage_ends_when_it_is_collected() -> None:
 
 
 def test_what_a_finalizer_saves_has_not_ended() -> None:
-    ends: Ends[str] = Ends()
+    ends: FinalizerQueue[str] = FinalizerQueue()
     saved: list[Keeper] = []
     Saver(Keeper(ends, "saved"), saved)
     gc.collect()
@@ -59,7 +59,7 @@ def test_what_a_finalizer_saves_has_not_ended() -> None:
 
 
 def test_ends_in_other_threads_are_told_of() -> None:
-    ends: Ends[str] = Ends()
+    ends: FinalizerQueue[str] = FinalizerQueue()
     keepers = [Keeper(ends, str(number)) for number in range(100)]
 
     def let_go() -> None:
@@ -75,7 +75,7 @@ def test_ends_in_other_threads_are_told_of() -> None:
 
 
 def test_a_token_outlives_whoever_wanted_to_know() -> None:
-    ends: Ends[str] = Ends()
+    ends: FinalizerQueue[str] = FinalizerQueue()
     keeper = Keeper(ends, "late")
     del ends
     gc.collect()

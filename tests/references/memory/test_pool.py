@@ -1,4 +1,6 @@
-"""That memory comes back when nothing can reach it, is used again, and is never two values' at once."""
+"""That memory comes back when nothing can reach it, is used again, and is never two values' at
+once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from runtime.environment import SystemEnvironment
-from runtime.references.memory.pool import Block, MemoryPool, size_class
+from runtime.references.memory.pool import Block, MemoryPool, block_size
 
 MEBIBYTE = 1024 * 1024
 
@@ -42,23 +44,27 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 100_000, MEBIBYTE, MEBIBYTE + 1, 8 * MEBIBYTE])
+@pytest.mark.parametrize(
+    "size", [0, 1, 4095, 4096, 4097, 100_000, MEBIBYTE, MEBIBYTE + 1, 8 * MEBIBYTE]
+)
 def test_a_block_has_exactly_the_size_that_was_asked_for(size: int) -> None:
     pool = open_pool()
     block = taken(pool, size)
     assert block.memory.nbytes == len(block.memory) == block.place.size == size
     block.memory[:] = bytes(range(256)) * (size // 256) + bytes(size % 256)
     assert block.lend() == block.memory
-    assert pool.taken == size_class(size)
+    assert pool.taken == block_size(size)
 
 
-@pytest.mark.parametrize("size", [*range(0, 300_000, 10_009), 8 * MEBIBYTE, 8 * MEBIBYTE + 1, 2**40 + 1])
+@pytest.mark.parametrize(
+    "size", [*range(0, 300_000, 10_009), 8 * MEBIBYTE, 8 * MEBIBYTE + 1, 2**40 + 1]
+)
 def test_a_size_class_wastes_an_eighth_or_less_than_a_page(size: int) -> None:
-    whole = size_class(size)
+    whole = block_size(size)
     assert size <= whole
     assert whole % 4096 == 0
     assert whole - size <= max(4096, size // 8)
-    assert size_class(whole) == whole
+    assert block_size(whole) == whole
 
 
 def test_what_is_lent_cannot_be_written_to() -> None:
@@ -236,7 +242,9 @@ def test_a_platform_without_such_memory_has_no_blocks(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("call", ["memfd_create", "ftruncate"])
-def test_a_kernel_that_refuses_means_no_block_and_leaves_nothing_open(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_refuses_means_no_block_and_leaves_nothing_open(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -249,7 +257,9 @@ def test_a_kernel_that_refuses_means_no_block_and_leaves_nothing_open(call: str,
     assert pool.take(1) is not None
 
 
-def test_a_kernel_that_knows_no_seal_against_execution_is_asked_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_knows_no_seal_against_execution_is_asked_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     create, asked = os.memfd_create, list[int]()
 
     def older(name: str, flags: int) -> int:
@@ -308,7 +318,9 @@ def test_values_stay_what_they_are_while_threads_let_go_of_views_and_collect_gar
 
 
 class PoolComparison(RuleBasedStateMachine):
-    """Values are taken, lent and let go in any order; each must stay what it is, and the numbers must add up."""
+    """Values are taken, lent and let go in any order; each must stay what it is, and the numbers
+    must add up.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,12 +335,12 @@ class PoolComparison(RuleBasedStateMachine):
     @rule(size=st.sampled_from([0, 1, 4096, 5000, 12_000, 30_000, 40 * 4096, 41 * 4096]))
     def take(self, size: int) -> None:
         block = self.pool.take(size)
-        assert (block is None) == (self.occupied() + size_class(size) > self.limit)
+        assert (block is None) == (self.occupied() + block_size(size) > self.limit)
         if block is not None:
             self.number += 1
             content = (b"%06d" % self.number * (size // 6 + 1))[:size]
             block.memory[:] = content
-            self.values.append((content, size_class(size), [block]))
+            self.values.append((content, block_size(size), [block]))
 
     @rule(data=st.data())
     def lend(self, data: st.DataObject) -> None:

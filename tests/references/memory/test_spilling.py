@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.environment import SystemEnvironment
-from runtime.references.memory.spilling import ALIGNMENT, Spill
+from runtime.references.memory.spill import ALIGNMENT, Spill
 from tests.references.memory.owners import ROOT
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ ENDLESS = """
 import sys, trio
 from pathlib import Path
 from runtime.environment import SystemEnvironment
-from runtime.references.memory.spilling import Spill
+from runtime.references.memory.spill import Spill
 
 async def main():
     spill, kept = Spill(SystemEnvironment(), Path(sys.argv[1])), []
@@ -53,7 +53,12 @@ def names(directory: Path) -> list[str]:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.binary(max_size=300) | st.integers(0, 200_000).map(lambda size: b"ab" * (size // 2)), max_size=8))
+@given(
+    st.lists(
+        st.binary(max_size=300) | st.integers(0, 200_000).map(lambda size: b"ab" * (size // 2)),
+        max_size=8,
+    )
+)
 def test_a_value_comes_back_as_it_was(buffers: list[bytes]) -> None:
     async def there_and_back() -> None:
         spill = Spill(SystemEnvironment())
@@ -86,7 +91,9 @@ async def test_many_buffers_of_any_kind_come_back_aligned_and_read_only(tmp_path
     assert (again == array).all()
 
 
-async def test_nothing_has_a_name_and_nothing_is_open_when_it_is_closed_or_garbage(tmp_path: Path) -> None:
+async def test_nothing_has_a_name_and_nothing_is_open_when_it_is_closed_or_garbage(
+    tmp_path: Path,
+) -> None:
     spill = Spill(SystemEnvironment(), tmp_path)
     first, second = await spill.write([b"x" * 100]), await spill.write([b"y" * 1000])
     assert (open_files(tmp_path), spill.on_disk) == (2, 1100)
@@ -132,7 +139,9 @@ async def test_a_read_that_has_begun_ends_although_the_value_is_closed(tmp_path:
     assert spill.on_disk == 0
 
 
-async def test_a_file_system_without_nameless_files_gets_one_whose_name_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_system_without_nameless_files_gets_one_whose_name_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual = os.open
 
     def refuse(path: Any, flags: int, *rest: Any, **named: Any) -> int:
@@ -151,15 +160,21 @@ async def test_a_disk_that_takes_and_gives_little_at_a_time_loses_nothing(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, read = os.pwritev, os.preadv
-    monkeypatch.setattr(os, "pwritev", lambda file, buffers, position: write(file, [buffers[0][:most]], position))
-    monkeypatch.setattr(os, "preadv", lambda file, buffers, position: read(file, [buffers[0][:most]], position))
+    monkeypatch.setattr(
+        os, "pwritev", lambda file, buffers, position: write(file, [buffers[0][:most]], position)
+    )
+    monkeypatch.setattr(
+        os, "preadv", lambda file, buffers, position: read(file, [buffers[0][:most]], position)
+    )
     buffers = [bytes(range(200)), b"", b"x" * 64, b"y"]
     spilled = await Spill(SystemEnvironment(), tmp_path).write(buffers)
     assert list(await spilled.read()) == buffers
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-async def test_a_disk_that_is_full_is_an_error_and_keeps_nothing(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_is_full_is_an_error_and_keeps_nothing(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usual, calls = os.pwritev, list[int]()
 
     def fail(file: int, buffers: list[memoryview], position: int) -> int:
@@ -182,17 +197,23 @@ async def test_a_disk_that_is_full_is_an_error_and_keeps_nothing(code: int, tmp_
 
 async def test_the_kernel_itself_refuses_a_file_that_is_too_long(tmp_path: Path) -> None:
     script = (
-        "import resource, sys, trio\nfrom pathlib import Path\nfrom runtime.environment import SystemEnvironment\n"
-        "from runtime.references.memory.spilling import Spill\nresource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "import resource, sys, trio\nfrom pathlib import Path\nfrom runtime.environment import "
+        "SystemEnvironment\n"
+        "from runtime.references.memory.spill import "
+        "Spill\nresource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "spill = Spill(SystemEnvironment(), Path(sys.argv[1]))\n"
         "print(trio.run(spill.write, [b'x' * 200_000]).strerror, spill.on_disk)"
     )
-    done = await trio.run_process([sys.executable, "-c", script, str(tmp_path)], capture_stdout=True, cwd=ROOT)
+    done = await trio.run_process(
+        [sys.executable, "-c", script, str(tmp_path)], capture_stdout=True, cwd=ROOT
+    )
     assert done.stdout == b"File too large 0\n"
 
 
 @pytest.mark.parametrize("broken", ["error", "short"])
-async def test_a_disk_that_cannot_be_read_is_an_error(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_cannot_be_read_is_an_error(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> int:
         if broken == "short":
             return 0
@@ -208,10 +229,14 @@ async def test_a_disk_that_cannot_be_read_is_an_error(broken: str, tmp_path: Pat
 
 
 async def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    assert isinstance(await Spill(SystemEnvironment(), tmp_path / "none").write([b"x"]), FileNotFoundError)
+    assert isinstance(
+        await Spill(SystemEnvironment(), tmp_path / "none").write([b"x"]), FileNotFoundError
+    )
 
 
-def test_the_directory_is_the_one_for_what_is_temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_directory_is_the_one_for_what_is_temporary(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert Spill(SystemEnvironment()).directory == tmp_path
     monkeypatch.delenv("TMPDIR")
@@ -219,8 +244,12 @@ def test_the_directory_is_the_one_for_what_is_temporary(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.01, 0.03])
-def test_nothing_is_left_on_disk_by_a_process_that_was_killed(moment: float, tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ENDLESS, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE) as process:
+def test_nothing_is_left_on_disk_by_a_process_that_was_killed(
+    moment: float, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writing\n"
         # Not to wait for anything: the moment is arbitrary, this is how long it is put off.

@@ -13,6 +13,7 @@ from runtime.environment import SystemEnvironment
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.store import EtcdStore
 from runtime.testing import EtcdServer
+from runtime.timings import Timings
 from tests.etcd import shared_etcd
 
 NUMBERS = itertools.count()
@@ -26,9 +27,15 @@ def etcd() -> Iterator[EtcdServer]:
 
 
 @asynccontextmanager
-async def store_at(address: str, cluster: str = "") -> AsyncIterator[EtcdStore]:
+async def store_at(
+    address: str, cluster: str = "", timings: Timings | None = None
+) -> AsyncIterator[EtcdStore]:
     """A store of its own there."""
-    store = EtcdStore(EtcdAddress.parse(address), cluster or f"cluster-{next(NUMBERS)}", SystemEnvironment())
+    store = EtcdStore(
+        EtcdAddress.parse(address),
+        cluster or f"cluster-{next(NUMBERS)}",
+        SystemEnvironment(timings),
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         yield store

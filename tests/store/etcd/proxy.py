@@ -1,4 +1,6 @@
-"""A proxy before an etcd that loses requests before etcd has seen them, answers after etcd has given them, and parts of either."""
+"""A proxy before an etcd that loses requests before etcd has seen them, answers after etcd has
+given them, and parts of either.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ class LossyProxy:
 
     async def serve(self, client: trio.SocketStream) -> None:
         """Carry one connection until either side ends it, or something is to be lost."""
-        async with client, await trio.open_tcp_stream("127.0.0.1", self.target) as server, trio.open_nursery() as nursery:
+        async with (
+            client,
+            await trio.open_tcp_stream("127.0.0.1", self.target) as server,
+            trio.open_nursery() as nursery,
+        ):
             doomed = trio.Event()
 
             async def answers() -> None:

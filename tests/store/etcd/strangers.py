@@ -12,7 +12,9 @@ import trio
 
 @asynccontextmanager
 async def listening(serve: Callable[[trio.SocketStream], Awaitable[None]]) -> AsyncIterator[int]:
-    """The port of a server that gives each connection to `serve`; what breaks in it is its client's doing."""
+    """The port of a server that gives each connection to `serve`; what breaks in it is its client's
+    doing.
+    """
 
     async def handle(stream: trio.SocketStream) -> None:
         async with stream:

@@ -16,7 +16,7 @@ from actors.errors import JoinError, StoreError, StoreUnavailableError
 from runtime import open_node
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.gateway import Gateway
-from runtime.store.etcd.refusals import EtcdRefusalError
+from runtime.store.etcd.translation import EtcdRefusalError
 from runtime.testing import EtcdServer, open_etcd
 from tests.etcd import needs_etcd
 from tests.store.etcd.conftest import store_at
@@ -25,7 +25,9 @@ pytestmark = needs_etcd
 
 
 @asynccontextmanager
-async def behind_tls(target: int, authority: trustme.CA, *, client_certificates: bool = False) -> AsyncIterator[int]:
+async def behind_tls(
+    target: int, authority: trustme.CA, *, client_certificates: bool = False
+) -> AsyncIterator[int]:
     """The port of a TLS proxy before the etcd at `target`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -35,7 +37,11 @@ async def behind_tls(target: int, authority: trustme.CA, *, client_certificates:
 
     async def serve(client: trio.SSLStream[trio.SocketStream]) -> None:
         try:
-            async with client, await trio.open_tcp_stream("127.0.0.1", target) as server, trio.open_nursery() as nursery:
+            async with (
+                client,
+                await trio.open_tcp_stream("127.0.0.1", target) as server,
+                trio.open_nursery() as nursery,
+            ):
                 await client.do_handshake()
 
                 async def carry(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> None:
@@ -50,7 +56,9 @@ async def behind_tls(target: int, authority: trustme.CA, *, client_certificates:
             pass
 
     async with trio.open_nursery() as nursery:
-        listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1", https_compatible=True)
+        listeners = await trio.open_ssl_over_tcp_listeners(
+            0, context, host="127.0.0.1", https_compatible=True
+        )
         await nursery.start(trio.serve_listeners, serve, listeners)
         yield listeners[0].transport_listener.socket.getsockname()[1]
         nursery.cancel_scope.cancel()
@@ -80,7 +88,9 @@ async def test_a_client_certificate_is_shown(etcd: EtcdServer, tmp_path: Path) -
     certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     async with behind_tls(etcd.members[0].client_port, authority, client_certificates=True) as port:
         address = f"etcd://127.0.0.1:{port}?ca={tmp_path / 'ca.pem'}"
-        async with store_at(f"{address}&cert={tmp_path / 'cert.pem'}&key={tmp_path / 'key.pem'}") as opened:
+        async with store_at(
+            f"{address}&cert={tmp_path / 'cert.pem'}&key={tmp_path / 'key.pem'}"
+        ) as opened:
             assert await opened.put("key", b"") > 1
         async with store_at(address) as opened:
             with pytest.raises(StoreUnavailableError):
@@ -94,7 +104,7 @@ def test_files_that_are_no_certificates_are_refused_at_once(tmp_path: Path) -> N
             Gateway(EtcdAddress.parse(f"etcd://127.0.0.1:1?ca={file}"))
 
 
-async def test_a_user_is_let_in_with_the_right_password_to_its_own_keys_and_again_after_its_token_has_expired() -> None:
+async def test_a_user_has_its_own_keys_also_after_its_token_has_expired() -> None:
     async with open_etcd() as server:
         where = server.address.removeprefix("etcd://")
         await lock_up(Gateway(EtcdAddress.parse(server.address)))
@@ -108,15 +118,24 @@ async def test_a_user_is_let_in_with_the_right_password_to_its_own_keys_and_agai
         async with store_at(f"etcd://ann:right@{where}?prefix=others", "cluster") as opened:
             with pytest.raises(EtcdRefusalError, match=r"permission denied.*READWRITE.*'others/'"):
                 await opened.poll("key", 1)
-        for address, why in ((f"etcd://ann:wrong@{where}", "authentication failed"), (f"etcd://{where}", "user name is empty")):
+        for address, why in (
+            (f"etcd://ann:wrong@{where}", "authentication failed"),
+            (f"etcd://{where}", "user name is empty"),
+        ):
             async with store_at(address, "cluster") as opened:
-                with pytest.raises(EtcdRefusalError, match=rf"does not let us in .*{why}.*password-file=FILE") as refused:
+                with pytest.raises(
+                    EtcdRefusalError, match=rf"does not let us in .*{why}.*password-file=FILE"
+                ) as refused:
                     await opened.get("key")
                 assert "wrong" not in str(refused.value)
         with pytest.raises(StoreError, match=r"does not let us in .*permission denied"):
-            async with open_node(store=f"etcd://ann:right@{where}?prefix=others", secret="of the tests"):
+            async with open_node(
+                store=f"etcd://ann:right@{where}?prefix=others", secret="of the tests"
+            ):
                 pass
-        async with open_node("here", store=f"etcd://ann:right@{where}", secret="of the tests") as node:
+        async with open_node(
+            "here", store=f"etcd://ann:right@{where}", secret="of the tests"
+        ) as node:
             with pytest.raises(JoinError, match="takes a user or certificates"):
                 async with open_node(join=node.address, secret="of the tests"):
                     pass
@@ -131,7 +150,10 @@ async def lock_up(gateway: Gateway) -> None:
         ("user/grant", {"user": "root", "role": "root"}),
         ("user/add", {"name": "ann", "password": "right"}),
         ("role/add", {"name": "writer"}),
-        ("role/grant", {"name": "writer", "perm": {"permType": "READWRITE", "key": start, "range_end": end}}),
+        (
+            "role/grant",
+            {"name": "writer", "perm": {"permType": "READWRITE", "key": start, "range_end": end}},
+        ),
         ("user/grant", {"user": "ann", "role": "writer"}),
         ("enable", {}),
     ):

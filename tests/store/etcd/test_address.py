@@ -26,7 +26,11 @@ def test_a_password_comes_from_a_file_and_is_never_shown(tmp_path: Path) -> None
 
 
 def test_what_others_may_be_told_of_leads_them_to_the_same_keys() -> None:
-    for text in ("etcd://one:2379", "etcd://one:2379,[::1]:2380?prefix=team", "etcd://one:2379?prefix=a%26b%20c%23d"):
+    for text in (
+        "etcd://one:2379",
+        "etcd://one:2379,[::1]:2380?prefix=team",
+        "etcd://one:2379?prefix=a%26b%20c%23d",
+    ):
         assert EtcdAddress.parse(text).public == text
         assert EtcdAddress.parse(EtcdAddress.parse(text).public) == EtcdAddress.parse(text)
     for text in ("etcd://ann:hush@one:2379", "etcd://one:2379?tls=yes"):

@@ -1,8 +1,9 @@
-"""The store in etcd while requests and answers are lost, members are killed and paused, and strangers answer."""
+"""The store in etcd while requests and answers are lost, members are killed and paused, and
+strangers answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,22 +11,27 @@ import trio
 
 from actors.errors import StoreError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime import open_node
-from runtime.membership.members import LEASE_SECONDS, PREFIX
-from runtime.store.etcd import gateway, store
-from runtime.store.etcd.refusals import EtcdFullError, EtcdRefusalError
+from runtime.membership.members import PREFIX
+from runtime.store.etcd import store
 from runtime.store.etcd.store import EtcdStore
-from runtime.store.etcd.translation import Json
+from runtime.store.etcd.translation import EtcdFullError, EtcdRefusalError, Json
 from runtime.store.interface import Compare, Delete, Entry, Get, Put
 from runtime.testing import EtcdServer, open_etcd
+from runtime.timings import Timings
 from tests.etcd import needs_etcd
 from tests.store.etcd.conftest import store_at
 from tests.store.etcd.proxy import lossy_proxy
+from tests.waiting import until
 
 pytestmark = needs_etcd
 
 
-async def increment(store: EtcdStore, key: str, times: int, unknown: list[str] | None = None) -> int:
-    """Count up `key`, which nobody else does; returns how often it was acknowledged. `unknown` takes the errors that may happen."""
+async def increment(
+    store: EtcdStore, key: str, times: int, unknown: list[str] | None = None
+) -> int:
+    """Count up `key`, which nobody else does; returns how often it was acknowledged. `unknown`
+    takes the errors that may happen.
+    """
     acknowledged = 0
     for _ in range(times):
         entry = await insist(store, key)
@@ -62,9 +68,14 @@ async def insist(store: EtcdStore, key: str) -> Entry | None:
             await trio.sleep(0.1)
 
 
-async def test_transactions_whose_requests_and_answers_are_lost_are_applied_once_and_answered_right(etcd: EtcdServer) -> None:
+async def test_transactions_whose_requests_and_answers_are_lost_are_applied_once_and_answered_right(
+    etcd: EtcdServer,
+) -> None:
     with trio.fail_after(50):
-        async with lossy_proxy(etcd.members[0].client_port) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy:
+        async with (
+            lossy_proxy(etcd.members[0].client_port) as proxy,
+            store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy,
+        ):
             await lossy.put("warm", b"")
             proxy.lose_answers = proxy.lose_requests = 0.2
             counts: dict[str, int] = {}
@@ -83,9 +94,14 @@ async def test_transactions_whose_requests_and_answers_are_lost_are_applied_once
             assert min(proxy.lost_answers, proxy.lost_requests) > 40
 
 
-async def test_connections_that_are_cut_at_any_byte_lose_and_double_nothing(etcd: EtcdServer) -> None:
+async def test_connections_that_are_cut_at_any_byte_lose_and_double_nothing(
+    etcd: EtcdServer,
+) -> None:
     with trio.fail_after(50):
-        async with lossy_proxy(etcd.members[0].client_port, seed=3) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as cut:
+        async with (
+            lossy_proxy(etcd.members[0].client_port, seed=3) as proxy,
+            store_at(f"etcd://127.0.0.1:{proxy.port}") as cut,
+        ):
             first = await cut.put("counter/0", b"0")
             proxy.cut = 0.1
             counts: dict[str, int] = {}
@@ -107,13 +123,24 @@ async def test_connections_that_are_cut_at_any_byte_lose_and_double_nothing(etcd
             assert set(counts.values()) == {30}
             assert proxy.cuts > 20
             for key in counts:
-                assert [value for name, value in seen if name == key] == [b"%d" % number for number in range(1, 31)]
+                assert [value for name, value in seen if name == key] == [
+                    b"%d" % number for number in range(1, 31)
+                ]
 
 
 async def test_deletes_grants_and_revokes_survive_lost_answers(etcd: EtcdServer) -> None:
     with trio.fail_after(50):
-        async with lossy_proxy(etcd.members[0].client_port) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy:
-            proxy.paths = (b"/v3/kv/txn", b"/v3/lease/grant", b"/v3/lease/revoke", b"/v3/lease/keepalive", b"/v3/kv/range")
+        async with (
+            lossy_proxy(etcd.members[0].client_port) as proxy,
+            store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy,
+        ):
+            proxy.paths = (
+                b"/v3/kv/txn",
+                b"/v3/lease/grant",
+                b"/v3/lease/revoke",
+                b"/v3/lease/keepalive",
+                b"/v3/kv/range",
+            )
             proxy.lose_answers = 0.3
             for number in range(30):
                 lease = await lossy.grant(60)
@@ -125,11 +152,15 @@ async def test_deletes_grants_and_revokes_survive_lost_answers(etcd: EtcdServer)
             assert proxy.lost_answers > 30
 
 
-async def test_an_answer_that_is_lost_for_good_is_unknown_and_names_etcd(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "CALL_SECONDS", 1.0)
-    monkeypatch.setattr(gateway, "CALL_SECONDS", 1.0)
+async def test_an_answer_that_is_lost_for_good_is_unknown_and_names_etcd(
+    etcd: EtcdServer,
+) -> None:
+    timings = Timings(store_call=1.0, etcd_attempt=1.0)
     with trio.fail_after(30):
-        async with lossy_proxy(etcd.members[0].client_port) as proxy, store_at(f"etcd://127.0.0.1:{proxy.port}") as lossy:
+        async with (
+            lossy_proxy(etcd.members[0].client_port) as proxy,
+            store_at(f"etcd://127.0.0.1:{proxy.port}", timings=timings) as lossy,
+        ):
             await lossy.put("warm", b"")
             proxy.lose_answers = 1.0
             with pytest.raises(StoreOutcomeUnknownError, match=rf"etcd at 127.0.0.1:{proxy.port}"):
@@ -141,7 +172,10 @@ async def test_an_answer_that_is_lost_for_good_is_unknown_and_names_etcd(etcd: E
 
 async def test_an_etcd_that_is_full_says_so_at_once_and_can_be_emptied() -> None:
     with trio.fail_after(50):
-        async with open_etcd(arguments=["--quota-backend-bytes", "17000000"]) as server, store_at(server.address) as opened:
+        async with (
+            open_etcd(arguments=["--quota-backend-bytes", "17000000"]) as server,
+            store_at(server.address) as opened,
+        ):
             lease = await opened.grant(60)
             acknowledged: list[int] = []
 
@@ -174,27 +208,36 @@ async def test_a_write_that_was_done_although_etcd_called_itself_full_is_acknowl
             return answer
 
         monkeypatch.setattr(opened._gateway, "ask", applied_and_full)
-        result = await opened.transaction([Compare("key", "value", b"before")], [Put("key", b"after"), Get("key")], [Get("key")])
+        result = await opened.transaction(
+            [Compare("key", "value", b"before")], [Put("key", b"after"), Get("key")], [Get("key")]
+        )
         assert result.succeeded
         entry = await opened.get("key")
         assert entry is not None
         assert (entry.value, result.responses) == (b"after", (None, entry))
-        result = await opened.transaction([Compare("key", "value", b"before")], [Put("key", b"again")], [Put("other", b"")])
+        result = await opened.transaction(
+            [Compare("key", "value", b"before")], [Put("key", b"again")], [Put("other", b"")]
+        )
         assert not result.succeeded
         assert await opened.get("other") is not None
 
 
-async def test_a_value_that_is_too_large_is_refused_at_once_with_the_limit_to_raise(etcd: EtcdServer) -> None:
+async def test_a_value_that_is_too_large_is_refused_at_once_with_the_limit_to_raise(
+    etcd: EtcdServer,
+) -> None:
     async with store_at(etcd.address) as opened:
         for size in (1_600_000, 5_000_000):
-            with trio.fail_after(gateway.CALL_SECONDS / 2), pytest.raises(EtcdRefusalError, match=r"too large .*--max-request-bytes"):
+            with (
+                trio.fail_after(Timings().store_call / 2),
+                pytest.raises(EtcdRefusalError, match=r"too large .*--max-request-bytes"),
+            ):
                 await opened.put("key", bytes(size))
         assert await opened.get("key") is None
 
 
-async def test_a_write_while_etcd_is_down_certainly_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "CALL_SECONDS", 0.5)
-    async with open_etcd() as server, store_at(server.address) as opened:
+async def test_a_write_while_etcd_is_down_certainly_was_not_done() -> None:
+    timings = Timings(store_call=0.5, etcd_attempt=0.5)
+    async with open_etcd() as server, store_at(server.address, timings=timings) as opened:
         await opened.put("key", b"")
         server.kill()
         process = server.members[0].process
@@ -206,7 +249,9 @@ async def test_a_write_while_etcd_is_down_certainly_was_not_done(monkeypatch: py
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledged_increment() -> None:
+async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledged_increment() -> (
+    None
+):
     with trio.fail_after(110):
         async with open_etcd(3) as server, store_at(server.address) as opened:
             unknown: list[str] = []
@@ -224,11 +269,17 @@ async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledge
                 for index in (0, 1, 2):
                     seen = dict(counts)
                     server.kill(index)
-                    await until(lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen))
+                    await until(
+                        lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen),
+                        "each count goes on",
+                    )
                     await server.start(index)
                     seen = dict(counts)
                     server.pause((index + 1) % 3)
-                    await until(lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen))
+                    await until(
+                        lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen),
+                        "each count goes on",
+                    )
                     server.resume((index + 1) % 3)
                 over = True
             for key, acknowledged in counts.items():
@@ -239,23 +290,27 @@ async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledge
 
 
 @pytest.mark.slow
-async def test_a_member_that_hangs_for_longer_than_a_lease_costs_no_node_its_lease(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_member_that_hangs_for_longer_than_a_lease_costs_no_node_its_lease(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with trio.fail_after(50):
-        async with open_etcd(3) as server, open_node("here", store=server.address, secret="of the tests") as node:
+        async with (
+            open_etcd(3) as server,
+            open_node("here", store=server.address, secret="of the tests") as node,
+        ):
             server.pause(0)
             # Time passing is what this is about.
-            await trio.sleep(1.4 * LEASE_SECONDS)
+            await trio.sleep(1.4 * Timings().lease)
             async with store_at(
-                "etcd://" + ",".join(f"127.0.0.1:{member.client_port}" for member in server.members[1:]), node.cluster
+                "etcd://"
+                + ",".join(f"127.0.0.1:{member.client_port}" for member in server.members[1:]),
+                node.cluster,
             ) as other:
-                assert [entry.key for entry in (await other.range(PREFIX)).entries] == [f"{PREFIX}here"]
+                assert [entry.key for entry in (await other.range(PREFIX)).entries] == [
+                    f"{PREFIX}here"
+                ]
             server.resume(0)
     assert "lost its lease" not in caplog.text
-
-
-async def until(happens: Callable[[], bool]) -> None:
-    while not happens():  # noqa: ASYNC110  asked until it does
-        await trio.sleep(0.02)
 
 
 async def test_a_watch_goes_on_over_a_kill_of_the_member_and_misses_nothing() -> None:
@@ -272,7 +327,7 @@ async def test_a_watch_goes_on_over_a_kill_of_the_member_and_misses_nothing() ->
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch)
-                await until(lambda: bool(seen))
+                await until(lambda: seen, "the watch has begun")
                 for number in (1, 2, 3):
                     server.kill()
                     await server.start()
@@ -283,7 +338,13 @@ async def test_a_watch_goes_on_over_a_kill_of_the_member_and_misses_nothing() ->
 
 async def test_an_etcd_that_is_not_there_is_unavailable_and_says_where_it_was_looked_for() -> None:
     async with store_at("etcd://127.0.0.1:1") as nowhere:
-        with trio.fail_after(30), pytest.raises(StoreUnavailableError, match=r"127.0.0.1:1: .*is it running, and is this its address"):
+        with (
+            trio.fail_after(30),
+            pytest.raises(
+                StoreUnavailableError,
+                match=r"127.0.0.1:1: .*is it running, and is this its address",
+            ),
+        ):
             await nowhere._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.5)
 
 
@@ -309,19 +370,25 @@ async def test_a_stranger_at_the_address_is_a_clear_error(stranger: str) -> None
         port = listeners[0].socket.getsockname()[1]
         await nursery.start(trio.serve_listeners, answer, listeners)
         async with store_at(f"etcd://127.0.0.1:{port}") as strange:
-            with trio.fail_after(30), pytest.raises(StoreError, match=rf"127.0.0.1:{port}.*(check the address|is this its address)"):
+            with (
+                trio.fail_after(30),
+                pytest.raises(
+                    StoreError, match=rf"127.0.0.1:{port}.*(check the address|is this its address)"
+                ),
+            ):
                 await strange._gateway.ask("/v3/kv/range", {"key": "AA=="}, seconds=0.5)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_member_that_says_nothing_is_given_up_for_another(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "ATTEMPT_SECONDS", 0.2)
-
+async def test_a_member_that_says_nothing_is_given_up_for_another(etcd: EtcdServer) -> None:
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         await nursery.start(trio.serve_listeners, silent, listeners)
         port = listeners[0].socket.getsockname()[1]
-        async with store_at(f"etcd://127.0.0.1:{port},127.0.0.1:{etcd.members[0].client_port}") as opened:
+        async with store_at(
+            f"etcd://127.0.0.1:{port},127.0.0.1:{etcd.members[0].client_port}",
+            timings=Timings(etcd_attempt=0.2),
+        ) as opened:
             with trio.fail_after(10):
                 assert await opened.put("key", b"") > 1
                 assert (await opened.poll("key", 1)).events

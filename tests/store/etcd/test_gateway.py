@@ -1,4 +1,6 @@
-"""The client of etcd's gateway before members that are slow, silent, wrong, full of words or gone."""
+"""The client of etcd's gateway before members that are slow, silent, wrong, full of words
+or gone.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ import trio
 import trio.testing
 
 from actors.errors import LeaseLostError, StoreError, StoreUnavailableError
-from runtime.membership.lease import HELD_SHARE
-from runtime.membership.members import LEASE_SECONDS, RENEW_EVERY
-from runtime.store.etcd import connection, gateway
+from runtime.store.etcd import gateway
+from runtime.store.etcd import gateway as gateway_module
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.gateway import AmbiguousError, Gateway
-from runtime.store.etcd.refusals import EtcdRefusalError
+from runtime.store.etcd.translation import EtcdRefusalError
+from runtime.timings import Timings
 from tests.store.etcd.strangers import answer, listening, request, silent
 
 READ: tuple[str, dict[str, Any]] = ("/v3/kv/range", {"key": "AA=="})
@@ -25,8 +27,13 @@ GOOD = {"header": {"revision": "7"}}
 
 
 @asynccontextmanager
-async def gateway_to(*ports: int, user: str = "") -> AsyncIterator[Gateway]:
-    opened = Gateway(EtcdAddress.parse(f"etcd://{user}" + ",".join(f"127.0.0.1:{port}" for port in ports)))
+async def gateway_to(
+    *ports: int, user: str = "", timings: Timings | None = None
+) -> AsyncIterator[Gateway]:
+    opened = Gateway(
+        EtcdAddress.parse(f"etcd://{user}" + ",".join(f"127.0.0.1:{port}" for port in ports)),
+        timings,
+    )
     try:
         yield opened
     finally:
@@ -75,21 +82,34 @@ async def test_a_connection_that_its_member_closed_while_it_waited_loses_no_writ
         assert served == 3
 
 
-@pytest.mark.parametrize("content", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"])
-async def test_a_write_whose_answer_breaks_off_is_ambiguous_and_the_next_question_goes_to_another_member(content: bytes) -> None:
-    async with listening(saying(content)) as broken, listening(good) as port, gateway_to(broken, port) as opened:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"],
+)
+async def test_a_write_whose_answer_breaks_off_is_ambiguous(
+    content: bytes,
+) -> None:
+    async with (
+        listening(saying(content)) as broken,
+        listening(good) as port,
+        gateway_to(broken, port) as opened,
+    ):
         with pytest.raises(AmbiguousError, match=str(broken)):
             await opened.ask(*READ, once=True)
         assert await opened.ask(*READ, once=True) == GOOD
 
 
 async def test_a_read_whose_answer_breaks_off_is_asked_of_another_member() -> None:
-    async with listening(saying(b"HTTP/1.1 200 OK\r\n")) as broken, listening(good) as port, gateway_to(broken, port) as opened:
+    async with (
+        listening(saying(b"HTTP/1.1 200 OK\r\n")) as broken,
+        listening(good) as port,
+        gateway_to(broken, port) as opened,
+    ):
         assert await opened.ask(*READ) == GOOD
 
 
 async def test_an_answer_that_is_too_long_is_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MAX_BODY", 1000)
+    monkeypatch.setattr(gateway_module, "MAX_BODY", 1000)
     long = answer({"kvs": ["x" * 2000]})
     endless = b"HTTP/1.1 200 OK\r\n" + b"X-Header: " + b"x" * 100_000
     for content, why in ((long, "more than 1000 bytes"), (endless, "does not speak HTTP")):
@@ -103,17 +123,31 @@ async def test_a_proxy_with_no_etcd_behind_it_is_etcd_being_away_and_not_a_stran
     async with listening(saying(unavailable)) as port, gateway_to(port) as opened:
         with pytest.raises(StoreUnavailableError, match="503 Service Unavailable"):
             await opened.ask(*READ, seconds=0.3)
-    async with listening(saying(unavailable)) as proxy, listening(good) as port, gateway_to(proxy, port) as opened:
+    async with (
+        listening(saying(unavailable)) as proxy,
+        listening(good) as port,
+        gateway_to(proxy, port) as opened,
+    ):
         assert await opened.ask(*READ) == GOOD
 
 
 async def test_a_refusal_within_a_stream_is_understood() -> None:
-    lost = {"error": {"grpc_code": 5, "http_code": 404, "message": "etcdserver: requested lease not found"}}
+    lost = {
+        "error": {
+            "grpc_code": 5,
+            "http_code": 404,
+            "message": "etcdserver: requested lease not found",
+        }
+    }
     leaderless = {"error": {"grpc_code": 14, "http_code": 503, "message": "etcdserver: no leader"}}
     async with listening(saying(answer(lost, 404))) as port, gateway_to(port) as opened:
         with pytest.raises(LeaseLostError):
             await opened.ask("/v3/lease/keepalive", {"ID": "7"})
-    async with listening(saying(answer(leaderless))) as away, listening(good) as port, gateway_to(away, port) as opened:
+    async with (
+        listening(saying(answer(leaderless))) as away,
+        listening(good) as port,
+        gateway_to(away, port) as opened,
+    ):
         assert await opened.ask("/v3/lease/keepalive", {"ID": "7"}) == GOOD
 
 
@@ -127,7 +161,9 @@ async def test_a_token_that_is_never_good_ends_with_the_call() -> None:
                 logins += 1
                 await stream.send_all(answer({"token": f"token {logins}"}))
             else:
-                await stream.send_all(answer({"error": "etcdserver: invalid auth token", "code": 16}, 401))
+                await stream.send_all(
+                    answer({"error": "etcdserver: invalid auth token", "code": 16}, 401)
+                )
 
     async with listening(serve) as port, gateway_to(port, user="ann:hush@") as opened:
         with pytest.raises(StoreUnavailableError, match="invalid auth token") as refused:
@@ -142,23 +178,25 @@ async def test_who_gives_no_token_is_no_etcd() -> None:
             await opened.ask(*READ)
 
 
-def test_a_silent_member_costs_a_renewal_less_time_than_a_lease_may_wait_for_one() -> None:
-    assert RENEW_EVERY + gateway.QUICK_SECONDS < LEASE_SECONDS * HELD_SHARE
-
-
-async def test_a_renewal_waits_less_long_for_a_silent_member_than_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "ATTEMPT_SECONDS", 60)
-    monkeypatch.setattr(gateway, "QUICK_SECONDS", 0.1)
-    async with listening(silent) as dead, listening(good) as port, gateway_to(dead, port) as opened:
+async def test_a_renewal_waits_less_long_for_a_silent_member_than_other_calls() -> None:
+    timings = Timings(store_call=60.0, etcd_attempt=60.0, etcd_quick_leases=0.02)
+    async with (
+        listening(silent) as dead,
+        listening(good) as port,
+        gateway_to(dead, port, timings=timings) as opened,
+    ):
         with trio.fail_after(20):
             assert await opened.ask("/v3/lease/keepalive", {"ID": "7"}, quick=True) == GOOD
 
 
-async def test_a_member_that_outlasts_its_callers_patience_is_not_asked_first_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_member_that_outlasts_its_callers_patience_is_not_asked_first_again() -> None:
     """Callers with little patience would never find the others."""
-    monkeypatch.setattr(gateway, "ATTEMPT_SECONDS", 60)
-    monkeypatch.setattr(gateway, "SLOW_SECONDS", 0.05)
-    async with listening(silent) as dead, listening(good) as port, gateway_to(dead, port) as opened:
+    timings = Timings(store_call=60.0, etcd_attempt=60.0, etcd_slow=0.05)
+    async with (
+        listening(silent) as dead,
+        listening(good) as port,
+        gateway_to(dead, port, timings=timings) as opened,
+    ):
         with trio.move_on_after(0.1) as scope:
             await opened.ask(*READ)
         assert scope.cancelled_caught
@@ -166,8 +204,8 @@ async def test_a_member_that_outlasts_its_callers_patience_is_not_asked_first_ag
             assert await opened.ask(*READ) == GOOD
 
 
-async def test_a_member_that_does_not_answer_loses_its_streams_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "QUICK_SECONDS", 0.1)
+async def test_a_member_that_does_not_answer_loses_its_streams_to_others() -> None:
+    timings = Timings(etcd_quick_leases=0.02)
 
     async def serve(stream: trio.SocketStream) -> None:
         asked = await request(stream)
@@ -175,12 +213,16 @@ async def test_a_member_that_does_not_answer_loses_its_streams_to_others(monkeyp
             await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         await trio.sleep_forever()
 
-    async with listening(serve) as stuck, listening(good) as port, gateway_to(stuck, port) as opened:
+    async with (
+        listening(serve) as stuck,
+        listening(good) as port,
+        gateway_to(stuck, port, timings=timings) as opened,
+    ):
         stream = await opened.stream("/v3/watch", {})
         async with trio.open_nursery() as nursery:
 
             async def wait() -> None:
-                with pytest.raises(connection.LostError):
+                with pytest.raises(gateway_module.LostError):
                     await stream.next()
 
             nursery.start_soon(wait)

@@ -1,4 +1,6 @@
-"""What etcd's answers mean, as etcd 3.4 gives them through its gateway and what stands before it."""
+"""What etcd's answers mean, as etcd 3.4 gives them through its gateway and what stands
+before it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from typing import Any
 import pytest
 
 from actors.errors import LeaseLostError, StoreCompactedError, StoreError
-from runtime.store.etcd.refusals import EtcdFullError, EtcdRefusalError, Refusal, raise_refusal, refusal_in, refusal_of_watch
+from runtime.store.etcd.translation import (
+    EtcdFullError,
+    EtcdRefusalError,
+    Refusal,
+    raise_refusal,
+    refusal_in,
+    refusal_of_watch,
+)
 
 
 def said(text: str, code: int) -> dict[str, Any]:
@@ -31,15 +40,36 @@ def said(text: str, code: int) -> dict[str, Any]:
         (said("etcdserver: authentication is not enabled", 9), 400, "refused"),
         (said("etcdserver: no leader", 14), 503, "unsure"),
         (said("etcdserver: leader changed", 14), 503, "unsure"),
-        (said("etcdserver: request timed out, possibly due to previous leader failure", 14), 503, "unsure"),
+        (
+            said("etcdserver: request timed out, possibly due to previous leader failure", 14),
+            503,
+            "unsure",
+        ),
         (said("context deadline exceeded", 4), 408, "unsure"),
         # A call whose answer is a stream wraps its error, under either status.
         (
-            {"error": {"grpc_code": 14, "http_code": 503, "message": "etcdserver: no leader", "http_status": "Service Unavailable"}},
+            {
+                "error": {
+                    "grpc_code": 14,
+                    "http_code": 503,
+                    "message": "etcdserver: no leader",
+                    "http_status": "Service Unavailable",
+                }
+            },
             200,
             "unsure",
         ),
-        ({"error": {"grpc_code": 5, "http_code": 404, "message": "etcdserver: requested lease not found"}}, 404, "lease lost"),
+        (
+            {
+                "error": {
+                    "grpc_code": 5,
+                    "http_code": 404,
+                    "message": "etcdserver: requested lease not found",
+                }
+            },
+            404,
+            "lease lost",
+        ),
         ({"error": "b'<html>' is no answer of etcd's"}, 503, "unsure"),
         ({"error": "b'<html>' is no answer of etcd's"}, 200, "stranger"),
         ({"error": "b'Not Found' is no answer of etcd's"}, 404, "stranger"),
@@ -47,7 +77,9 @@ def said(text: str, code: int) -> dict[str, Any]:
         ({}, 418, "stranger"),
     ],
 )
-def test_an_answer_is_sorted_by_what_is_to_be_done(answer: dict[str, Any], status: int, kind: str) -> None:
+def test_an_answer_is_sorted_by_what_is_to_be_done(
+    answer: dict[str, Any], status: int, kind: str
+) -> None:
     found = refusal_in(answer, status)
     assert found is not None
     assert found.kind == kind
@@ -85,7 +117,9 @@ def test_the_end_of_a_watch_is_sorted_as_well(reason: str, kind: str) -> None:
         ("stranger", EtcdRefusalError, "member:1 is no etcd.*check the address"),
     ],
 )
-def test_what_no_other_attempt_would_change_is_an_error_with_the_next_step(kind: Any, error: type[StoreError], step: str) -> None:
+def test_what_no_other_attempt_would_change_is_an_error_with_the_next_step(
+    kind: Any, error: type[StoreError], step: str
+) -> None:
     with pytest.raises(error, match=step):
         raise_refusal(Refusal(kind, "etcd's words"), "member:1", "team")
 

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.errors import StoreCompactedError, StoreError, StoreUnavailableError
-from runtime.store.etcd import gateway, watching
-from runtime.store.etcd.gateway import Gateway, Stream
-from runtime.store.etcd.store import EtcdStore
+from runtime.store.etcd.gateway import EtcdStream, Gateway
+from runtime.store.etcd.store import EtcdStore, EtcdWatching
 from runtime.store.etcd.translation import Space
-from runtime.store.etcd.watching import Watching
 from runtime.store.interface import Put, WatchBatch
 from runtime.testing import EtcdServer, open_etcd
+from runtime.timings import Timings
 from tests.etcd import needs_etcd
 from tests.store.etcd.conftest import store_at
 from tests.store.etcd.strangers import listening, request
+from tests.waiting import until
 
 SPACE = Space("understudy/cluster/data/")
 
@@ -39,20 +39,31 @@ class Script:
 
 
 @given(st.lists(st.integers(1, 4), min_size=1), st.data())
-def test_however_etcd_cuts_what_is_too_large_for_it_revisions_stay_whole(sizes: list[int], data: st.DataObject) -> None:
+def test_however_etcd_cuts_what_is_too_large_for_it_revisions_stay_whole(
+    sizes: list[int], data: st.DataObject
+) -> None:
     revisions = [revision for revision, size in enumerate(sizes, start=10) for _ in range(size)]
     # Whole revisions end a response; within it there are cuts at any event.
-    ends = {sum(sizes[: index + 1]) for index in range(len(sizes)) if data.draw(st.booleans())} | {len(revisions)}
+    ends = {sum(sizes[: index + 1]) for index in range(len(sizes)) if data.draw(st.booleans())} | {
+        len(revisions)
+    }
     cuts = sorted(ends | data.draw(st.sets(st.integers(1, len(revisions)))))
     from_revision = data.draw(st.integers(1, revisions[-1]))
     answers: list[dict[str, Any]] = [{"result": {"created": True}}]
     for begin, end in pairwise([0, *cuts]):
-        events = [{"kv": {"key": SPACE.key(str(index)), "mod_revision": str(revisions[index])}} for index in range(begin, end)]
-        answers.append({"result": {"events": events, **({} if end in ends else {"fragment": True})}})
+        events = [
+            {"kv": {"key": SPACE.key(str(index)), "mod_revision": str(revisions[index])}}
+            for index in range(begin, end)
+        ]
+        answers.append(
+            {"result": {"events": events, **({} if end in ends else {"fragment": True})}}
+        )
     script = Script(answers)
 
     async def read() -> list[WatchBatch]:
-        stream = Watching(cast("Gateway", None), cast("Stream", script), SPACE, from_revision)
+        stream = EtcdWatching(
+            cast("Gateway", None), cast("EtcdStream", script), SPACE, from_revision
+        )
         batches: list[WatchBatch] = []
         while not batches or batches[-1].revision < revisions[-1]:
             batches.append(await stream.batch())
@@ -61,14 +72,18 @@ def test_however_etcd_cuts_what_is_too_large_for_it_revisions_stay_whole(sizes: 
     batches = trio.run(read)
     assert not script.answers
     wanted = [index for index, revision in enumerate(revisions) if revision >= from_revision]
-    assert [event.key for batch in batches for event in batch.events] == [str(index) for index in wanted]
+    assert [event.key for batch in batches for event in batch.events] == [
+        str(index) for index in wanted
+    ]
     for before, after in pairwise(batches):
         assert before.revision < after.events[0].revision
     assert all(batch.revision == batch.events[-1].revision for batch in batches)
 
 
 @needs_etcd
-async def test_a_revision_that_is_too_large_for_one_answer_of_etcds_comes_whole(etcd: EtcdServer) -> None:
+async def test_a_revision_that_is_too_large_for_one_answer_of_etcds_comes_whole(
+    etcd: EtcdServer,
+) -> None:
     """With the values before, 13 writes of 100 kB are more than etcd puts into one answer."""
     async with store_at(etcd.address) as opened:
         before = (await opened.range("")).revision
@@ -87,7 +102,9 @@ async def test_a_revision_that_is_too_large_for_one_answer_of_etcds_comes_whole(
 
 
 @needs_etcd
-async def test_a_deletion_at_the_very_revision_of_a_compaction_is_not_missed_in_silence(etcd: EtcdServer) -> None:
+async def test_a_deletion_at_the_very_revision_of_a_compaction_is_not_missed_in_silence(
+    etcd: EtcdServer,
+) -> None:
     async with store_at(etcd.address) as opened:
         await opened.put("key", b"1")
         assert await opened.delete("key")
@@ -97,12 +114,16 @@ async def test_a_deletion_at_the_very_revision_of_a_compaction_is_not_missed_in_
         with pytest.raises(StoreCompactedError, match="read the keys afresh"):
             await opened.poll("key", deleted)
         again = await opened.put("key", b"2")
-        assert [event.revision for event in (await opened.poll("key", deleted + 1)).events] == [again]
+        assert [event.revision for event in (await opened.poll("key", deleted + 1)).events] == [
+            again
+        ]
 
 
 @needs_etcd
-async def test_a_poll_that_waits_is_not_concerned_by_what_is_compacted_meanwhile(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.05)
+async def test_a_poll_that_waits_is_not_concerned_by_what_is_compacted_meanwhile(
+    etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = Timings(etcd_silent=0.05)
     confirmed: list[object] = []
     confirm = Gateway.confirm
 
@@ -112,7 +133,10 @@ async def test_a_poll_that_waits_is_not_concerned_by_what_is_compacted_meanwhile
 
     monkeypatch.setattr(Gateway, "confirm", counted)
     with trio.fail_after(30):
-        async with store_at(etcd.address) as opened, trio.open_nursery() as nursery:
+        async with (
+            store_at(etcd.address, timings=timings) as opened,
+            trio.open_nursery() as nursery,
+        ):
             first = await opened.put("key", b"")
             batches: list[WatchBatch] = []
 
@@ -133,17 +157,19 @@ async def test_a_poll_that_waits_is_not_concerned_by_what_is_compacted_meanwhile
 async def many(found: list[Any], count: int = 3) -> None:
     """Wait until there are so many more."""
     wanted = len(found) + count if count > 1 else count
-    while len(found) < wanted:  # noqa: ASYNC110  asked until it is so
-        await trio.sleep(0.01)
+    await until(lambda: len(found), f"{wanted} have come", lambda came: came >= wanted)
 
 
 @needs_etcd
 @pytest.mark.slow
-async def test_a_watch_leaves_a_member_that_hangs_although_nobody_else_asks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(gateway, "ATTEMPT_SECONDS", 0.5)
+async def test_a_watch_leaves_a_member_that_hangs_although_nobody_else_asks_it() -> None:
+    timings = Timings(etcd_silent=0.2, etcd_attempt=0.5)
     with trio.fail_after(60):
-        async with open_etcd(3) as server, store_at(server.address, "one") as opened, trio.open_nursery() as nursery:
+        async with (
+            open_etcd(3) as server,
+            store_at(server.address, "one", timings) as opened,
+            trio.open_nursery() as nursery,
+        ):
             first = await opened.put("key", b"")
             ports = [member.client_port for member in server.members]
             hung = ports.index(opened._gateway._members[0].port)
@@ -155,8 +181,10 @@ async def test_a_watch_leaves_a_member_that_hangs_although_nobody_else_asks_it(m
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked(0.1)
             server.pause(hung)
-            others = ",".join(f"127.0.0.1:{port}" for index, port in enumerate(ports) if index != hung)
-            async with store_at(f"etcd://{others}", "one") as other:
+            others = ",".join(
+                f"127.0.0.1:{port}" for index, port in enumerate(ports) if index != hung
+            )
+            async with store_at(f"etcd://{others}", "one", timings) as other:
                 await insist_on_writing(other)
                 await many(batches, 1)
             assert [event.key for event in batches[0].events] == ["key"]
@@ -175,10 +203,13 @@ async def insist_on_writing(store: EtcdStore) -> None:
 
 
 @needs_etcd
-async def test_closing_the_store_ends_its_polls_at_once(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SILENT_SECONDS", 3600)
+async def test_closing_the_store_ends_its_polls_at_once(etcd: EtcdServer) -> None:
+    timings = Timings(etcd_silent=3600.0)
     with trio.fail_after(30):
-        async with store_at(etcd.address) as opened, trio.open_nursery() as nursery:
+        async with (
+            store_at(etcd.address, timings=timings) as opened,
+            trio.open_nursery() as nursery,
+        ):
             revision = await opened.put("key", b"")
 
             async def wait() -> None:
@@ -192,8 +223,8 @@ async def test_closing_the_store_ends_its_polls_at_once(etcd: EtcdServer, monkey
             await opened.poll("key", revision + 1)
 
 
-async def test_watches_that_end_as_soon_as_they_begin_are_given_up_and_not_begun_without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "CALL_SECONDS", 0.5)
+async def test_watches_that_end_as_they_begin_are_given_up_and_not_begun_without_pause() -> None:
+    timings = Timings(store_call=0.5, etcd_attempt=0.5)
     begun = 0
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -202,7 +233,16 @@ async def test_watches_that_end_as_soon_as_they_begin_are_given_up_and_not_begun
             begun += 1
             await stream.send_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
 
-    async with listening(serve) as port, store_at(f"etcd://127.0.0.1:{port}") as opened:
-        with trio.fail_after(30), pytest.raises(StoreUnavailableError, match=rf"lets us watch: 127.0.0.1:{port}: the stream has ended"):
+    async with (
+        listening(serve) as port,
+        store_at(f"etcd://127.0.0.1:{port}", timings=timings) as opened,
+    ):
+        with (
+            trio.fail_after(30),
+            pytest.raises(
+                StoreUnavailableError,
+                match=rf"lets us watch: 127.0.0.1:{port}: the stream has ended",
+            ),
+        ):
             await opened.poll("key", 1)
     assert 2 <= begun <= 8

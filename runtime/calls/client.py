@@ -1,0 +1,1429 @@
+"""The call client: makes calls for handles. The trio shell around the tables of outgoing calls.
+
+The short way, taken by a call without a retry policy to an actor whose place is known, costs no
+task, scope or event: one encoded frame, one parked task. Everything else goes the long way
+(`RetryingCall`): that finds the actor, waits while it is being restarted and makes the call again
+where that is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import trio
+
+from actors.errors import (
+    ActorDiedError,
+    ActorNotFoundError,
+    CallError,
+    CallTimeoutError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    DirectoryUnavailableError,
+    EncodeError,
+    NodeDiedError,
+    NodeDrainingError,
+    NodeUnreachableError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    OwnerDiedError,
+    RemoteError,
+    SelfCallError,
+    StaleEpochError,
+    outcome_of,
+)
+from actors.method import Bound, BoundMethod, BoundStream, Stream
+from actors.options import NO_CALL_OPTIONS
+from actors.reference import Reference
+from actors.retry import (
+    BUDGET_TOKENS,
+    WAIT_FOR_ACTOR,
+    GiveUp,
+    Retry,
+    RetryBudget,
+    RetryPolicy,
+    RetrySchedule,
+)
+from runtime.calls.arguments import refused_in_call
+from runtime.calls.call_queues import CallQueues, Occupancy, where
+from runtime.calls.deadlines import Deadlines, Waiting, effective_deadline, wake
+from runtime.calls.error_codec import CallPlace, described, place_of, set_attempts
+from runtime.calls.local_calls import LocalCalls
+from runtime.calls.pending_calls import Confirmations, OpenCalls, OutgoingRequest, PendingCall
+from runtime.calls.protocol import (
+    KEEP_RESULT,
+    NO_ARGUMENTS,
+    REPEAT,
+    REPEATABLE,
+    STREAM,
+    TENTATIVE,
+    array_head,
+    as_repeat,
+    call_frame,
+    credit_frame,
+    kept,
+)
+from runtime.calls.reply_handler import ReplyHandler, StreamCall, facts
+from runtime.calls.routes import Route, Routes
+from runtime.environment import Environment
+from runtime.faults import Faults
+from runtime.hosting.cell import Invocation
+from runtime.hosting.chains import Chain
+from runtime.hosting.host import ActorHost
+from runtime.identifiers import NodeId
+from runtime.links.link import Link
+from runtime.references.manager import ReferenceManager
+from runtime.references.table import ReferenceState
+from runtime.references.values import FailedValue
+from runtime.wire.codec import Codec
+from runtime.wire.exceptions import annotate
+from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
+
+# The long way of a call: finding its actor, waiting while it is being restarted, and making the
+# call again where that is allowed.
+#
+# All attempts at one incarnation of a node carry the same number, so that there the call runs once
+# however often it is sent. One that is made to another epoch of the actor, or to another node, says
+# what the number of the first was: actors save states with the calls that led to them. One deadline
+# spans everything. Decisions are `RetrySchedule`'s; here they are carried out.
+
+MOVED = (StaleEpochError, ActorNotFoundError, NodeUnreachableError, NodeDrainingError)
+"""Refusals of a call that perhaps only came to where its actor no longer is."""
+
+
+NO_RETRIES = RetryPolicy(max_retries=0, initial_delay=WAIT_FOR_ACTOR.initial_delay)
+
+
+class Denials:
+    """Denials of one call: refusals by nodes that the store names as owner but that do not have the
+    actor, or not any more.
+    """
+
+    __slots__ = ("_by", "_since")
+
+    def __init__(self) -> None:
+        self._by: Occupancy | None = None
+        self._since: float | None = None
+
+    def are_worth_a_wait(
+        self, route: Route | None, error: CallError, now: float, patience: float
+    ) -> bool:
+        """True if by this error the actor seems to be on its way to another place, or another life,
+        and that has not gone on for longer than `patience`.
+
+        That the name has no owner is final: looking it up waited while there was hope.
+        """
+        if not (
+            isinstance(error, MOVED)
+            and (route is not None or isinstance(error, NodeUnreachableError))
+        ):
+            self._since = None
+            return False
+        by = None if route is None else where(route)
+        if self._since is None or self._by != by:
+            # The call may have run for long before, or have waited for a restart: another owner of
+            # the name is given its time anew.
+            self._by, self._since = by, now
+        return now < self._since + patience
+
+
+class RetryingCall:
+    """One call that may take several attempts. `expires`: when its own timeout passes, on the
+    node's clock. `order`: its place among the calls of this node, as numbers of calls are.
+    """
+
+    def __init__(
+        self,
+        caller: CallClient,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        expires: float,
+        order: int,
+        kept: _RetainedCall | None = None,
+    ) -> None:
+        policy = bound._options.retry or NO_RETRIES
+        self._caller = caller
+        self._bound = bound
+        self._args = args
+        self._kwargs = kwargs
+        self._kept = kept
+        self._expires = expires
+        self._order = order
+        self._look_at = -math.inf
+        """When it looks for its actor by itself again, if that was not where it was thought
+        to be.
+        """
+        # The runtime's own calls wait for as long as it takes: they keep the peace by their
+        # back-off alone.
+        throttled = policy.max_retries > 0 and not bound._address.name.startswith("@")
+        self._budget = (
+            caller.budget(bound._address.name, policy.budget)
+            if throttled and policy.budget is not None
+            else None
+        )
+        self._repeats = policy.max_retries > 0 and (
+            bound._definition.idempotent or policy.repeat_unknown
+        )
+        self._chain = (
+            caller.chain(trio.lowlevel.current_task())
+            if caller.has_methods_running and kept is None
+            else None
+        )
+        self._call: Waiting | None = None
+        self._route: Route | None = None
+        self._attempted: Route | None = None
+        """Where the running attempt was made; None while it is not made yet."""
+        self._denied_by: Occupancy | None = None
+        self._denied_for_good = True
+        self._sent = False
+        self._first = 0
+        self._may_have_run: set[Occupancy] = set()
+        """Where attempts were made that may have."""
+        deadline = min(trio.current_effective_deadline(), expires)
+        self._schedule = RetrySchedule(
+            policy,
+            idempotent=bound._definition.idempotent,
+            deadline=deadline,
+            now=caller.environment.now(),
+        )
+        self._denials = Denials()
+
+    async def run(self, route: Route | None, missed: CallError | None) -> object:
+        """Make the call until it succeeds or must be given up. `missed`: the error of an attempt
+        over `route` that was made already.
+        """
+        try:
+            if self._expires == math.inf:
+                return await self._run(route, missed)
+            with trio.move_on_at(self._expires):
+                return await self._run(route, missed)
+            posted, call = self._sent, self._call
+            self._end()
+            raise self._timed_out(ran=posted and call is not None and not call.recalled)
+        finally:
+            self._end()
+
+    async def _run(self, route: Route | None, error: CallError | None) -> object:
+        if error is None:
+            route, error = await self._try()
+        while error is not None:
+            await self._before_the_next(route, error)
+            if self._answered():
+                break
+            route, error = await self._try()
+        call = self._call
+        assert call is not None
+        if self._budget is not None:
+            self._budget.succeeded()
+        return call.value
+
+    def _answered(self) -> bool:
+        """True if the answer to an attempt given up as too slow has come after all."""
+        return self._call is not None and self._call.finished and self._call.error is None
+
+    async def _try(self) -> tuple[Route | None, CallError | None]:
+        """One attempt: where it was made, if it came to that, and how it failed, if it did."""
+        caller, bound = self._caller, self._bound
+        self._attempted = None
+        try:
+            caller.refuse_self_call(trio.lowlevel.current_task(), bound)
+            if caller.faults is not None:
+                await caller.faults.slow_down(bound._definition.name)
+            limit = self._schedule.attempt_limit
+            route = caller.lines.free(bound)
+            if route is not None:
+                self._post(route)
+            else:
+                denied, self._denied_by = self._denied_by, None
+                await caller.lines.through(
+                    bound,
+                    self._order,
+                    self._post,
+                    not_before=self._look_at,
+                    limit=limit,
+                    denied=denied,
+                    over=self._denied_for_good,
+                )
+            call = self._call
+            assert call is not None
+            if limit == math.inf or self._cannot_be_lost():
+                await _finished(call)
+                return self._attempted, call.error
+            with trio.move_on_at(self._schedule.attempt_deadline):
+                await _finished(call)
+                return self._attempted, call.error
+        except CallError as error:
+            return self._attempted, error
+        # Where the whole call's deadline came first, it is that which ends it.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        route = self._attempted
+        assert route is not None
+        if self._taken_back(route):
+            return route, NodeUnreachableError(
+                f"there was no connection to node {route.address.node} within the attempt_timeout "
+                f"of {limit:g} s; {self._name} did not run",
+                actor=bound._address.name,
+                method=bound._definition.name,
+                node=route.address.node,
+                epoch=route.address.epoch,
+            )
+        return route, CallTimeoutError(
+            f"{self._name} gave no answer within its attempt_timeout of {limit:g} s",
+            actor=bound._address.name,
+            method=bound._definition.name,
+            node=route.address.node,
+            epoch=route.address.epoch,
+        )
+
+    def _cannot_be_lost(self) -> bool:
+        """True of what the runtime asks of its own node: nothing on the way can lose it or its
+        answer.
+
+        There is nothing to repeat, and looking for the answer again and again would cost more the
+        more such calls wait for the node.
+        """
+        return (
+            self._attempted is not None
+            and self._attempted.link is None
+            and self._bound._address.name.startswith("@")
+        )
+
+    def _taken_back(self, route: Route) -> bool:
+        """True if the request waited for a connection in vain, and is not sent any more. A large
+        one that has begun goes on.
+        """
+        call = self._call
+        if (
+            call is None
+            or route.link is None
+            or not isinstance(call.ticket, int)
+            or not route.link.abandon(call.ticket)
+        ):
+            return False
+        call.ticket = 0
+        return True
+
+    def _post(self, route: Route) -> None:
+        """Make an attempt over `route`. What it raises is an attempt that was not made."""
+        self._attempted = route
+        # The time of an attempt is not that of the search before it.
+        self._schedule.begin(self._caller.environment.now())
+        call = self._enter(route)
+        flags = (
+            0
+            if self._kept is None
+            else KEEP_RESULT | TENTATIVE
+            if self._schedule.policy.retry_on
+            else KEEP_RESULT
+        )
+        if self._repeats and route.link is not None:
+            flags |= REPEATABLE | REPEAT if self._sent else REPEATABLE
+        if route.link is None and self._sent:
+            return
+        self._sent = True
+        request = OutgoingRequest(
+            self._bound, self._args, self._kwargs, self._schedule.deadline, flags, self._chain
+        )
+        if self._first:
+            # What this attempt says of those before it.
+            request.first = self._first
+            request.repeated = bool(self._may_have_run)
+            request.elsewhere = bool(self._may_have_run - {where(route)})
+        if self._kept is not None:
+            request.state = self._kept.state_at(route)
+        self._caller.post(call, route, request)
+        if self._kept is not None:
+            self._kept.posted()
+
+    def _enter(self, route: Route) -> Waiting:
+        """The call as it is to be sent to `route`: the same as before while that leads to the same
+        incarnation.
+        """
+        before = self._route
+        call = self._call
+        if call is not None and before is not None:
+            same = (before.address.node, before.address.incarnation) == (
+                route.address.node,
+                route.address.incarnation,
+            )
+            local_again = route.link is None and call.finished
+            if (
+                same
+                and not local_again
+                and not (call.error is not None and outcome_of(call.error) == "raised")
+            ):
+                call.place = route.place
+                call.finished = False
+                call.error = None
+                self._route = route
+                return call
+            self._let_go()
+        number = (
+            self._caller.repeatable_number(route.link)
+            if self._repeats and route.link is not None
+            else self._caller.numbers()
+        )
+        if self._repeats and self._bound._address.registered and not self._may_have_run:
+            # A node that knows it under another number did not run it. What has no name of its own
+            # saves nothing.
+            if self._first:
+                self._caller.open_calls.end(self._first)
+            self._first = number
+            self._caller.open_calls.begin(number)
+        self._call = PendingCall(number, route.place, None)
+        self._route = route
+        self._sent = False
+        return self._call
+
+    async def _before_the_next(self, route: Route | None, error: CallError) -> None:
+        """Wait until the next attempt is due. Raises the error of the whole call if there is to be
+        none.
+        """
+        environment = self._caller.environment
+        bound = self._bound
+        now = environment.now()
+        if outcome_of(error) != "not executed" and route is not None:
+            self._may_have_run.add(where(route))
+        if outcome_of(error) == "not executed":
+            # Refused, so not on record: the next attempt is as good as the first.
+            self._sent = False
+        # The name's owner denies it, or its node is going or gone: it is being moved, unless that
+        # goes on for long.
+        patience = environment.timings.denial_patience
+        moving = (
+            self._denials.are_worth_a_wait(route, error, now, patience)
+            and bound._address.registered
+        )
+        died = isinstance(error, ActorDiedError) and bound._address.registered
+        if (moving or died) and bound._route is route:
+            # Otherwise another call has found the actor meanwhile. Of an epoch that died the same
+            # would be heard again and again.
+            bound._moved = True
+            bound._route = None
+        # However many calls are with an actor when it dies, that is one failure.
+        incident = (
+            where(route)
+            if isinstance(error, ActorDiedError | NodeDiedError) and route is not None
+            else None
+        )
+        outcome = outcome_of(error)
+        decision = self._schedule.failed(
+            outcome,
+            error,
+            now,
+            environment.random(),
+            self._budget,
+            uncounted=moving,
+            incident=incident,
+        )
+        if isinstance(error, DirectoryUnavailableError) and bound._address.name.startswith("@"):
+            # The runtime's own calls have no end of retries: their caller is to learn that the
+            # store had its time.
+            decision = GiveUp("not repeatable")
+        if not isinstance(decision, Retry):
+            deadline = trio.current_effective_deadline()
+            if isinstance(error, DeadlineExceededError) and deadline < self._expires:
+                # As for a call that is made once: the caller's own deadline ends it.
+                await trio.sleep_until(deadline)
+                await trio.lowlevel.checkpoint()
+            raise self._final(error, decision)
+        call = self._call
+        if moving and (call is None or call.finished):
+            # It waits in line, where it keeps its place among the calls that were made before and
+            # after it.
+            self._look_at = decision.at
+            self._denied_by = None if route is None else where(route)
+            self._denied_for_good = not isinstance(error, NodeDrainingError)
+            return
+        if call is None or call.finished:
+            await trio.sleep_until(decision.at)
+        else:
+            # Its last attempt was only too slow: the answer may still come.
+            with trio.move_on_at(decision.at):
+                await _finished(call)
+        if not self._schedule.begin(environment.now()):
+            raise self._final(error, GiveUp("deadline"))
+
+    def _final(self, last: CallError, decision: GiveUp) -> CallError:
+        """The error of the whole call: that its last attempt was not executed says nothing about
+        those before it.
+        """
+        schedule = self._schedule
+        set_attempts(last, schedule.total)
+        unsure = schedule.outcome == "unknown" and outcome_of(last) != "unknown"
+        why = f"({decision.why}), for {schedule.explain(decision, self._budget)}"
+        if isinstance(last, RemoteError):
+            # It is what the method raised, down to its type, and stays that.
+            if schedule.total > 1 or (
+                schedule.policy.max_retries and decision.why != "not repeatable"
+            ):
+                annotate(
+                    last, f"{schedule.total} attempts, then given up {why}:\n{schedule.history()}"
+                )
+            return last
+        if schedule.total > 1 or unsure:
+            what = (
+                "may have run in one of its"
+                if schedule.outcome == "unknown"
+                else "was not executed in any of its"
+            )
+            text = (
+                f"{self._name} {what} {schedule.total} attempts {why}; the last: "
+                f"{last}\n{schedule.history()}"
+            )
+        elif schedule.policy.max_retries and (
+            decision.why != "not repeatable" or schedule.outcome == "unknown"
+        ):
+            # A caller that asked for retries is to learn why there was none.
+            text = f"{last}; it was made once and not repeated {why}"
+        else:
+            return last
+        error = (OutcomeUnknownError if unsure else type(last))(
+            text,
+            actor=self._bound._address.name,
+            method=self._bound._definition.name,
+            node=last.node,
+            epoch=last.epoch,
+            attempts=schedule.total,
+        )
+        error.__cause__ = last
+        return error
+
+    def _timed_out(self, *, ran: bool) -> CallError:
+        """The error of a call whose timeout has passed; `ran`: its last attempt may have run."""
+        schedule = self._schedule
+        what = (
+            f"{self._name} gave no answer within its timeout of "
+            f"{self._caller.timeout(self._bound):g} s"
+        )
+        cls: type[CallError]
+        if ran or schedule.outcome == "unknown":
+            cls, what = CallTimeoutError, f"{what}; it was cancelled, but may have taken effect"
+        else:
+            cls, what = DeadlineExceededError, f"{what}; it did not run and will not"
+        error = cls(
+            what,
+            actor=self._bound._address.name,
+            method=self._bound._definition.name,
+            node=self._bound._address.node,
+            epoch=self._bound._address.epoch,
+            attempts=schedule.total + self._sent,
+        )
+        if schedule.total:
+            error.add_note(schedule.history())
+        return error
+
+    def _end(self) -> None:
+        """End the call: it will not be made again."""
+        if self._first:
+            self._caller.over(self._first, self._bound._address.name)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The call will not be made again under its number."""
+        call, route = self._call, self._route
+        if call is None or route is None:
+            return
+        self._call = None
+        self._caller.withdraw(call, route)
+        if self._repeats and route.link is not None:
+            self._caller.confirm(call, route.link)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._bound._address.name}.{self._bound._definition.name}"
+
+
+async def _finished(call: Waiting) -> None:
+    """Wait until the call is finished; a cancellation leaves it as it is."""
+    if call.finished:
+        await trio.lowlevel.checkpoint()
+        return
+    call.waiter = trio.lowlevel.current_task()
+
+    def unpark(raise_cancel: object) -> trio.lowlevel.Abort:
+        call.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(unpark)
+
+
+# Calls whose results stay with their owners, at the caller: no task waits for them, and their
+# outcome goes to their references.
+
+
+class RetainedCalls:
+    """Makes such calls for one node. Those that must be made again are made in `nursery`."""
+
+    def __init__(
+        self, caller: CallClient, references: ReferenceManager, codec: Codec, nursery: trio.Nursery
+    ) -> None:
+        self._caller = caller
+        self._references = references
+        self._codec = codec
+        self._nursery = nursery
+
+    async def remote(
+        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Reference[Any]:
+        """See `BoundMethod.remote`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        caller, options = self._caller, bound._options
+        expires = (
+            math.inf if options.timeout is None else caller.environment.now() + options.timeout
+        )
+        order = caller.numbers()
+        begun: list[tuple[_RetainedCall, Reference[Any]]] = []
+
+        def begin(route: Route) -> None:
+            owner = NodeId(route.address.node, route.address.incarnation)
+            state = self._references.make(owner, f"{bound._address.name}.{bound._definition.name}")
+            state.is_open = True
+            result = _RetainedCall(self, bound, args, kwargs, state, expires, order)
+            if options.retry is None:
+                result.post(route)
+            begun.append((result, self._references.reference(state)))
+
+        with trio.move_on_at(expires):
+            if caller.faults is not None:
+                await caller.faults.slow_down(bound._definition.name)
+            route = caller.lines.free(bound)
+            if route is not None:
+                begin(route)
+            else:
+                await caller.lines.through(bound, order, begin)
+        if not begun:
+            await trio.lowlevel.checkpoint()
+            raise DeadlineExceededError(
+                f"{bound._address.name}.{bound._definition.name} could not be handed to its node "
+                "within its timeout of "
+                f"{options.timeout:g} s; it did not run and will not",
+                actor=bound._address.name,
+                method=bound._definition.name,
+            )
+        result, reference = begun[0]
+        if options.retry is not None:
+            await result.start_long()
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        return reference
+
+    # What follows is for `_RetainedCall`.
+
+    @property
+    def caller(self) -> CallClient:
+        """The node's call client."""
+        return self._caller
+
+    @property
+    def references(self) -> ReferenceManager:
+        """The node's references."""
+        return self._references
+
+    def start(self, result: _RetainedCall, route: Route | None, error: CallError | None) -> None:
+        """Make a call as often as it may be made; see `_RetainedCall.run_long`."""
+        self._nursery.start_soon(result.run_long, route, error)
+
+    def ended(
+        self,
+        state: ReferenceState,
+        place: CallPlace,
+        error: CallError | None,
+        *,
+        tentative: bool = False,
+    ) -> None:
+        """The call for `state` has ended, for good. `tentative`: its owner was told that it may be
+        made again if the method raises.
+        """
+        if error is None:
+            self._references.on_call_ended(state, None)
+        elif isinstance(error, NodeDiedError) and state.owner == place.node:
+            if not state.is_settled:
+                state.error = OwnerDiedError(f"{error}; its result is lost with that node")
+            self._references.on_call_ended(state, None)
+        else:
+            # Or the owner had ended, and given the value to another node before: that one knows.
+            code, plain = described(error, self._codec.size_of)
+            # What a method raised may have attributes of these names itself.
+            told = place_of(error) or CallPlace(
+                error.actor or place.actor, "", error.node or place.node, error.epoch or place.epoch
+            )
+            failure = FailedValue(code, plain, told.actor, place.method, told.node, told.epoch)
+            self._references.on_call_ended(
+                state, failure, agreed=isinstance(error, RemoteError) and not tentative
+            )
+
+
+class _RetainedCall:
+    """One such call."""
+
+    def __init__(
+        self,
+        results: RetainedCalls,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        state: ReferenceState,
+        expires: float,
+        order: int,
+    ) -> None:
+        self._results = results
+        self._bound = bound
+        self._args = args
+        self._kwargs = kwargs
+        self._state = state
+        self._expires = expires
+        self._order = order
+        self._route: Route | None = None
+        self._waiting: trio.Event | None = None
+
+    def post(self, route: Route) -> None:
+        """Hand the call to the owner, and return. Raises EncodeError."""
+        caller = self._results.caller
+        call: Waiting = PendingCall(caller.numbers(), route.place, None)
+        self._route = route
+        request = OutgoingRequest(
+            self._bound, self._args, self._kwargs, self._expires, KEEP_RESULT, state=self._state
+        )
+        caller.post(call, route, request)
+        if call.finished:
+            self._ended(call)
+            return
+        call.ended = self._ended
+        if self._expires != math.inf:
+            caller.deadlines.add(self._expires, call)
+
+    async def start_long(self) -> None:
+        """Begin to make the call as its policy says, and return once it was handed to the owner for
+        the first time, or failed.
+        """
+        self._waiting = trio.Event()
+        self._results.start(self, None, None)
+        await self._waiting.wait()
+
+    async def run_long(self, route: Route | None, error: CallError | None) -> None:
+        """Make the call as often as it may be made. `error`: of an attempt over `route` that was
+        made already.
+        """
+        place = CallPlace(
+            self._bound._address.name, self._bound._definition.name, self._state.owner, 0
+        )
+        outcome: CallError | None = None
+        try:
+            await RetryingCall(
+                self._results.caller,
+                self._bound,
+                self._args,
+                self._kwargs,
+                self._expires,
+                self._order,
+                self,
+            ).run(route, error)
+        except CallError as last:
+            outcome = last
+        finally:
+            self.posted()
+            policy = self._bound._options.retry
+            self._results.ended(
+                self._state, place, outcome, tentative=policy is not None and bool(policy.retry_on)
+            )
+
+    def state_at(self, route: Route) -> ReferenceState:
+        """Return the state of its reference, whose owner is to be the node at the end of that
+        route. Raises CallError if the result cannot be there.
+        """
+        owner = NodeId(route.address.node, route.address.incarnation)
+        if owner != self._state.owner_id and self._state.is_forwarded:
+            raise NotExecutedError(
+                f"{route.place.actor} is on node {route.place.node} now, but other nodes "
+                "expect its result on node "
+                f"{self._state.owner}; call it again",
+                **facts(route.place),
+            )
+        if not self._state.is_forwarded:
+            self._results.references.redirect(self._state, owner)
+        return self._state
+
+    def posted(self) -> None:
+        """Note that an attempt was made."""
+        if self._waiting is not None:
+            self._waiting.set()
+
+    def _ended(self, ended: PendingCall[trio.lowlevel.Task]) -> None:
+        call, route = ended, cast("Route", self._route)
+        caller = self._results.caller
+        call.ended = None
+        if self._expires != math.inf:
+            caller.deadlines.done()
+        error = call.error
+        if call.expired and not call.finished:
+            error = caller.expired(call, route, self._bound)
+        if (
+            isinstance(error, MOVED)
+            and self._bound._address.registered
+            and not self._state.is_forwarded
+        ):
+            # Certainly not run, and perhaps only because the actor has moved.
+            self._state.failure = None
+            self._results.start(self, route, error)
+        else:
+            self._results.ended(self._state, route.place, error)
+
+
+# Streams where they are read: the shell around a `StreamCall`.
+#
+# A stream finds its actor as a call does, and waits while that is being restarted; what certainly
+# did not run is asked for again, until the first item has come.
+
+T = TypeVar("T")
+
+
+class StreamReader(Stream[T]):
+    """See `Stream`. Nothing is sent before the first item is asked for."""
+
+    __slots__ = (
+        "_args",
+        "_bound",
+        "_call",
+        "_caller",
+        "_chain",
+        "_expires",
+        "_kwargs",
+        "_over",
+        "_reading",
+        "_route",
+        "_token",
+    )
+
+    def __init__(
+        self,
+        caller: CallClient,
+        bound: BoundStream[..., T],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> None:
+        self._caller = caller
+        self._bound = bound
+        self._args = args
+        self._kwargs = kwargs
+        self._expires = math.inf
+        self._call: StreamCall | None = None
+        """There while the stream is open."""
+        self._chain: Chain | None = None
+        """Who waits for its items, if a method does."""
+        self._route: Route | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._over = False
+        self._reading = False
+
+    async def __anext__(self) -> T:
+        """See `Stream.__anext__`."""
+        if self._reading:
+            raise trio.BusyResourceError(
+                "another task waits for the next item of this stream; one task reads it at a time"
+            )
+        if self._over:
+            await trio.lowlevel.checkpoint()
+            raise StopAsyncIteration
+        self._reading = True
+        try:
+            call = self._call
+            if call is None:
+                call = await self._open()
+            elif call.items:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            elif not call.finished:
+                await self._wait(call)
+            if call.items:
+                return self._take(call)
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if call.error is not None:
+                raise call.error
+            if call.value is not None:
+                text = (
+                    f"{call.place.actor}.{call.place.method} answered with one value; it is no "
+                    "stream where it ran"
+                )
+                raise OutcomeUnknownError(text, **facts(call.place))
+            raise StopAsyncIteration
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._reading = False
+
+    async def aclose(self) -> None:
+        """See `Stream.aclose`."""
+        self._end()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def __del__(self) -> None:
+        call, token = self._call, self._token
+        if call is not None and token is not None and not call.finished:
+            # A collector may run this in the middle of anything, in any thread: what it does must
+            # wait until the loop comes round.
+            try:
+                token.run_sync_soon(_abandon, self._caller, call, self._route)
+            except trio.RunFinishedError:
+                pass
+
+    def _end(self) -> None:
+        """End the stream: wake the task that waits for an item, and withdraw the call, so that the
+        producer stops.
+        """
+        self._over = True
+        call, self._call = self._call, None
+        if call is not None:
+            _abandon(self._caller, call, self._route)
+
+    def _take(self, call: StreamCall) -> T:
+        item: T = call.items.popleft()
+        if call.window.consume() and not call.finished:
+            consumed = call.window.grant()
+            route = self._route
+            if route is not None and route.link is not None:
+                route.link.post(credit_frame(call.number, consumed))
+            elif isinstance(call.ticket, Invocation) and call.ticket.stream_output is not None:
+                call.ticket.stream_output.grant(consumed)
+        return item
+
+    async def _open(self) -> StreamCall:
+        """Have the generator started, and wait until it answers."""
+        self._token = trio.lowlevel.current_trio_token()
+        timeout = self._bound._options.timeout
+        if timeout is None:
+            return await self._begin()
+        self._expires = self._caller.environment.now() + timeout
+        with trio.move_on_at(self._expires):
+            return await self._begin()
+        raise self._timed_out()
+
+    async def _begin(self) -> StreamCall:
+        caller, bound = self._caller, self._bound
+        # Its retries are only those of an actor that is being moved, and these are not counted.
+        schedule = RetrySchedule(
+            NO_RETRIES, idempotent=False, deadline=self._expires, now=caller.environment.now()
+        )
+        denials, order, look_at = Denials(), caller.numbers(), -math.inf
+        denied: Occupancy | None = None
+        patience = caller.environment.timings.denial_patience
+        while True:
+            try:
+                call = await self._attempt(order, look_at, denied)
+                if call.items or call.error is None:
+                    return call
+                error = call.error
+            except CallError as raised:
+                error = raised
+            route, now = self._route, caller.environment.now()
+            if self._over or not (
+                denials.are_worth_a_wait(route, error, now, patience) and bound._address.registered
+            ):
+                raise error
+            if bound._route is route:
+                # Otherwise another call has found the actor meanwhile.
+                bound._moved = True
+                bound._route = None
+            decision = schedule.failed(
+                outcome_of(error), error, now, caller.environment.random(), uncounted=True
+            )
+            if not isinstance(decision, Retry):
+                raise error
+            look_at, denied = decision.at, None if route is None else where(route)
+            # An attempt that fails before it waits for anything must not keep the loop.
+            await trio.lowlevel.checkpoint()
+
+    async def _attempt(self, order: int, look_at: float, denied: Occupancy | None) -> StreamCall:
+        """Ask for the stream; returns when its first item is there, or its end."""
+        caller, bound = self._caller, self._bound
+        self._route = None
+        task = trio.lowlevel.current_task()
+        caller.refuse_self_call(task, bound)
+        self._chain = caller.chain(task) if caller.has_methods_running else None
+        if caller.faults is not None:
+            await caller.faults.slow_down(bound._definition.name)
+        route = caller.lines.free(bound)
+        if route is not None:
+            self._post(route)
+        else:
+            await caller.lines.through(bound, order, self._post, not_before=look_at, denied=denied)
+        call = self._call
+        if call is None:
+            # Closed by another task while this one looked for the actor.
+            assert self._route is not None
+            call = StreamCall(caller.numbers(), self._route.place)
+            call.finished = True
+            return call
+        await _arrival(call)
+        return call
+
+    def _post(self, route: Route) -> None:
+        self._route = route
+        if not self._over:
+            call = self._call = StreamCall(self._caller.numbers(), route.place)
+            request = OutgoingRequest(
+                self._bound, self._args, self._kwargs, self._expires, STREAM, self._chain
+            )
+            self._caller.post(call, route, request)
+
+    async def _wait(self, call: StreamCall) -> None:
+        """Wait for the next item, or the end."""
+        if self._expires == math.inf:
+            await _arrival(call)
+            return
+        with trio.move_on_at(self._expires):
+            await _arrival(call)
+            return
+        raise self._timed_out()
+
+    def _timed_out(self) -> CallError:
+        address, method = self._bound._address, self._bound._definition.name
+        call, timeout = self._call, self._bound._options.timeout
+        self._end()
+        if call is not None and call.recalled:
+            text = (
+                f"{address.name}.{method} did not begin within its timeout of {timeout:g} s, "
+                "and will not"
+            )
+            return DeadlineExceededError(text, **facts(call.place))
+        return CallTimeoutError(
+            f"{address.name}.{method} did not end within its timeout of {timeout:g} s; it was "
+            "cancelled",
+            actor=address.name,
+            method=method,
+            node=address.node,
+            epoch=address.epoch,
+            attempts=1,
+        )
+
+
+async def _arrival(call: StreamCall) -> None:
+    """Wait until an item is there, or no more will come."""
+    if call.items or call.finished:
+        await trio.lowlevel.checkpoint()
+        return
+    call.waiter = trio.lowlevel.current_task()
+
+    def unpark(raise_cancel: Any) -> trio.lowlevel.Abort:
+        call.waiter = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    await trio.lowlevel.wait_task_rescheduled(unpark)
+
+
+def _abandon(caller: CallClient, call: StreamCall, route: Route | None) -> None:
+    """Withdraw the call of a stream that has no reader any more, and wake a task that waits on
+    it.
+    """
+    call.items.clear()
+    if route is not None:
+        caller.withdraw(call, route)
+    wake(call)
+
+
+R = TypeVar("R")
+
+
+MOST_BUDGETS = 10_000
+"""Targets whose failures are remembered; with more, those that failed first are forgiven."""
+
+
+class CallClient:
+    """Makes the calls of one node. `numbers` gives each call its number, unique in this incarnation
+    and growing. `host` has the node's own actors, `local` makes calls to them, and results of calls
+    that stay with their owners are in `table`; those that must be made again are made in `nursery`.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        codec: Codec,
+        routes: Routes,
+        reply_handler: ReplyHandler,
+        deadlines: Deadlines,
+        numbers: Callable[[], int],
+        faults: Faults | None,
+        host: ActorHost,
+        local: LocalCalls,
+        references: ReferenceManager,
+        nursery: trio.Nursery,
+        call_timeout: float | None = None,
+    ) -> None:
+        self.environment = environment
+        self.routes = routes
+        self.lines = CallQueues(routes, environment)
+        self.numbers = numbers
+        self.budgets: dict[tuple[str, float], RetryBudget] = {}
+        self.confirmations: dict[NodeId, Confirmations] = {}
+        self.open_calls = OpenCalls()
+        self._codec = codec
+        self._reply_handler = reply_handler
+        self.deadlines = deadlines
+        self.faults = faults
+        self.call_timeout = call_timeout
+        """Seconds for a call that is awaited and has no timeout of its own; None for no limit. The
+        runtime's own calls have others.
+        """
+        self._retained = RetainedCalls(self, references, codec, nursery)
+        self._local = local
+        self._running: Mapping[trio.lowlevel.Task, Invocation] = host.workers.running
+        self._starts: Mapping[trio.lowlevel.Task, object] = host.turns.starts
+        self._turns = host.turns
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every call: for tests and
+        simulations.
+        """
+        self.lines.check_invariants()
+        self.open_calls.check_invariants()
+        for confirmations in self.confirmations.values():
+            confirmations.check_invariants()
+        for table in self.routes.tables.values():
+            table.check_invariants()
+
+    def call(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, R]:
+        """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
+        return self._call(bound, args, kwargs)
+
+    def remote(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, Reference[R]]:
+        """Make the call and keep the result with its owner. See `BoundMethod.remote`."""
+        return self._retained.remote(bound, args, kwargs)
+
+    def stream(
+        self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Stream[T]:
+        """The items of a generator method. See `BoundStream.__call__`."""
+        return StreamReader(self, bound, args, kwargs)
+
+    async def send(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
+        """Hand a one-way call to the connection. See `BoundMethod.send`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        route = self.lines.free(bound)
+        if route is None:
+            await self.lines.through(
+                bound, self.numbers(), partial(self._send, bound, args, kwargs)
+            )
+        elif route.link is None:
+            self._send(bound, args, kwargs, route)
+        else:
+            frame, segments = self._one_way(bound, args, kwargs, route, route.link)
+            # No task waits for the answer: what bounds the memory that large ones take is room for
+            # them.
+            await route.link.room(sum(map(len, segments)))
+            route.link.post(frame, kept(segments), lane=route.place.actor)
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _send(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        route: Route,
+    ) -> None:
+        link = route.link
+        if link is None:
+            self._local.send(route.address, bound, args, kwargs)
+        else:
+            frame, segments = self._one_way(bound, args, kwargs, route, link)
+            link.post(frame, kept(segments), lane=route.place.actor)
+
+    def _one_way(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        route: Route,
+        link: Link,
+    ) -> tuple[bytes, list[Buffer]]:
+        segments: list[Buffer] = Outgoing(link.peer.identity)
+        control = array_head(5, 0) + route.prefix + self._encoded(bound, args, kwargs, segments)
+        return encode_frame(Kind.SEND, control, segments), segments
+
+    def _encoded(
+        self,
+        bound: Bound,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        segments: list[Buffer],
+    ) -> bytes:
+        """The arguments as they travel. Raises EncodeError, which names the parameter."""
+        try:
+            return self._codec.encode_arguments(args, kwargs, segments)
+        except EncodeError as error:
+            raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
+
+    async def _call(
+        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Any:
+        options = bound._options
+        route = self.routes.known(bound)
+        expires = math.inf
+        if options is not NO_CALL_OPTIONS and options.timeout is not None:
+            expires = self.environment.now() + options.timeout
+        elif self.call_timeout is not None and not bound._address.name.startswith("@"):
+            expires = self.environment.now() + self.call_timeout
+        if (
+            route is None
+            or options.retry is not None
+            or (self.lines.all and self.lines.ahead_of(bound))
+            or (route.link is not None and not route.link.has_room)
+        ):
+            return await RetryingCall(self, bound, args, kwargs, expires, self.numbers()).run(
+                None, None
+            )
+        task = trio.lowlevel.current_task()
+        chain: Chain | None = None
+        if self._running or self._starts:
+            self.refuse_self_call(task, bound)
+            chain = self.chain(task)
+        deadline = effective_deadline(task)
+        if deadline != math.inf and deadline <= self.environment.now():
+            await trio.lowlevel.checkpoint()
+        if self.faults is not None:
+            await self.faults.slow_down(bound._definition.name)
+        call: Waiting = PendingCall(self.numbers(), route.place, task)
+        soonest = expires if expires < deadline else deadline
+        self.post(call, route, OutgoingRequest(bound, args, kwargs, soonest, 0, chain))
+        if call.finished:
+            await trio.lowlevel.checkpoint()
+        elif expires == math.inf:
+            await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+        else:
+            self.deadlines.add(expires, call)
+            try:
+                await trio.lowlevel.wait_task_rescheduled(partial(self._give_up, call, route))
+            finally:
+                self.deadlines.done()
+            # The answer and the timeout may come in the same pass: the first of the two decides.
+            if call.expired:
+                raise self.expired(call, route, bound)
+        error = call.error
+        if error is None:
+            # The heap of timeouts may keep the call for long: it must not keep the value as well.
+            value, call.value = call.value, None
+            return value
+        if isinstance(error, MOVED) and bound._address.registered:
+            # Certainly not run, and perhaps only because the actor has moved.
+            return await RetryingCall(self, bound, args, kwargs, expires, call.number).run(
+                route, error
+            )
+        if isinstance(error, DeadlineExceededError) and deadline < expires:
+            # It is the caller's own deadline that is too near: that ends the call, as trio has it.
+            await trio.sleep_until(deadline)
+            await trio.lowlevel.checkpoint()
+        raise error
+
+    def _give_up(
+        self, call: Waiting, route: Route, raise_cancel: Callable[[], object]
+    ) -> trio.lowlevel.Abort:
+        """The waiting task was cancelled, and so is the call."""
+        # First: an answer that arrives from here on must not wake a task that is not parked.
+        call.waiter = None
+        self.withdraw(call, route)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def post(self, call: Waiting, route: Route, request: OutgoingRequest) -> None:
+        """Hand the request to the actor's node, or to this one's own host. Its answer finishes
+        `call`, perhaps at once.
+
+        Raises EncodeError for arguments that cannot be sent.
+        """
+        link = route.link
+        if link is None:
+            self._local.begin(call, route.address, request)
+            return
+        calls = route.calls
+        assert calls is not None
+        args, kwargs, flags, deadline = (
+            request.args,
+            request.kwargs,
+            request.flags,
+            request.deadline,
+        )
+        segments: list[Buffer] = []
+        arguments = (
+            NO_ARGUMENTS
+            if not args and not kwargs
+            else None
+            if kwargs
+            else self._codec.encode_scalars(args)
+        )
+        if arguments is None:
+            segments = Outgoing(link.peer.identity)
+            arguments = self._encoded(request.bound, args, kwargs, segments)
+        remaining = None if deadline == math.inf else deadline - self.environment.now()
+        first, state = request.first, request.state
+        if first == call.number and not request.elsewhere:
+            first = 0
+        kept_as = None if state is None else (state.identity[2], state.version)
+        frame = call_frame(
+            call.number,
+            flags,
+            route.prefix,
+            arguments,
+            segments,
+            remaining,
+            first,
+            kept_as,
+            request.chain,
+        )
+        alone = not calls.pending
+        calls.pending[call.number] = call
+        if self.faults is None:
+            call.ticket = link.post(frame, tuple(segments), lane=route.place.actor, at_once=alone)
+        else:
+            self._post_faultily(call, route, frame, tuple(segments), flags)
+        if segments:
+            call.lends = not all(isinstance(segment, bytes) for segment in segments)
+        if link.ended is not None:
+            calls.take(call.number)
+            call.fail(self._reply_handler.lost(link, call))
+
+    def _post_faultily(
+        self, call: Waiting, route: Route, frame: bytes, segments: tuple[Buffer, ...], flags: int
+    ) -> None:
+        """Like the end of `post`, with what tests have asked for."""
+        faults, link, calls, method = self.faults, route.link, route.calls, route.place.method
+        assert faults is not None
+        assert link is not None
+        assert calls is not None
+        if faults.strike("request-lost", method):
+            # Sent, as far as anyone here can tell.
+            call.ticket = link.post(encode_frame(Kind.EMPTY, b""))
+        else:
+            call.ticket = link.post(frame, segments, lane=call.place.actor)
+            if flags & REPEATABLE and faults.strike("request-repeated", method):
+                link.post(as_repeat(frame), kept(segments), lane=call.place.actor)
+        if faults.strike("cut", method):
+            link.drop_connection()
+        if faults.strike("in-flight", method):
+            calls.take(call.number)
+            text = f"the connection was lost while {call.place.actor}.{method} was in flight"
+            call.fail(ConnectionLostError(text, **facts(call.place)))
+
+    def withdraw(self, call: Waiting, route: Route) -> None:
+        """Withdraw a call that no task waits for any more: cancel it where it runs, and drop its
+        answer if one comes.
+        """
+        if call.finished:
+            return
+        call.finished = True
+        link = route.link
+        if link is None:
+            call.recalled = self._local.withdraw(call)
+            call.ticket = 0
+        elif route.calls is not None and route.calls.take(call.number) is not None:
+            call.recalled = link.abandon(call.ticket)
+            if not call.recalled:
+                link.post(
+                    encode_frame(Kind.CANCEL, array_head(1, call.number)), lane=call.place.actor
+                )
+                if call.lends:
+                    link.own(call.ticket)
+
+    def expired(self, call: Waiting, route: Route, bound: BoundMethod[..., Any]) -> CallError:
+        """What to raise for a call whose timeout has passed; it is withdrawn."""
+        self.withdraw(call, route)
+        if call.recalled:
+            return DeadlineExceededError(
+                f"{call.place.actor}.{call.place.method} could not be handed to node "
+                f"{call.place.node} within its timeout of "
+                f"{self.timeout(bound):g} s; it did not run and will not",
+                **facts(call.place),
+            )
+        return CallTimeoutError(
+            f"{call.place.actor}.{call.place.method} gave no answer within its timeout of "
+            f"{self.timeout(bound):g} s; it was told to "
+            "stop, but may have taken effect",
+            **facts(call.place),
+        )
+
+    def timeout(self, bound: Bound) -> float:
+        """Seconds that a call may take by its options, or else by those of the node."""
+        own = bound._options.timeout
+        return own if own is not None else self.call_timeout or math.inf
+
+    def confirm(self, call: Waiting, link: Link) -> None:
+        """A repeatable call will not be made again under its number: let its peer forget it."""
+        confirmations = self.confirmations.get(link.peer.identity)
+        if confirmations is not None and confirmations.end(call.number) and link.ended is None:
+            watermark, beyond = confirmations.take()
+            nothing: list[Buffer] = []
+            everywhere = b"\x1b" + self.open_calls.watermark.to_bytes(8, "big")
+            link.post(
+                encode_frame(
+                    Kind.FORGET,
+                    array_head(3, watermark) + self._codec.encode(beyond, nothing) + everywhere,
+                    nothing,
+                )
+            )
+
+    def repeatable_number(self, link: Link) -> int:
+        """The number of a call that may be made again over `link`, or over what follows it to the
+        same incarnation.
+        """
+        number = self.numbers()
+        self.confirmations.setdefault(link.peer.identity, Confirmations()).begin(number)
+        return number
+
+    def over(self, first: int, actor: str) -> None:
+        """The call whose first attempt had this number will not be made again."""
+        self.open_calls.end(first)
+        self._local.over(first, actor, self.open_calls.watermark)
+
+    def budget(self, target: str, tokens: float = BUDGET_TOKENS) -> RetryBudget:
+        """The retry budget of an actor, for policies that give it so many tokens."""
+        budget = self.budgets.get((target, tokens))
+        if budget is None:
+            budget = self.budgets[target, tokens] = RetryBudget(tokens=tokens)
+            if len(self.budgets) > MOST_BUDGETS:
+                del self.budgets[next(iter(self.budgets))]
+        return budget
+
+    def refuse_self_call(self, task: trio.lowlevel.Task, bound: Bound) -> None:
+        """Raises `SelfCallError` if the method that runs in `task` would wait for itself."""
+        job = self._running.get(task)
+        if (
+            job is not None
+            # A call that another actor's start makes from within that method is reported with the
+            # whole chain.
+            and task not in self._starts
+            and job.cell.address.name == bound._address.name
+            and not (
+                bound._definition.concurrent
+                or job.definition.concurrent
+                or job.definition.reentrant
+            )
+        ):
+            name = bound._address.name
+            raise SelfCallError(
+                f"{name}.{job.definition.name} awaited {name}.{bound._definition.name}: it would "
+                "wait for itself for ever. "
+                f"Call self.{bound._definition.name}(...) instead, mark one of the two as "
+                f"concurrent, or {job.definition.name} as reentrant",
+                actor=name,
+                method=bound._definition.name,
+            )
+
+    @property
+    def has_methods_running(self) -> bool:
+        """False if no method and no start runs on this node, so that none can make a call."""
+        return bool(self._running or self._starts)
+
+    def chain(self, task: trio.lowlevel.Task) -> Chain | None:
+        """Who waits for a call that is made in `task`; see `ActorTurns.chain`."""
+        return self._turns.chain(task)
+
+    def on_peer_ended(self, peer: NodeId) -> None:
+        """That incarnation has ended: nothing needs to be confirmed to it."""
+        self.confirmations.pop(peer, None)

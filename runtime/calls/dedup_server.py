@@ -1,0 +1,312 @@
+"""The dedup server: runs repeatable calls, which their caller may send again, at most once. The
+trio shell around `dedup_table`.
+
+A call goes on when the link that brought it is lost, for its repeat may come over the next one; it
+is given up when its client says so, is known to be dead, or has not been heard of for
+`Timings.orphans`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import trio
+
+from actors.errors import CallError
+from runtime.calls.dedup_table import CallRecord, DedupTable, RecordsTotal
+from runtime.calls.protocol import KEEP_RESULT, REPEAT, TENTATIVE, CallRequest, confirmation
+from runtime.calls.replies import Reply, ReplyEncoder, ResultRetention, caller_gone, taken_back
+from runtime.environment import Environment
+from runtime.faults import Faults
+from runtime.hosting.cell import Invocation
+from runtime.hosting.completion_records import RequestClient, RequestId, RequestOrigin
+from runtime.hosting.host import ActorHost
+from runtime.hosting.requesters import not_its_own
+from runtime.identifiers import NodeId
+from runtime.links.link import Link
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Frame
+from runtime.wire.handshake import Role
+
+MOST_ORPHANS = 1024
+"""Clients without a link whose calls go on. Of more than these, the one that has been without for
+the longest time is given up.
+"""
+
+
+class _DedupClient:
+    """The calls of one client incarnation, and the links that it has now."""
+
+    __slots__ = ("identity", "links", "links_made", "orphaned", "over", "records", "role")
+
+    def __init__(self, identity: RequestClient, role: Role, total: RecordsTotal) -> None:
+        self.identity = identity
+        self.role = role
+        self.records: DedupTable[Invocation] = DedupTable(total=total)
+        self.links: set[Link] = set()
+        self.links_made = 0
+        """How many links it has had, so that one that came and went meanwhile is noticed."""
+        self.over = trio.Event()
+        """Set when it is given up."""
+        self.orphaned = False
+        """True while a task waits to give its calls up: one for each client, however often its
+        links end.
+        """
+
+
+class _Asked:
+    """What the invocation of a repeatable call carries: its record, and the link over which it was
+    asked for last.
+    """
+
+    __slots__ = ("client", "link", "record")
+
+    def __init__(self, client: _DedupClient, record: CallRecord[Invocation], link: Link) -> None:
+        self.client = client
+        self.record = record
+        self.link = link
+
+
+class DedupServer:
+    """Takes repeatable calls of all clients of a node. The `ReplySink` of their invocations."""
+
+    def __init__(
+        self,
+        host: ActorHost,
+        codec: Codec,
+        reply_encoder: ReplyEncoder,
+        environment: Environment,
+        nursery: trio.Nursery,
+        kept: ResultRetention,
+        faults: Faults | None,
+    ) -> None:
+        self._host = host
+        self._codec = codec
+        self._reply_encoder = reply_encoder
+        self._environment = environment
+        self._nursery = nursery
+        self._kept = kept
+        self._faults = faults
+        self._clients: dict[NodeId, _DedupClient] = {}
+        self._orphans: dict[NodeId, None] = {}
+        """Clients without a link, those first that have been without for the longest time."""
+        self.total = RecordsTotal()
+
+    def on_call(self, link: Link, flags: int, call: CallRequest) -> None:
+        """A repeatable call has arrived."""
+        client = self._client(link)
+        record = client.records.arrive(
+            call.number, (call.actor, call.epoch), repeat=bool(flags & REPEAT)
+        )
+        if isinstance(record, CallError):
+            self._send(link, call.method, self._reply_encoder.of_error(call.number, link, record))
+        elif record.state == "answered":
+            head, *segments = record.answer
+            self._send(link, call.method, (cast("bytes", head), tuple(segments)))
+        elif record.state == "running":
+            assert record.job is not None
+            cast("_Asked", record.job.link).link = link
+        else:
+            self._run(link, client, record, flags, call)
+
+    def on_forget(self, link: Link, frame: Frame) -> None:
+        """Handle a FORGET frame: `[watermark, numbers beyond it]`."""
+        watermark, beyond, everywhere = confirmation(
+            self._codec.decode(frame.control, frame.segments)
+        )
+        client = self._client(link)
+        self._host.completion_log.confirm(client.identity, everywhere)
+        for record in client.records.covered(watermark, beyond):
+            self._host.completion_log.on_over(
+                self._host.cells.get(record.target[0]), RequestId(client.identity, record.number)
+            )
+        for job in client.records.confirm(watermark, beyond):
+            taken_back(job)
+
+    def cancel(self, link: Link, number: int) -> None:
+        """Handle that the caller of a call gave up, if the call is on record."""
+        client = self._clients.get(link.peer.identity)
+        job = client.records.give_up(number) if client is not None else None
+        if job is not None:
+            taken_back(job)
+
+    def link_ended(self, link: Link) -> None:
+        """A link has ended. Its calls go on for now: their repeats may come over the next link."""
+        identity = link.peer.identity
+        client = self._clients.get(identity)
+        if client is not None:
+            client.links.discard(link)
+            if not client.links:
+                self._orphans[identity] = None
+                if not client.orphaned:
+                    client.orphaned = True
+                    self._nursery.start_soon(self._give_up_orphans, identity, client)
+                if len(self._orphans) > MOST_ORPHANS:
+                    self.on_ended(next(iter(self._orphans)))
+
+    def on_ended(self, identity: NodeId) -> None:
+        """The client has ended, so its calls have no waiting caller."""
+        client = self._clients.pop(identity, None)
+        self._orphans.pop(identity, None)
+        if client is not None:
+            client.over.set()
+            self._host.completion_log.on_silent(client.identity)
+            for job in client.records.end():
+                caller_gone(job)
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        asked = cast("_Asked", job.link)
+        if asked.record.given_up:
+            return
+        self._answer(
+            job, asked, self._reply_encoder.of_value(asked.record.number, job, value, asked.link)
+        )
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+        asked = cast("_Asked", job.link)
+        if not asked.record.given_up:
+            self._answer(
+                job, asked, self._reply_encoder.of_raised(asked.record.number, asked.link, error)
+            )
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        asked = cast("_Asked", job.link)
+        if asked.record.given_up:
+            return
+        reply = self._reply_encoder.of_error(asked.record.number, asked.link, error)
+        if error.outcome == "not executed":
+            asked.client.records.on_not_executed(asked.record)
+            self._send(asked.link, job.definition.name, reply)
+        else:
+            self._answer(job, asked, reply, unknown=True)
+
+    def _run(
+        self,
+        link: Link,
+        client: _DedupClient,
+        record: CallRecord[Invocation],
+        flags: int,
+        call: CallRequest,
+    ) -> None:
+        found = self._host.find(call.actor, call.epoch, call.method)
+        if isinstance(found, CallError):
+            client.records.on_not_executed(record)
+            self._send(link, call.method, self._reply_encoder.of_error(call.number, link, found))
+            return
+        cell, definition = found
+        refused = (
+            not_its_own(cell.instance, call.method, call.args, call.kwargs, link.peer)
+            if cell.system
+            else None
+        )
+        if refused is not None:
+            client.records.on_not_executed(record)
+            self._send(link, call.method, self._reply_encoder.of_error(call.number, link, refused))
+            return
+        deadline = (
+            call.remaining
+            if call.remaining == math.inf
+            else self._environment.now() + call.remaining
+        )
+        job = Invocation(
+            cell,
+            definition,
+            call.args,
+            call.kwargs,
+            self,
+            _Asked(client, record, link),
+            call.number,
+            deadline,
+        )
+        job.chain = call.chain
+        if flags & KEEP_RESULT:
+            self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
+        if self._kept.references_arrived:
+            self._kept.prepare(job)
+        repeated = bool(flags & REPEAT) or call.first > 0
+        job.call = RequestOrigin(
+            RequestId(client.identity, call.first or call.number), repeated, call.first > 0
+        )
+        client.records.on_started(record, job)
+        refusal = self._host.deliver(job)
+        if refusal is not None:
+            job.sink.refused(job, refusal)
+
+    def _answer(
+        self, job: Invocation, asked: _Asked, reply: Reply, *, unknown: bool = False
+    ) -> None:
+        head, segments = reply
+        asked.client.records.on_answered(asked.record, (head, *segments), unknown=unknown)
+        if self.total.is_over:
+            self._make_room()
+        self._send(asked.link, job.definition.name, reply)
+
+    def _send(self, link: Link, method: str, reply: Reply) -> None:
+        if link.ended is None and (
+            self._faults is None or not self._faults.strike("reply-lost", method)
+        ):
+            link.post(*reply, at_once=link.batch == 1)
+
+    def _client(self, link: Link) -> _DedupClient:
+        identity = link.peer.identity
+        client = self._clients.get(identity)
+        if client is not None and client.identity.life != link.life:
+            # Its numbers are another process's, and so are the answers.
+            self.on_ended(identity)
+            self._host.completion_log.on_ended(client.identity)
+            client = None
+        if client is None:
+            client = self._clients[identity] = _DedupClient(
+                RequestClient(*identity, link.life), link.peer.role, self.total
+            )
+        if link not in client.links:
+            self._orphans.pop(identity, None)
+            client.links.add(link)
+            client.links_made += 1
+        return client
+
+    def _make_room(self) -> None:
+        """Forget answers, of one client after another: of those without a link, of other clients
+        than nodes, and of who has the most.
+        """
+        clients = [client for client in self._clients.values() if client.records.kept]
+        for client in sorted(
+            clients,
+            key=lambda one: (not one.links, one.role == "client", one.records.size),
+            reverse=True,
+        ):
+            client.records.make_room()
+            if not self.total.is_over:
+                break
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every record: for tests and
+        simulations.
+        """
+        for identity, client in self._clients.items():
+            client.records.check_invariants()
+            assert (identity in self._orphans) == (not client.links), "an orphan has no link"
+            assert not client.over.is_set(), "a client that was given up is forgotten"
+            assert client.links_made >= len(client.links)
+            assert client.links or client.orphaned, "a task waits to give up each orphan"
+        assert self._orphans.keys() <= self._clients.keys()
+        assert len(self._orphans) <= MOST_ORPHANS
+        tables = [client.records for client in self._clients.values()]
+        assert self.total.records == sum(len(table.records) for table in tables)
+        assert self.total.bytes == sum(table.size for table in tables)
+
+    async def _give_up_orphans(self, identity: NodeId, client: _DedupClient) -> None:
+        while True:
+            seen = client.links_made
+            with trio.move_on_after(self._environment.timings.orphans):
+                await client.over.wait()
+                return
+            if client.links or client.links_made == seen:
+                break
+        client.orphaned = False
+        if not client.links and self._clients.get(identity) is client:
+            self.on_ended(identity)

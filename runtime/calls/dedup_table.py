@@ -1,0 +1,280 @@
+"""Call records: at most once for calls that may be made again.
+
+No I/O and no clock. One table for each client incarnation. A repeatable call is recorded when it
+arrives; its repeat is attached to the run that still goes on, or gets the answer that is kept, and
+never runs a second time here. The client confirms the calls that it will not repeat, and they are
+forgotten; what is over the bounds is forgotten earlier, the oldest answers first, and a repeat of
+such a call is refused rather than run.
+
+The states are RIFL's (Lee et al., SOSP 2015: new, in progress, completed, stale). Within one
+incarnation only: records do not survive their node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Generic, Literal, TypeVar
+
+import attrs
+
+from actors.errors import CallError, MailboxFullError, OutcomeUnknownError
+from runtime.wire.frames import Buffer
+
+J = TypeVar("J")
+
+MOST_RECORDS = 10_000
+MOST_BYTES = 16 * 1024 * 1024
+
+MOST_RECORDS_IN_ALL = 100_000
+MOST_BYTES_IN_ALL = 256 * 1024 * 1024
+"""Of all clients of a node together: there may be thousands of clients, and one peer can be many of
+them.
+"""
+
+LEAST_RECORDS = 100
+"""Calls that a client may have on record however many others have: those of one peer must not turn
+all others away.
+"""
+
+RECORD_BYTES = 300
+"""What a record costs apart from its answer, about."""
+
+
+@attrs.define(eq=False)
+class RecordsTotal:
+    """What the tables of all clients of a node hold."""
+
+    records: int = 0
+    bytes: int = 0
+    most_records: int = MOST_RECORDS_IN_ALL
+    most_bytes: int = MOST_BYTES_IN_ALL
+
+    @property
+    def is_full(self) -> bool:
+        """True if there is room for no more records, but for those that each client may have in any
+        case.
+        """
+        return self.records >= self.most_records
+
+    @property
+    def is_over(self) -> bool:
+        """True if answers are to be forgotten."""
+        return self.bytes > self.most_bytes
+
+
+class CallRecord(Generic[J]):
+    """What is known of one repeatable call. `job` is what the host keeps of it while it runs;
+    `answer` is the frame that answered.
+    """
+
+    __slots__ = ("answer", "given_up", "job", "number", "size", "state", "target", "unknown")
+
+    def __init__(self, number: int, target: tuple[str, int]) -> None:
+        self.number = number
+        self.target = target
+        """Name and epoch of the actor."""
+        self.state: Literal["new", "running", "answered"] = "new"
+        self.job: J | None = None
+        self.answer: tuple[Buffer, ...] = ()
+        self.size = RECORD_BYTES
+        self.unknown = False
+        """The answer says that it is unknown whether the call ran: the actor died."""
+        self.given_up = False
+        """The client does not want the answer any more, and the table has forgotten the call."""
+
+
+class DedupTable(Generic[J]):
+    """The table of one client. At most `most_records` calls and `most_bytes` of answers. `total`:
+    of all tables of the node.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_bytes",
+        "_evicted",
+        "_most_bytes",
+        "_most_records",
+        "_total",
+        "_watermark",
+        "records",
+    )
+
+    def __init__(
+        self,
+        most_records: int = MOST_RECORDS,
+        most_bytes: int = MOST_BYTES,
+        total: RecordsTotal | None = None,
+    ) -> None:
+        self._total = total or RecordsTotal()
+        self.records: dict[int, CallRecord[J]] = {}
+        self._answered: dict[int, CallRecord[J]] = {}
+        self._bytes = 0
+        self._watermark = 0
+        self._evicted = 0
+        """The highest number that was forgotten without the client's word."""
+        self._most_records = most_records
+        self._most_bytes = most_bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes held, about."""
+        return self._bytes
+
+    def arrive(
+        self, number: int, target: tuple[str, int], *, repeat: bool
+    ) -> CallRecord[J] | CallError:
+        """A repeatable call has arrived; `repeat`: its client has sent it before.
+
+        The record says what to do: run it ("new", then tell `started`), nothing ("running": its
+        answer goes to the link that asked last), or send `answer` ("answered"). An error where it
+        must be refused: its record is gone, or there is no room for one.
+        """
+        record = self.records.get(number)
+        if record is not None:
+            if record.state == "answered" and record.unknown and record.target != target:
+                # What ran, or did not, died with an earlier epoch; the client may make the call
+                # again, and does, to another.
+                self._remove(record)
+            else:
+                return record
+        elif number < self._watermark or (repeat and number <= self._evicted):
+            return OutcomeUnknownError(
+                "the call was made before, and its outcome is no longer on record here; it "
+                "may have run"
+            )
+        if len(self.records) >= self._most_records and not self._evict_one():
+            return MailboxFullError(
+                f"{len(self.records)} repeatable calls of this client are running here, its "
+                "limit; slow down"
+            )
+        if self._total.is_full and len(self.records) >= LEAST_RECORDS and not self._evict_one():
+            most = self._total.records
+            return MailboxFullError(
+                f"{most} repeatable calls of all clients are on record here, the limit of this "
+                "node; try again later"
+            )
+        record = self.records[number] = CallRecord(number, target)
+        self._total.records += 1
+        self._count(record.size)
+        return record
+
+    def on_started(self, record: CallRecord[J], job: J) -> None:
+        """The call is on its way through its actor."""
+        record.state = "running"
+        record.job = job
+
+    def on_answered(
+        self, record: CallRecord[J], answer: tuple[Buffer, ...], *, unknown: bool = False
+    ) -> None:
+        """The call has ended and this is its answer. Kept for repeats, unless the client has given
+        it up.
+        """
+        record.job = None
+        # Given up while it ran: the table does not have it any more, and its bytes are not counted.
+        if record.given_up:
+            return
+        record.state = "answered"
+        record.answer = answer
+        record.unknown = unknown
+        grown = sum(len(buffer) for buffer in answer)
+        record.size += grown
+        self._count(grown)
+        self._answered[record.number] = record
+        while self._bytes > self._most_bytes and self._evict_one():
+            pass
+
+    def on_not_executed(self, record: CallRecord[J]) -> None:
+        """The call was refused: it certainly did not run, so a repeat is as good as new."""
+        self._remove(record)
+
+    def confirm(self, watermark: int, beyond: Iterable[int]) -> list[J]:
+        """The client will repeat no call below `watermark`, nor those `beyond`. Return the
+        invocations of these that still run; no caller waits for them.
+        """
+        jobs = [self.give_up(record.number) for record in self.covered(watermark, beyond)]
+        self._watermark = max(self._watermark, watermark)
+        return [job for job in jobs if job is not None]
+
+    def covered(self, watermark: int, beyond: Iterable[int]) -> list[CallRecord[J]]:
+        """What is on record of the calls that `confirm` would forget."""
+        found = [self.records[number] for number in beyond if number in self.records]
+        if watermark > self._watermark:
+            # Arrival is nearly in the order of numbers, but the first attempt of a call may have
+            # been lost.
+            found += [record for number, record in self.records.items() if number < watermark]
+        return found
+
+    def give_up(self, number: int) -> J | None:
+        """The client wants nothing more of this call: forget it; return its invocation, if that
+        still runs.
+        """
+        record = self.records.get(number)
+        if record is None:
+            return None
+        record.given_up = True
+        self._remove(record)
+        # The invocation leads to the record as well: what keeps one of them must not keep both
+        # until the cyclic collector comes.
+        job, record.job = record.job, None
+        return job
+
+    def end(self) -> list[J]:
+        """The client is no more: forget everything; returns what still runs."""
+        jobs = [record.job for record in self.records.values() if record.job is not None]
+        for record in self.records.values():
+            record.given_up = True
+            record.job = None
+        self._total.records -= len(self.records)
+        self._count(-self._bytes)
+        self.records.clear()
+        self._answered.clear()
+        return jobs
+
+    def make_room(self) -> None:
+        """Forget the oldest answers until all clients together hold little enough, or this one has
+        no more.
+        """
+        while self._total.is_over and self._evict_one():
+            pass
+
+    @property
+    def kept(self) -> int:
+        """How many answers are held."""
+        return len(self._answered)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every record: for tests and
+        simulations.
+        """
+        assert len(self.records) <= self._most_records
+        assert self._bytes == sum(record.size for record in self.records.values())
+        for number, record in self.records.items():
+            assert number == record.number >= self._watermark, "what is confirmed is forgotten"
+            assert not record.given_up
+            assert (record.state == "answered") == (self._answered.get(number) is record)
+            assert (record.state == "running") == (record.job is not None)
+            grown = sum(len(buffer) for buffer in record.answer)
+            assert record.size == RECORD_BYTES + grown
+        assert self._answered.keys() <= self.records.keys(), "an answer belongs to a record"
+        assert self._total.records >= len(self.records)
+        assert self._total.bytes >= self._bytes
+
+    def _evict_one(self) -> bool:
+        """Forget the oldest answer; False if there is none."""
+        for record in self._answered.values():
+            # Remembered before it goes: a repeat at or below this number may have run.
+            self._evicted = max(self._evicted, record.number)
+            self._remove(record)
+            return True
+        return False
+
+    def _remove(self, record: CallRecord[J]) -> None:
+        if self.records.get(record.number) is record:
+            del self.records[record.number]
+            self._answered.pop(record.number, None)
+            self._total.records -= 1
+            self._count(-record.size)
+
+    def _count(self, grown: int) -> None:
+        self._bytes += grown
+        self._total.bytes += grown

@@ -1,0 +1,347 @@
+"""The endpoint: puts together the links, call client, host and references of one identity.
+
+A node has one endpoint for its life. A process without an incarnation has one under a client's
+identity: it is about to join, or it only asks (the command line).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+import attrs
+import trio
+
+from actors.actor import Actor
+from actors.errors import DecodeError, OutcomeUnknownError, ProtocolError
+from actors.handle import Handle
+from actors.method import Address, BoundMethod, BoundStream
+from actors.options import CallChanges, CallOptions
+from runtime.calls.classes import expected_class, fits
+from runtime.calls.client import CallClient
+from runtime.calls.deadlines import Deadlines
+from runtime.calls.dedup_server import DedupServer
+from runtime.calls.dispatch import Dispatch
+from runtime.calls.error_codec import CallPlace, rebuild
+from runtime.calls.imports import Imports
+from runtime.calls.local_calls import LocalCalls
+from runtime.calls.replies import ReplyEncoder, ResultRetention
+from runtime.calls.reply_handler import ReplyHandler, StreamItemHandler
+from runtime.calls.routes import PeerDirectory, Routes
+from runtime.calls.stream_server import StreamServer
+from runtime.checking import fits_answer
+from runtime.environment import Environment
+from runtime.faults import Faults
+from runtime.hosting.completion_records import RequestClient
+from runtime.hosting.host import ActorHost
+from runtime.identifiers import NodeId
+from runtime.lifetime import Lifetime
+from runtime.links.link import Link
+from runtime.links.peers import Peers
+from runtime.links.transports import Network
+from runtime.references.manager import MemoryOptions, ReferenceManager
+from runtime.references.service import REFERENCE_SERVICE, ReferenceService
+from runtime.references.values import FailedValue
+from runtime.service_calls import NODE_CALLS, SYSTEM_CALLS
+from runtime.wire.codec import Codec, Extension
+from runtime.wire.handshake import Introduction, Peer
+
+# Handles of the runtime's own services on other nodes: what these answer is checked against the
+# service's annotations.
+#
+# What a service answers goes on into tables and tasks of the whole node, as what it is asked does
+# (see `runtime.checking`). A peer that answers with something else has not answered: the call ends
+# with an `OutcomeUnknownError`, like one whose answer cannot be read.
+
+P = ParamSpec("P")
+
+
+R = TypeVar("R")
+
+
+class ServiceMethod(BoundMethod[P, R]):
+    """A method of a service, ready to be called."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """See `BoundMethod.__call__`."""
+        return self._answered(super().__call__(*args, **kwargs))
+
+    def options(self, **changes: Unpack[CallChanges]) -> ServiceMethod[P, R]:
+        """See `BoundMethod.options`."""
+        changed = ServiceMethod[P, R](
+            self._caller,
+            self._address,
+            self._definition,
+            CallOptions(**changes).over(self._options),
+        )
+        changed._route, changed._moved = self._route, self._moved
+        return changed
+
+    async def _answered(self, call: Coroutine[Any, Any, R]) -> R:
+        answer = await call
+        if not fits_answer(self._definition.function, answer):
+            address, method = self._address, self._definition.name
+            raise OutcomeUnknownError(
+                f"node {address.node} answered {address.name}.{method} with a value of a type "
+                f"that it never returns: {type(answer).__name__}",
+                actor=address.name,
+                method=method,
+                node=address.node,
+            )
+        return answer
+
+
+class ServiceHandle(Handle):
+    """The handle of a service."""
+
+    def __getattr__(self, attribute: str) -> BoundMethod[..., object] | BoundStream[..., object]:
+        bound = super().__getattr__(attribute)
+        if isinstance(bound, BoundMethod):
+            bound = ServiceMethod[..., object](
+                self._caller, bound._address, bound._definition, bound._options
+            )
+            self.__dict__[attribute] = bound
+        return bound
+
+
+HANDLE_TAG = 64_100
+
+
+UNSHARED = MemoryOptions()
+
+
+class RpcEndpoint:
+    """The links, call client, host and references of one identity, put together.
+    `make_host(endpoint)` gives the host of its actors; of the endpoint it may only keep methods,
+    which are not called yet. `call_timeout`: see `CallClient`.
+    """
+
+    def __init__(
+        self,
+        introduction: Introduction,
+        secret: bytes,
+        environment: Environment,
+        network: Network,
+        nursery: trio.Nursery,
+        directory: PeerDirectory,
+        make_host: Callable[[RpcEndpoint], ActorHost],
+        broken: Callable[[Link], None] = lambda link: None,
+        outdated: Callable[[Peer], bool] = lambda peer: False,
+        departed: Callable[[Peer], None] = lambda peer: None,
+        member: Callable[[Peer], bool] = lambda peer: True,
+        faults: Faults | None = None,
+        memory: MemoryOptions = UNSHARED,
+        call_timeout: float | None = None,
+    ) -> None:
+        # Leaves first. Two circles are left, each closed by a function that is not called before
+        # all is there: the references call services on other nodes, through the client that counts
+        # on them; and handles that the codec reads and the host makes call through the client,
+        # which needs both.
+        identity = introduction.peer.identity
+        self.identity = identity
+        self.lifetime = Lifetime(introduction.peer.name)
+        client = RequestClient(*identity, introduction.peer.life)
+        numbers = itertools.count(1).__next__
+        self.references = self._make_references(environment, numbers, memory)
+        self.codec = self.references.codec
+        if faults is not None:
+            faults.use(environment.random)
+        links: dict[NodeId, Link] = {}
+        routes = self._routes = Routes(identity, self.codec, directory, links)
+        kept = ResultRetention(self.references)
+        reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class)
+        self.host = make_host(self)
+        self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())
+        find = self.codec.find_class
+        local = LocalCalls(self.host, self.codec, find, kept, client, self.lifetime, environment)
+        self.caller = CallClient(
+            environment,
+            self.codec,
+            routes,
+            reply_handler,
+            Deadlines(nursery, environment),
+            numbers,
+            faults,
+            self.host,
+            local,
+            self.references,
+            nursery,
+            call_timeout,
+        )
+        dispatch = self._make_dispatch(environment, nursery, reply_handler, kept, faults)
+        self.peers = Peers(
+            introduction,
+            secret,
+            environment,
+            network,
+            dispatch,
+            nursery,
+            links,
+            broken,
+            outdated,
+            member,
+            departed,
+        )
+
+    def _make_references(
+        self, environment: Environment, numbers: Callable[[], int], memory: MemoryOptions
+    ) -> ReferenceManager:
+        handles = Extension(HANDLE_TAG, Handle, _address_of_handle, self._read_handle)
+        return ReferenceManager(
+            self.identity,
+            self.reference_service,
+            self._reference_service_once,
+            environment,
+            numbers,
+            self._rebuild,
+            memory,
+            self.lifetime,
+            lambda extensions: Codec([handles, *extensions], sentinel=environment.token(8)),
+        )
+
+    def _make_reference_service(self) -> ReferenceService:
+        return ReferenceService(self.references, self.reference_service)
+
+    def _make_dispatch(
+        self,
+        environment: Environment,
+        nursery: trio.Nursery,
+        reply_handler: ReplyHandler,
+        kept: ResultRetention,
+        faults: Faults | None,
+    ) -> Dispatch:
+        """The server's side: what links hand up goes to one of its parts."""
+        reply_encoder = ReplyEncoder(self.codec)
+        self._dedup_server = DedupServer(
+            self.host, self.codec, reply_encoder, environment, nursery, kept, faults
+        )
+        self.produced = StreamServer(self.host, self.codec, reply_encoder, environment, kept)
+        return Dispatch(
+            self.host,
+            self.codec,
+            environment,
+            reply_handler,
+            reply_encoder,
+            self._dedup_server,
+            self.produced,
+            StreamItemHandler(self.codec, self._routes),
+            kept,
+            Imports(self.codec, environment, nursery),
+            faults,
+        )
+
+    def make_handle(self, address: Any, actor: Any = None) -> Any:
+        """The handle of the actor at `address`. Without its class, and if that cannot be imported
+        here, any method may be tried.
+        """
+        cls = actor
+        if cls is None and address.class_path:
+            try:
+                cls = self.codec.find_class(address.class_path)
+            except DecodeError:
+                cls = None
+        methods = cls.__methods__ if isinstance(cls, type) and issubclass(cls, Actor) else None
+        return Handle(self.caller, address, methods)
+
+    def typed_handle(self, address: Address, actor: object) -> Any:
+        """The handle of the actor at `address` for a caller who takes it for an `actor`. Raises
+        ClassMismatchError if it is none.
+        """
+        expected = expected_class(address, actor, self.codec.find_class)
+        return self.make_handle(
+            address
+            if expected == address.class_path
+            else attrs.evolve(address, class_path=expected),
+            actor,
+        )
+
+    def fits(self, handle: Address, found: Address) -> bool:
+        """True if the actor that was found under the name of a handle is one that the handle is
+        for.
+        """
+        return fits(handle.class_path, found.class_path, self.codec.find_class)
+
+    def system_handle(
+        self,
+        service: type[Actor],
+        name: str,
+        node: str,
+        incarnation: int,
+        options: CallOptions = SYSTEM_CALLS,
+    ) -> Any:
+        """A handle of one of the runtime's own services on another node, or on this one."""
+        return ServiceHandle(
+            self.caller, Address(name, node, incarnation), service.__methods__, options
+        )
+
+    def close(self) -> None:
+        """Close the endpoint: calls that wait for something of this node, and all calls made from
+        now on, end with `NotAMemberError`.
+        """
+        self.lifetime.end()
+        self.host.close()
+        self.references.close()
+
+    def loads(self) -> dict[str, int]:
+        """Count what is kept at the moment because other nodes, or tasks of this one, have not
+        released it yet.
+        """
+        cells = [cell for cell in self.host.cells.values() if not cell.system]
+        return {
+            "calls made": sum(len(table.pending) for table in self._routes.tables.values()),
+            "calls waiting": sum(cell.waiting for cell in cells),
+            "calls running": sum(len(cell.running) for cell in cells),
+            "streams": self.produced.count,
+            "references": len(self.references),
+        }
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps of a task. Looks at all that is kept: for
+        tests and simulations.
+        """
+        self.peers.check_invariants()
+        self.caller.check_invariants()
+        self._dedup_server.check_invariants()
+        self.host.check_invariants()
+        self.references.check_invariants()
+
+    def on_peer_ended(self, peer: NodeId, reason: str) -> None:
+        """Handle that an incarnation is known to have ended: end what it had asked for and what was
+        asked of it.
+        """
+        self.peers.on_peer_ended(*peer, reason)
+        self._dedup_server.on_ended(peer)
+        self.host.completion_log.on_node_ended(*peer)
+        self.caller.on_peer_ended(peer)
+        self.references.on_node_ended(peer)
+
+    def node_service(self, node: str, incarnation: int) -> Any:
+        """The service of a node; see `NodeService`."""
+        from runtime.hosting.node_service import NODE_SERVICE, NodeService
+
+        return self.system_handle(NodeService, NODE_SERVICE, node, incarnation, NODE_CALLS)
+
+    def reference_service(self, node: str, incarnation: int) -> Any:
+        """The service of a node for references; see `ReferenceService`."""
+        return self.system_handle(ReferenceService, REFERENCE_SERVICE, node, incarnation)
+
+    def _reference_service_once(self, node: str, incarnation: int) -> Any:
+        return ServiceHandle(
+            self.caller, Address(REFERENCE_SERVICE, node, incarnation), ReferenceService.__methods__
+        )
+
+    def _read_handle(self, address: object) -> Any:
+        if not isinstance(address, Address):
+            raise ProtocolError(f"a handle whose address is a {type(address).__name__}")
+        return self.make_handle(address)
+
+    def _rebuild(self, failure: FailedValue) -> Exception:
+        place = CallPlace(failure.actor, failure.method, failure.node, failure.epoch)
+        return rebuild(failure.code, failure.plain, place, self.codec.find_class)
+
+
+def _address_of_handle(handle: Any, segments: object) -> object:
+    return handle.address

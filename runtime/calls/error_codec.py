@@ -1,0 +1,589 @@
+"""How an error crosses the wire, and how it is raised on the other side.
+
+What the runtime itself says of a call (`NotExecutedError`, `OutcomeUnknownError` and their kin)
+travels as the name of a class of `actors.errors`. What a method raised travels as type, text,
+arguments, fields, notes and traceback, a group with its members; where the type is a builtin or
+registered with `@message`, the caller gets an error that is an instance of both `RemoteError` and
+that type.
+
+Either way runs none of the exception's own code unguarded (see `runtime.user_errors` and
+`runtime.wire.exceptions`): what cannot be looked at is told of, and what cannot be built again
+arrives as a plain `RemoteError`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any, SupportsIndex, cast
+
+import attrs
+
+from actors import errors
+from actors.errors import (
+    ActorStartError,
+    CallError,
+    DecodeError,
+    EncodeError,
+    OutcomeUnknownError,
+    ProtocolError,
+    RemoteError,
+    UnderstudyError,
+)
+from actors.handle import Handle
+from actors.messages import import_path, message_type
+from actors.reference import Reference
+from runtime.hosting.cell import with_note
+from runtime.user_errors import (
+    bases,
+    class_name,
+    guarded,
+    members_of,
+    module_name,
+    qualified_name,
+    repr_of,
+    sendable,
+    text_of,
+    traceback_of,
+)
+from runtime.wire.exceptions import (
+    BUILTIN,
+    annotate,
+    args_of,
+    attributes_of,
+    build,
+    fields_of,
+    notes_of,
+)
+
+RAISED = "raised"
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Of all arguments and fields of one error. Those beyond travel as their repr."""
+
+MOST_MEMBERS = 128
+"""The most exceptions that the description of a group, with the groups in it, may have. Those
+beyond are left out, and counted.
+"""
+
+MOST_NESTING = 8
+"""Groups within groups. What is deeper travels as text."""
+
+LEVELS = 8
+"""Containers around an argument, at most: of its description, and of what that travels in."""
+
+MOST_REPR = 1024
+MOST_OF_MEMBER = 4 * 1024
+"""Characters: of an argument that cannot travel, and of the traceback of one member of a group."""
+
+_ORIGIN = "_understudy_origin"
+"""Where a rebuilt error keeps what it was made of, for those who pass it on, or pickle it."""
+
+_OURS = ("outcome", "remote_type", "remote_traceback")
+"""Attributes of the class `RemoteError`, which an exception may have as well: then they are the
+exception's own.
+"""
+
+Plain = dict[str, object]
+
+
+@attrs.frozen
+class CallPlace:
+    """Whose call it was: what the caller adds to an error."""
+
+    actor: str
+    method: str
+    node: str
+    epoch: int
+
+
+class PassedOnError(Exception):
+    """What a method raised in another process, on its way to the caller: it arrives there as if it
+    had been raised here.
+    """
+
+    def __init__(self, error: RemoteError) -> None:
+        origin = _origin(error)
+        text = text_of(error)
+        self.plain: Plain = (
+            origin.plain
+            if origin is not None
+            else {"type": import_path(RemoteError), "text": text, "args": [text]}
+        )
+        super().__init__(f"passed on from another process:\n{self.plain.get('traceback')}")
+
+
+def describe(error: BaseException, size_of: Callable[[object], int | None]) -> tuple[str, Plain]:
+    """Return the error as code and plain data. `size_of` tells how many bytes a value takes, None
+    if it cannot be sent: then its repr travels.
+    """
+    if issubclass(type(error), CallError) and not issubclass(type(error), RemoteError):
+        return class_name(type(error)), {"text": text_of(error)}
+    return raised_by_method(error, size_of)
+
+
+def described(error: CallError, size_of: Callable[[object], int | None]) -> tuple[str, Plain]:
+    """Like `describe`, for the error that a call has ended with: what a method raised stays what it
+    was.
+    """
+    if issubclass(type(error), RemoteError):
+        return RAISED, PassedOnError(cast("RemoteError", error)).plain
+    return describe(error, size_of)
+
+
+def raised_by_method(
+    error: BaseException, size_of: Callable[[object], int | None]
+) -> tuple[str, Plain]:
+    """Like `describe`, for what a user's method raised: even a call error in it says nothing about
+    *this* call but that it raised.
+    """
+    if type(error) is PassedOnError:
+        return RAISED, error.plain
+    return RAISED, _Description(size_of).of(error, 0)
+
+
+def told_plainly(plain: Plain) -> Plain:
+    """A description without arguments, fields and members: what is left when these cannot travel
+    after all.
+    """
+    text = plain.get("text", "")
+    return {
+        "type": plain.get("type", ""),
+        "text": text,
+        "args": [text],
+        "traceback": plain.get("traceback", ""),
+    }
+
+
+def rebuild(
+    code: object, plain: object, place: CallPlace, find_class: Callable[[str], type]
+) -> CallError:
+    """The error to raise at the caller. Raises ProtocolError for descriptions that no peer of ours
+    sends.
+    """
+    if not isinstance(code, str) or not isinstance(plain, dict):
+        raise ProtocolError("an ERROR frame without a code or a description")
+    described = cast("Plain", plain)
+    if code == RAISED:
+        return _Rebuilding(place, find_class).error(described, 0)
+    known = getattr(errors, code, None)
+    # A newer peer may know kinds of errors that we do not: all we can say then is that the outcome
+    # is unknown.
+    cls = (
+        known
+        if isinstance(known, type) and issubclass(known, CallError) and known is not RemoteError
+        else OutcomeUnknownError
+    )
+    return cls(
+        str(described.get("text", code)),
+        actor=place.actor,
+        method=place.method,
+        node=place.node,
+        epoch=place.epoch,
+        attempts=1,
+    )
+
+
+def place_of(error: CallError) -> CallPlace | None:
+    """Whose call a rebuilt error ended; None for others. Asked instead of its attributes, which may
+    be those of the exception itself.
+    """
+    origin = _origin(error)
+    return origin.place if origin is not None else None
+
+
+def set_attempts(error: CallError, attempts: int) -> None:
+    """Say how many attempts the call took, unless what was raised has an attribute of that name
+    itself.
+    """
+    origin = _origin(error)
+    if origin is None or "attempts" not in _fields(origin.plain):
+        attributes_of(error)["attempts"] = attempts
+
+
+_OWN = frozenset(
+    cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type)
+    and issubclass(cls, UnderstudyError)
+    and cls is not UnderstudyError
+    and not issubclass(cls, CallError)
+)
+
+
+def plain_error(raised: RemoteError) -> UnderstudyError | None:
+    """The runtime's own error inside what a system service raised, as if it had been raised here;
+    None if there is none.
+    """
+    origin = _origin(raised)
+    for base in bases(type(raised))[1:]:
+        if base in _OWN and origin is not None:
+            error = cast(
+                "UnderstudyError",
+                build(base, _args(origin.plain), _fields(origin.plain), _notes(origin.plain)),
+            )
+            return with_note(error) if isinstance(error, ActorStartError) else error
+    return None
+
+
+class _Description:
+    """One error, and the members of a group among them, as data of bounded size."""
+
+    def __init__(self, size_of: Callable[[object], int | None]) -> None:
+        self._size_of = size_of
+        self._bytes_left = MOST_BYTES
+        self._members_left = MOST_MEMBERS
+
+    def of(self, error: BaseException, depth: int) -> Plain:
+        """The description; `depth`: how many groups it lies in."""
+        cls = type(error)
+        origin = _origin(error)
+        trace = traceback_of(error) if depth == 0 else traceback_of(error, MOST_OF_MEMBER)
+        if origin is not None:
+            # It was raised elsewhere, and not on this node: it goes on as what it is, with what it
+            # has gone through since.
+            added = [
+                note
+                for note in notes_of(error)
+                if note != origin.note and note not in _notes(origin.plain)
+            ]
+            return {**origin.plain, "notes": [*_notes(origin.plain), *added], "traceback": trace}
+        members = members_of(error)
+        text = self._said(text_of(error))
+        plain: Plain = {
+            "type": path_of(cls),
+            "text": text,
+            "traceback": trace,
+            "notes": list(map(self._said, notes_of(error))),
+        }
+        if issubclass(cls, CallError):
+            plain["args"] = [text]
+        elif members:
+            plain["args"] = [self._said(_message(error))]
+        else:
+            plain["args"] = [self._portable(argument, depth) for argument in args_of(error)]
+        if message_type(cls) is not None or cls in BUILTIN or cls in _OWN:
+            fields = guarded(lambda: fields_of(error), lambda failure: {})
+            plain["fields"] = {name: self._portable(value, depth) for name, value in fields.items()}
+        if members and depth < MOST_NESTING:
+            plain["exceptions"] = self._of_members(members, depth)
+        return plain
+
+    def _of_members(self, members: tuple[BaseException, ...], depth: int) -> list[Plain]:
+        described: list[Plain] = []
+        for member in members:
+            if not self._members_left:
+                text = f"{len(members) - len(described)} more exceptions, which are left out"
+                return [
+                    *described,
+                    {"type": import_path(RemoteError), "text": text, "args": [text]},
+                ]
+            self._members_left -= 1
+            described.append(self.of(member, depth + 1))
+        return described
+
+    def _portable(self, value: object, depth: int) -> object:
+        """The value if it can travel, as deep as it lies, or what it looks like."""
+        as_it_lies = value
+        for _ in range(2 * depth + LEVELS):
+            as_it_lies = [as_it_lies]
+        size = self._size_of(as_it_lies)
+        if size is None or size > self._bytes_left:
+            return repr_of(value)[:MOST_REPR]
+        self._bytes_left -= size
+        return value
+
+    def _said(self, text: str) -> str:
+        """A text, as much of it as there is room for."""
+        said = sendable(text[: max(self._bytes_left, MOST_REPR)])
+        self._bytes_left -= len(said)
+        return said
+
+
+@attrs.frozen(eq=False)
+class _ErrorOrigin:
+    """What a rebuilt error was made of. `note` is the one that says where it was raised; `classes`:
+    those that were found.
+    """
+
+    plain: Plain
+    place: CallPlace
+    note: str
+    classes: dict[str, type]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _ErrorOrigin, (_picklable(self.plain), self.place, self.note, self.classes)
+
+
+class _RebuiltError(RemoteError):
+    """The base of classes whose instances are caught as `RemoteError` and as what was raised."""
+
+    def __init_subclass__(cls) -> None:
+        """Not that of the class that was raised, which may want arguments: this one stands before
+        it in the order of lookup.
+        """
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
+        return _restored, (_origin(self), attributes_of(self).get("attempts"), notes_of(self))
+
+
+def _restored(origin: _ErrorOrigin, attempts: int, notes: list[str]) -> RemoteError:
+    """An error that was pickled."""
+
+    def find(path: str) -> type:
+        if path not in origin.classes:
+            raise DecodeError(f"{path} was not pickled")
+        return origin.classes[path]
+
+    error = _Rebuilding(origin.place, find).error(origin.plain, 0)
+    set_attempts(error, attempts)
+    attributes_of(error)["__notes__"] = notes
+    return error
+
+
+class _Rebuilding:
+    """One error, and the members of a group among them, made of a description."""
+
+    def __init__(self, place: CallPlace, find_class: Callable[[str], type]) -> None:
+        self._place = place
+        self._find_class = find_class
+        self._members_left = MOST_MEMBERS + MOST_NESTING
+        self._classes: dict[str, type] = {}
+
+    def error(self, plain: Plain, depth: int) -> RemoteError:
+        """The error; `depth`: how many groups it lies in. Raises ProtocolError for more members
+        than any peer of ours sends.
+        """
+        members: list[Exception] = []
+        told = plain.get("exceptions")
+        if isinstance(told, list) and depth < MOST_NESTING:
+            for member in cast("list[object]", told):
+                self._members_left -= 1
+                if self._members_left < 0 or not isinstance(member, dict):
+                    raise ProtocolError("a group of exceptions with no members, or with too many")
+                members.append(self.error(cast("Plain", member), depth + 1))
+        error = guarded(
+            lambda: self._whole(plain, members), lambda failure: self._plainly(plain, failure)
+        )
+        self._settle(error, plain)
+        return error
+
+    def _whole(self, plain: Plain, members: list[Exception]) -> RemoteError:
+        """As what was raised, too, where its class is found. May run code of that class, and raises
+        what that raises.
+        """
+        path = str(plain.get("type", ""))
+        original = _exception_class(path, self._find_class)
+        args = _args(plain)
+        if members:
+            if original is None or not issubclass(original, ExceptionGroup):
+                original = ExceptionGroup
+            args = (str(args[0]) if args else "", members)
+        elif original is not None and issubclass(original, BaseExceptionGroup):
+            original = None
+        if original is None:
+            return self._plainly(plain, None, self._why_unknown(path) if "fields" in plain else "")
+        if _looks_false(original):
+            return self._plainly(plain, None)
+        if original not in BUILTIN:
+            self._classes[path] = original
+        return cast("RemoteError", build(_both(original), args, _fields(plain), _notes(plain)))
+
+    def _why_unknown(self, path: str) -> str:
+        """Why a class is not found that is registered where it was raised; "" if it is. No `except`
+        of that class catches the error.
+        """
+        try:
+            self._find_class(path)
+        except (DecodeError, EncodeError) as error:
+            return str(error)
+        return ""
+
+    def _plainly(
+        self, plain: Plain, failure: BaseException | None, unknown: str = ""
+    ) -> RemoteError:
+        """As a `RemoteError` alone: its class is not known here, for the reason `unknown`, or
+        `failure` is what building it raised.
+        """
+        path = str(plain.get("type", ""))
+        name = path.rpartition(":")[2] or "an unknown error"
+        text = str(plain["text"]) if "text" in plain else ", ".join(map(str, _args(plain)))
+        error = RemoteError(
+            text if path == import_path(RemoteError) else f"{name}: {text}" if text else name
+        )
+        for note in _notes(plain):
+            annotate(error, note)
+        if unknown:
+            annotate(error, f"It is no {name} here: {unknown}")
+        if failure is not None:
+            annotate(
+                error,
+                f"It is no {name} here: building one raised {class_name(type(failure))}: "
+                f"{text_of(failure)}",
+            )
+        return error
+
+    def _settle(self, error: RemoteError, plain: Plain) -> None:
+        """Say where it comes from. What was raised may have attributes of the same names: these
+        stay as they are.
+        """
+        place = self._place
+        trace = str(plain.get("traceback", ""))
+        note = f"raised by {place.actor}.{place.method} on node {place.node}:\n{trace}"
+        facts: dict[str, object] = {
+            "remote_type": str(plain.get("type", "")),
+            "remote_traceback": trace,
+            "actor": place.actor,
+            "method": place.method,
+            "node": place.node,
+            "epoch": place.epoch,
+            "attempts": 1,
+        }
+        own = _fields(plain) if type(error) is not RemoteError else {}
+        attributes = attributes_of(error)
+        attributes |= {name: fact for name, fact in facts.items() if name not in own}
+        attributes[_ORIGIN] = _ErrorOrigin(plain, place, note, self._classes)
+        if trace:
+            annotate(error, note)
+
+
+def path_of(cls: type) -> str:
+    """`import_path(cls)`, whatever its metaclass says."""
+    return guarded(
+        lambda: import_path(cls), lambda failure: f"{module_name(cls)}:{qualified_name(cls)}"
+    )
+
+
+def _origin(error: BaseException) -> _ErrorOrigin | None:
+    found = attributes_of(error).get(_ORIGIN)
+    return found if type(found) is _ErrorOrigin else None
+
+
+def _args(plain: Plain) -> tuple[object, ...]:
+    args = plain.get("args")
+    return tuple(cast("list[object]", args)) if isinstance(args, list) else ()
+
+
+def _fields(plain: Plain) -> dict[str, object]:
+    # "attributes": from peers that sent no others than those of the runtime's own errors.
+    fields = plain.get("fields", plain.get("attributes"))
+    return (
+        {key: value for key, value in fields.items() if type(key) is str}
+        if isinstance(fields, dict)
+        else {}
+    )
+
+
+def _notes(plain: Plain) -> list[str]:
+    notes = plain.get("notes")
+    return (
+        [note for note in cast("list[object]", notes) if type(note) is str]
+        if isinstance(notes, list)
+        else []
+    )
+
+
+def _message(group: BaseException) -> str:
+    message: object = cast("Any", vars(BaseExceptionGroup)["message"]).__get__(group)
+    return str.__str__(cast("str", message)) if issubclass(type(message), str) else ""
+
+
+def _both(original: type[Exception]) -> type[_RebuiltError]:
+    """A class whose instances are caught as `RemoteError` and as `original`."""
+    own = {
+        name: vars(base)[name]
+        for base in reversed(bases(original))
+        for name in _OURS
+        if name in vars(base)
+    }
+    names = {
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+    }
+    metaclass: Any = type(original)
+    return cast(
+        "type[_RebuiltError]", metaclass(original.__name__, (_RebuiltError, original), own | names)
+    )
+
+
+_LOOKED_AT = frozenset(
+    {
+        "__class__",
+        "__getattribute__",
+        "__dict__",
+        "__traceback__",
+        "__cause__",
+        "__context__",
+        "__suppress_context__",
+    }
+)
+
+
+def _looks_false(original: type) -> bool:
+    """True for a class that has its own answers to what the runtime, trio and Python ask every
+    exception: it is not asked.
+    """
+    return any(
+        not _LOOKED_AT.isdisjoint(vars(base))
+        for base in bases(original)
+        if base not in BUILTIN and base is not object
+    )
+
+
+def _exception_class(path: str, find_class: Callable[[str], type]) -> type[Exception] | None:
+    module, _, name = path.partition(":")
+    if module == "builtins":
+        found = getattr(builtins, name, None)
+    elif module == errors.__name__:
+        found = getattr(errors, name, None)
+        if isinstance(found, type) and issubclass(found, CallError):
+            return None
+    else:
+        try:
+            found = find_class(path)
+        except (DecodeError, EncodeError):
+            return None
+        if message_type(found) is None:
+            return None
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _pickles(value: object) -> bool:
+    """Whether a value that came over the wire can be pickled: all but handles and references, which
+    belong to their node.
+    """
+    if isinstance(value, Handle | Reference):
+        return False
+    if type(value) is dict:
+        return all(
+            _pickles(key) and _pickles(item)
+            for key, item in cast("dict[object, object]", value).items()
+        )
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(_pickles, cast("list[object]", value)))
+    mark = message_type(type(value))
+    if mark is None:
+        return True
+    parts = guarded(lambda: [getattr(value, name) for name, _ in mark.fields], lambda failure: [])
+    return all(map(_pickles, parts))
+
+
+def _picklable(plain: Plain) -> Plain:
+    """A description with the reprs of what cannot be pickled."""
+    picklable = dict(plain)
+    for key in ("args", "fields", "exceptions"):
+        part = plain.get(key)
+        if isinstance(part, dict):
+            picklable[key] = {
+                name: value if _pickles(value) else repr_of(value) for name, value in part.items()
+            }
+        elif isinstance(part, list) and key == "exceptions":
+            picklable[key] = [
+                _picklable(cast("Plain", member)) for member in cast("list[object]", part)
+            ]
+        elif isinstance(part, list):
+            picklable[key] = [
+                value if _pickles(value) else repr_of(value) for value in cast("list[object]", part)
+            ]
+    return picklable

@@ -1,0 +1,214 @@
+"""Calls between actors of one node: no wire, the same rules.
+
+Arguments and results are copied as the wire would copy them, so that an actor never shares mutable
+state with its caller, and what could not be sent is refused here too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
+from actors.method import Address, Bound
+from runtime.calls.arguments import refused_in_call
+from runtime.calls.deadlines import Waiting, wake
+from runtime.calls.error_codec import CallPlace, Plain, raised_by_method, rebuild, told_plainly
+from runtime.calls.pending_calls import OutgoingRequest
+from runtime.calls.replies import ResultRetention
+from runtime.calls.reply_handler import StreamCall
+from runtime.calls.stream_server import LocalStreamProducer
+from runtime.environment import Environment
+from runtime.hosting.cell import Invocation
+from runtime.hosting.completion_records import RequestClient, RequestId, RequestOrigin
+from runtime.hosting.host import ActorHost
+from runtime.lifetime import Lifetime
+from runtime.user_errors import traceback_of
+from runtime.wire.codec import Codec
+
+logger = logging.getLogger("understudy.calls")
+
+
+class LocalCalls:
+    """Carries calls from this node to its own host. Also a `ReplySink`: it hands the outcome to the
+    caller's task.
+    """
+
+    def __init__(
+        self,
+        host: ActorHost,
+        codec: Codec,
+        find_class: Callable[[str], type],
+        kept: ResultRetention,
+        client: RequestClient,
+        lifetime: Lifetime,
+        environment: Environment,
+    ) -> None:
+        self._cleanup = environment.timings.stream_cleanup
+        self._client = client
+        self._lifetime = lifetime
+        self._host = host
+        self._codec = codec
+        self._find_class = find_class
+        self._kept = kept
+
+    def begin(self, call: Waiting, address: Address, request: OutgoingRequest) -> None:
+        """Run a method of an actor of this node; its outcome finishes `call`, at once if it is
+        refused. Raises EncodeError.
+        """
+        if self._host.claiming and self._host.is_about_to_start(address.name):
+            later = partial(self._begin_later, call, address, request)
+            self._host.claiming[address.name].append(later)
+            return
+        job = self._job(address, request, call)
+        refusal: CallError | None
+        if isinstance(job, CallError):
+            refusal = job
+        else:
+            call.ticket = job
+            job.chain = request.chain
+            if request.state is not None:
+                self._kept.keep_in(job, request.state)
+            if request.first:
+                job.call = RequestOrigin(
+                    RequestId(self._client, request.first), request.repeated, request.elsewhere
+                )
+            if isinstance(call, StreamCall):
+                job.stream_output = LocalStreamProducer(self._codec, call, self._cleanup)
+            refusal = self._host.deliver(job)
+        if refusal is not None:
+            call.fail(_placed(refusal, call.place))
+
+    def _begin_later(self, call: Waiting, address: Address, request: OutgoingRequest) -> None:
+        if call.finished:
+            # Withdrawn meanwhile, and told that it will not run.
+            return
+        try:
+            self.begin(call, address, request)
+        except EncodeError as error:
+            refused = _placed(NotExecutedError(str(error)), call.place)
+            refused.__cause__ = error
+            call.fail(refused)
+        if call.finished:
+            wake(call)
+
+    def withdraw(self, call: Waiting) -> bool:
+        """Withdraw a call that its caller does not wait for any more; True if it has not begun, and
+        so will not run.
+        """
+        if not isinstance(call.ticket, Invocation):
+            return True
+        waited = not call.ticket.begun
+        call.ticket.cancel()
+        return waited
+
+    def over(self, first: int, actor: str, watermark: int) -> None:
+        """This node will not make that call of an actor again, which may be here, nor any call
+        below `watermark`.
+        """
+        self._host.completion_log.on_over(
+            self._host.cells.get(actor), RequestId(self._client, first)
+        )
+        self._host.completion_log.confirm(self._client, watermark)
+
+    def send(
+        self, address: Address, bound: Bound, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
+        """Run a method one way. Refusals are logged, as they would be on another node."""
+        if self._host.claiming and self._host.is_about_to_start(address.name):
+            self._host.claiming[address.name].append(
+                partial(self.send, address, bound, args, kwargs)
+            )
+            return
+        job = self._job(address, OutgoingRequest(bound, args, kwargs, math.inf), None)
+        refusal = job if isinstance(job, CallError) else self._host.deliver(job)
+        if refusal is not None:
+            self._lifetime.check()
+            logger.warning("a one-way call was refused: %s", refusal)
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        call = cast("Waiting | None", job.link)
+        if call is None or call.finished:
+            return
+        try:
+            call.value = self._codec.copy(value)
+        except (EncodeError, DecodeError) as error:
+            call.error = _placed(
+                ReplyEncodeError(
+                    f"{call.place.actor}.{call.place.method} ran, but its result cannot be sent: "
+                    f"{error}"
+                ),
+                call.place,
+            )
+        self._finish(call)
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+        call = cast("Waiting | None", job.link)
+        if call is None:
+            logger.error(
+                "%s.%s raised in a one-way call\n%s",
+                job.cell.address.name,
+                job.definition.name,
+                traceback_of(error),
+            )
+        elif not call.finished:
+            code, plain = raised_by_method(error, self._codec.size_of)
+            try:
+                plain = cast("Plain", self._codec.copy(plain))
+            except (EncodeError, DecodeError):
+                plain = told_plainly(plain)
+            call.error = rebuild(code, plain, call.place, self._find_class)
+            self._finish(call)
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        call = cast("Waiting | None", job.link)
+        if call is not None and not call.finished:
+            call.error = _placed(error, call.place)
+            self._finish(call)
+
+    def _finish(self, call: Waiting) -> None:
+        call.finished = True
+        call.ticket = 0
+        wake(call)
+
+    def _job(
+        self, address: Address, request: OutgoingRequest, call: Waiting | None
+    ) -> Invocation | CallError:
+        bound, args, kwargs = request.bound, request.args, request.kwargs
+        definition = bound._definition
+        found = self._host.find(
+            address.name, address.epoch, definition.name, stream=definition.stream
+        )
+        if isinstance(found, CallError):
+            return self._lifetime.error() if self._lifetime.has_ended else found
+        cell, hosted_definition = found
+        try:
+            copied = tuple(map(self._codec.copy, args))
+            copied_kwargs = {
+                name: self._codec.copy(argument, name) for name, argument in kwargs.items()
+            }
+        except EncodeError as error:
+            raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
+        job = Invocation(
+            cell, hosted_definition, copied, copied_kwargs, self, call, 0, request.deadline
+        )
+        if self._kept.references_arrived:
+            self._kept.prepare(job)
+        return job
+
+
+def _placed(error: CallError, place: CallPlace) -> CallError:
+    error.actor, error.method, error.node, error.epoch, error.attempts = (
+        place.actor,
+        place.method,
+        place.node,
+        place.epoch,
+        1,
+    )
+    return error

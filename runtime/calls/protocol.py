@@ -1,0 +1,268 @@
+"""What frames about calls look like: flags, and the items of their control parts.
+
+    CALL      [number, actor, epoch, method, arguments, remaining seconds, first number,
+              [reference, version], chain]; the last four only where there is any
+    SEND      the same, number 0
+    REPLY     [number, value]
+    ERROR     [number, code, description]
+    CANCEL    [number]
+    ITEM      [number, value]
+    CREDIT    [number, items consumed in all]
+    FORGET    [watermark, [number, ...], watermark of all peers]
+
+The first number of a CALL is that of the first attempt at it that may have run, told where it is
+another, or was made to another epoch of the actor: the call is the same nevertheless. Below the
+watermark of all peers every call has ended, wherever it was made.
+
+The chain of a CALL that is made by a method: a text, see `runtime.hosting.chains`.
+
+Arrays, not maps, and their heads written by hand: they are encoded for every call. More items than
+we know are ignored: a newer peer may send them.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+from actors.errors import ProtocolError
+from runtime.hosting.chains import Chain
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Buffer, Kind, encode_frame
+
+KEEP_RESULT = 1
+"""Flag of a CALL: the result stays at the callee, under the number of a reference that the caller
+has made.
+"""
+
+REPEATABLE = 2
+"""Flag of a CALL: it may be sent again under its number, so its outcome is recorded until it is
+confirmed.
+"""
+
+REPEAT = 4
+"""Flag of a CALL: it was sent before."""
+
+STREAM = 8
+"""Flag of a CALL: it is answered item by item, and by a REPLY without a value at the end."""
+
+TENTATIVE = 16
+"""Flag of a CALL whose result stays: it may be made again if the method raises, so what that raises
+is not its outcome yet.
+"""
+
+NOTHING = b"\xf6"
+"""What None is encoded as."""
+
+NO_ARGUMENTS = b"\x80"
+"""What no arguments are encoded as."""
+
+CALL_HEAD = struct.Struct("!BBHIBBI")
+"""The header of a frame without segments, and the head of an array whose first item is a number of
+32 bits.
+"""
+
+FLOAT = struct.Struct("!Bd")
+SHORT_NUMBERS = 1 << 32
+
+SHORT_REST = 4096
+"""Bytes of a call that is small beyond doubt: longer ones are looked at before they are sent."""
+
+MAX_NUMBER = 1 << 64
+"""The numbers of calls are below this."""
+
+
+class CallRequest(NamedTuple):
+    """A CALL or SEND, decoded. `remaining` is in seconds, infinite without a deadline; `first` is
+    the call's first number, 0 for none.
+
+    `kept`: the number of the reference to its result, and the version in which the caller holds it.
+    """
+
+    number: int
+    actor: str
+    epoch: int
+    method: str
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    remaining: float
+    first: int = 0
+    kept: tuple[int, int] = (0, 0)
+    chain: Chain | None = None
+
+
+def array_head(length: int, number: int) -> bytes:
+    """The beginning of a CBOR array of `length` (< 24) items whose first is `number`."""
+    if number < SHORT_NUMBERS:
+        return b"%c\x1a%b" % (0x80 + length, number.to_bytes(4, "big"))
+    return b"%c\x1b%b" % (0x80 + length, number.to_bytes(8, "big"))
+
+
+def call_frame(
+    number: int,
+    flags: int,
+    prefix: bytes,
+    arguments: bytes,
+    segments: Sequence[Buffer],
+    remaining: float | None,
+    first: int = 0,
+    kept: tuple[int, int] | None = None,
+    chain: Chain | None = None,
+) -> bytes:
+    """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until
+    the deadline; `first`, `kept`, `chain`: see `CallRequest`.
+
+    Raises EncodeError if the frame is larger than any peer would accept.
+    """
+    if chain is not None and not first and kept is None and not segments and number < SHORT_NUMBERS:
+        # Of a method that awaits a plain call.
+        seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
+        rest = b"%b%b%b\xf6\xf6%b" % (prefix, arguments, seconds, chain.sent)
+        if len(rest) < SHORT_REST:
+            return CALL_HEAD.pack(Kind.CALL, flags, 0, 6 + len(rest), 0x89, 0x1A, number) + rest
+    if first or kept is not None or chain is not None:
+        seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
+        last = (b"\x1b" + first.to_bytes(8, "big")) if first else NOTHING
+        if kept is not None:
+            last += b"\x82\x1b" + kept[0].to_bytes(8, "big") + b"\x1b" + kept[1].to_bytes(8, "big")
+        elif chain is not None:
+            last += NOTHING
+        length = 7 if kept is None else 8
+        if chain is not None:
+            length = 9
+            last += chain.sent
+        return encode_frame(
+            Kind.CALL,
+            array_head(length, number) + prefix + arguments + seconds + last,
+            segments,
+            flags,
+        )
+    if remaining is None:
+        if number < SHORT_NUMBERS and not segments:
+            # The hot path: arguments that are not beside the control part are small.
+            return (
+                CALL_HEAD.pack(
+                    Kind.CALL, flags, 0, 6 + len(prefix) + len(arguments), 0x85, 0x1A, number
+                )
+                + prefix
+                + arguments
+            )
+        return encode_frame(Kind.CALL, array_head(5, number) + prefix + arguments, segments, flags)
+    return encode_frame(
+        Kind.CALL,
+        array_head(6, number) + prefix + arguments + FLOAT.pack(0xFB, remaining),
+        segments,
+        flags,
+    )
+
+
+def as_repeat(frame: bytes) -> bytes:
+    """The head of a CALL frame with the flag of a repeat."""
+    return bytes((frame[0], frame[1] | REPEAT)) + frame[2:]
+
+
+def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
+    """The head of a REPLY; `value` is encoded. Raises EncodeError if the frame is larger than any
+    peer would accept.
+    """
+    if number < SHORT_NUMBERS and not segments:
+        return CALL_HEAD.pack(Kind.REPLY, 0, 0, 6 + len(value), 0x82, 0x1A, number) + value
+    return encode_frame(Kind.REPLY, array_head(2, number) + value, segments)
+
+
+def item_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> tuple[bytes, int]:
+    """The head of an ITEM, and the size of it all as credit counts it; `value` is encoded. Raises
+    EncodeError for too large a frame.
+    """
+    if number < SHORT_NUMBERS and not segments:
+        size = 6 + len(value)
+        return CALL_HEAD.pack(Kind.ITEM, 0, 0, size, 0x82, 0x1A, number) + value, size
+    control = array_head(2, number) + value
+    return encode_frame(Kind.ITEM, control, segments), len(control) + sum(map(len, segments))
+
+
+def credit_frame(number: int, consumed: int) -> bytes:
+    """A CREDIT: so many items of a stream were consumed in all."""
+    return encode_frame(Kind.CREDIT, array_head(2, number) + b"\x1b" + consumed.to_bytes(8, "big"))
+
+
+def request(parts: Any, codec: Codec) -> CallRequest:
+    """The items of a CALL or SEND, checked. Raises ProtocolError."""
+    if type(parts) is not list or len(parts) < 5:
+        raise ProtocolError("a call is an array of at least five items")
+    items: list[object] = parts
+    number, name, epoch, method = items[:4]
+    if not (
+        type(number) is int
+        and isinstance(name, str)
+        and type(epoch) is int
+        and isinstance(method, str)
+    ):
+        raise ProtocolError("a call begins with number, name, epoch and method")
+    if not 0 <= number < MAX_NUMBER:
+        raise ProtocolError(f"{number} is not the number of a call")
+    args, kwargs = codec.decode_arguments(items[4])
+    remaining = math.inf
+    if len(items) > 5 and items[5] is not None:
+        seconds = items[5]
+        if not isinstance(seconds, float) or math.isnan(seconds):
+            raise ProtocolError("a call's remaining time is a number of seconds")
+        remaining = seconds
+    first, kept = 0, (0, 0)
+    if len(items) > 6 and items[6] is not None:
+        first = _number(items[6])
+    if len(items) > 7 and items[7] is not None:
+        pair = items[7]
+        if type(pair) is not list or len(pair) != 2:
+            raise ProtocolError("the reference of a CALL must be two numbers")
+        kept = (_number(pair[0]), _number(pair[1]))
+    chain = None
+    if len(items) > 8 and items[8] is not None:
+        if type(items[8]) is not str:
+            raise ProtocolError("a chain of calls is a text")
+        chain = Chain(items[8])
+    # Past the class's own constructor, which is written in Python.
+    return tuple.__new__(
+        CallRequest, (number, name, epoch, method, args, kwargs, remaining, first, kept, chain)
+    )
+
+
+def _number(told: object) -> int:
+    if type(told) is not int or not 0 < told < MAX_NUMBER:
+        raise ProtocolError(f"{told!r} is not the number of a call")
+    return told
+
+
+def answer_items(answer: object, least: int) -> list[Any]:
+    """The items of an answer, of which the first is a call's number. Raises ProtocolError."""
+    if type(answer) is not list or len(answer) < least or type(answer[0]) is not int:
+        raise ProtocolError(f"an answer is an array of {least} items that begins with a number")
+    return answer
+
+
+def confirmation(parts: object) -> tuple[int, list[int], int]:
+    """Watermark, numbers and watermark of all peers of a FORGET; the last is 0 where it is not
+    told. Raises ProtocolError.
+    """
+    if type(parts) is not list or len(parts) < 2:
+        raise ProtocolError("a confirmation is an array of two items")
+    items: list[object] = parts
+    watermark, beyond, everywhere = *items[:2], items[2] if len(items) > 2 else 0
+    if (
+        type(watermark) is not int
+        or type(beyond) is not list
+        or any(type(number) is not int for number in cast("list[object]", beyond))
+    ):
+        raise ProtocolError("a confirmation is a number and a list of numbers")
+    if type(everywhere) is not int:
+        raise ProtocolError("a confirmation's watermark of all peers is a number")
+    return watermark, cast("list[int]", beyond), everywhere
+
+
+def kept(segments: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    """Segments as a link may keep them until they are acknowledged: what their owner could change
+    meanwhile is copied.
+    """
+    return tuple(segment if isinstance(segment, bytes) else bytes(segment) for segment in segments)

@@ -1,0 +1,217 @@
+"""The reply handler: reads the answers to this node's calls, and ends the calls whose link ends
+first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import trio
+
+from actors.errors import (
+    CallError,
+    ConnectionLostError,
+    DecodeError,
+    NodeDiedError,
+    NodeUnreachableError,
+    NotAMemberError,
+    OutcomeUnknownError,
+    ProtocolError,
+)
+from runtime.calls.deadlines import Waiting, wake
+from runtime.calls.error_codec import CallPlace, rebuild
+from runtime.calls.flow_control import ReadingWindow
+from runtime.calls.pending_calls import PendingCall
+from runtime.calls.protocol import answer_items, array_head
+from runtime.calls.routes import Routes
+from runtime.links.link import Link
+from runtime.links.peers import LEFT
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Frame, Kind, encode_frame
+
+
+class ReplyHandler:
+    """Takes the frames that answer calls, and finishes the calls they are for."""
+
+    def __init__(self, codec: Codec, routes: Routes, find_class: Callable[[str], type]) -> None:
+        self._codec = codec
+        self._routes = routes
+        self._find_class = find_class
+
+    def on_reply(self, link: Link, frame: Frame) -> None:
+        """Handle a REPLY frame: `[number, value]`."""
+        try:
+            answer = self._codec.decode(frame.control, frame.segments)
+        except DecodeError as error:
+            # The answer is there and cannot be read here: its call must still end, and we know only
+            # its number.
+            self._on_unreadable(link, frame, error)
+            return
+        items = answer_items(answer, 2)
+        table = self._routes.tables.get(link)
+        call = table.take(items[0]) if table is not None else None
+        if call is not None:
+            call.value = items[1]
+            call.finished = True
+            wake(call)
+
+    def on_error(self, link: Link, frame: Frame) -> None:
+        """Handle an ERROR frame: `[number, code, description]`."""
+        try:
+            description = self._codec.decode(frame.control, frame.segments)
+        except DecodeError as error:
+            self._on_unreadable(link, frame, error)
+            return
+        number, code, plain, *_ = answer_items(description, 3)
+        table = self._routes.tables.get(link)
+        call = table.pending.get(number) if table is not None else None
+        if table is not None and call is not None:
+            # Taken off only once it is understood: otherwise the call has to end with its link.
+            outcome = rebuild(code, plain, call.place, self._find_class)
+            table.take(number)
+            self._fail(call, outcome)
+
+    def link_ended(self, link: Link) -> None:
+        """End all calls that waited on `link`."""
+        table = self._routes.tables.pop(link, None)
+        if table is not None:
+            for call in table.end(lambda call: self.lost(link, call)):
+                wake(call)
+
+    def lost(self, link: Link, call: Waiting) -> CallError:
+        """What to raise for a call whose link has ended before its answer came."""
+        place = call.place
+        certainly_not = link.certainly_not_received(call.ticket)
+        if link.ended == LEFT:
+            # It says nothing about the other node that this one has left.
+            if certainly_not:
+                return NotAMemberError(
+                    f"{place.actor}.{place.method} was not called: {link.ended}", **facts(place)
+                )
+            return ConnectionLostError(
+                f"{link.ended} while {place.actor}.{place.method} was under way on node "
+                f"{place.node}; the call may have taken effect",
+                **facts(place),
+            )
+        if certainly_not:
+            return NodeUnreachableError(
+                f"{place.actor}.{place.method} was never handed to node {place.node}: {link.ended}",
+                **facts(place),
+            )
+        if link.peer_ended:
+            return NodeDiedError(
+                f"node {place.node} ended while {place.actor}.{place.method} was with it: "
+                f"{link.ended}; the call may have taken effect",
+                **facts(place),
+            )
+        return ConnectionLostError(
+            f"the link to node {place.node} ended while {place.actor}.{place.method} was with it: "
+            f"{link.ended}; the call may have taken "
+            "effect, and the node may live",
+            **facts(place),
+        )
+
+    def _on_unreadable(self, link: Link, frame: Frame, error: DecodeError) -> None:
+        number = self._codec.peek_number(frame.control)
+        table = self._routes.tables.get(link)
+        call = table.take(number) if table is not None else None
+        if call is not None:
+            place = call.place
+            self._fail(
+                call,
+                OutcomeUnknownError(
+                    f"{place.actor}.{place.method} answered, but its answer cannot be read here: "
+                    f"{error}",
+                    **facts(place),
+                ),
+            )
+
+    def _fail(self, call: Waiting, error: CallError) -> None:
+        call.fail(error)
+        wake(call)
+
+
+class Facts(TypedDict):
+    """The keywords with which a call error is made."""
+
+    actor: str
+    method: str
+    node: str
+    epoch: int
+    attempts: int
+
+
+def facts(place: CallPlace) -> Facts:
+    """The facts of one attempt at `place`."""
+    return {
+        "actor": place.actor,
+        "method": place.method,
+        "node": place.node,
+        "epoch": place.epoch,
+        "attempts": 1,
+    }
+
+
+# What arrives of streams that this node reads: items, kept until the reader asks for them.
+
+
+class StreamCall(PendingCall[trio.lowlevel.Task]):
+    """A call that is answered item by item. It is `finished` when no more will come; `items` may
+    wait even then.
+    """
+
+    __slots__ = ("items", "window")
+
+    def __init__(self, number: int, place: CallPlace) -> None:
+        super().__init__(number, place, None)
+        self.items: deque[Any] = deque()
+        self.window = ReadingWindow()
+
+    def arrive(self, item: object, size: int) -> None:
+        """An item of `size` bytes is here. Raises ProtocolError if there was no credit for it."""
+        self.window.arrive(size)
+        self.items.append(item)
+        if self.waiter is not None:
+            wake(self)
+
+
+class StreamItemHandler:
+    """Takes the items that other nodes send."""
+
+    def __init__(self, codec: Codec, routes: Routes) -> None:
+        self._codec = codec
+        self._routes = routes
+
+    def on_item(self, link: Link, frame: Frame) -> None:
+        """Handle an ITEM frame: `[number, value]`. Raises ProtocolError."""
+        table = self._routes.tables.get(link)
+        if table is None:
+            return
+        try:
+            number, item, *_ = answer_items(self._codec.decode(frame.control, frame.segments), 2)
+        except DecodeError as error:
+            number, item = self._codec.peek_number(frame.control), error
+        call = table.pending.get(number)
+        if call is None:
+            # Late: this stream has no reader any more, and its producer is about to learn that.
+            return
+        if not isinstance(call, StreamCall):
+            raise ProtocolError(f"an item for call {number}, which is not a stream")
+        if isinstance(item, DecodeError):
+            table.take(number)
+            link.post(encode_frame(Kind.CANCEL, array_head(1, number)))
+            place = call.place
+            text = f"{place.actor}.{place.method} yielded an item that cannot be read here: {item}"
+            call.fail(OutcomeUnknownError(text, **facts(place)))
+            wake(call)
+            return
+        call.arrive(item, frame_size(frame))
+
+
+def frame_size(frame: Frame) -> int:
+    """Bytes of an ITEM frame, as both ends count them."""
+    return (
+        len(frame.control) + sum(map(len, frame.segments)) if frame.segments else len(frame.control)
+    )

@@ -1,0 +1,267 @@
+"""Streams where they are made: runs generators, sends their items while there is credit, and closes
+them when their readers have gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Hashable
+
+import trio
+
+from actors.errors import CallError, EncodeError, ReplyEncodeError
+from runtime.calls.flow_control import SendingWindow
+from runtime.calls.protocol import NOTHING, CallRequest, answer_items, item_frame, kept, reply_frame
+from runtime.calls.replies import IncomingCalls, Reply, ReplyEncoder, ResultRetention
+from runtime.calls.reply_handler import StreamCall
+from runtime.environment import Environment
+from runtime.hosting.cell import Invocation
+from runtime.hosting.host import ActorHost
+from runtime.links.link import Link
+from runtime.user_errors import is_cancellation, is_interrupt, traceback_of
+from runtime.wire.codec import SCALARS, Codec
+from runtime.wire.frames import Buffer, Frame, Outgoing
+
+NUMBER_BYTES = 9
+"""What a number of a local stream counts for, about."""
+
+_NUMBERS = frozenset((bool, int, float, type(None)))
+
+logger = logging.getLogger("understudy.calls")
+
+
+class StreamProducer(ABC):
+    """The way of one generator's items to its reader. `cleanup`: seconds that its clean-up may take
+    once its reader has gone.
+    """
+
+    def __init__(self, cleanup: float) -> None:
+        self._cleanup = cleanup
+        self._window = SendingWindow()
+        self._producer: trio.lowlevel.Task | None = None
+
+    async def produce(self, job: Invocation, items: AsyncGenerator[object, None]) -> None:
+        """Send all items of `items`, and close it, whatever happens. Runs in the worker that runs
+        the invocation.
+        """
+        name = f"{job.cell.address.name}.{job.definition.name}"
+        done = False
+        try:
+            # Opened before any scope of the generator's own and closed after them, so that they
+            # nest even if it yields inside one.
+            with trio.CancelScope() as closing:
+                try:
+                    done = await self._send_all(name, job, items)
+                finally:
+                    closing.deadline = trio.current_time() + self._cleanup
+                    closing.shield = True
+                    # shielded and bounded by `closing`
+                    await _close(name, items)  # noqa: ASYNC102, ASYNC120
+        except trio.Cancelled:  # noqa: ASYNC103  raised again unless the scope that it belongs to is left already
+            if trio.current_effective_deadline() == -math.inf:
+                raise
+            # Not ours: a scope inside the generator was cancelled while the generator waited at its
+            # `yield`, and has just been left.
+        if not done:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise RuntimeError(
+                f"{name} yields inside a cancel scope or nursery that was cancelled meanwhile; "
+                "leave it before you yield"
+            )
+
+    def grant(self, consumed: object) -> None:
+        """The reader has consumed so many items in all. Raises ProtocolError."""
+        window = self._window
+        window.grant(consumed)
+        if window.open and self._producer is not None:
+            producer, self._producer = self._producer, None
+            trio.lowlevel.reschedule(producer)
+
+    @abstractmethod
+    async def send(self, item: object) -> None:
+        """Send one item. Raises EncodeError."""
+
+    async def _send_all(
+        self, name: str, job: Invocation, items: AsyncGenerator[object, None]
+    ) -> bool:
+        """True when there is no more to send."""
+        window = self._window
+        async for item in items:
+            try:
+                await self.send(item)
+            except EncodeError as error:
+                job.sink.refused(
+                    job, ReplyEncodeError(f"{name} yielded an item that cannot be sent: {error}")
+                )
+                break
+            if not window.open:
+                self._producer = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort_waiting)
+        return True
+
+    def _abort_waiting(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        self._producer = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class RemoteStreamProducer(StreamProducer):
+    """To a reader on another node."""
+
+    def __init__(self, codec: Codec, link: Link, number: int, cleanup: float) -> None:
+        super().__init__(cleanup)
+        self._codec = codec
+        self._link = link
+        self._number = number
+        self._lane = _lane(number)
+
+    async def send(self, item: object) -> None:
+        """See `StreamProducer.send`; waits while the link has no room."""
+        link = self._link
+        segments: list[Buffer] = Outgoing(link.peer.identity) if type(item) not in SCALARS else []
+        frame, size = item_frame(self._number, self._codec.encode(item, segments, "item"), segments)
+        if segments:
+            # Generators fill the same buffer again.
+            unchanging = kept(segments)
+            await link.room(size)
+            link.post(frame, unchanging, lane=self._lane)
+        else:
+            if not link.has_room:
+                await link.room()
+            link.post(frame, lane=self._lane)
+        self._window.send(size)
+
+
+class LocalStreamProducer(StreamProducer):
+    """To a reader on this very node: items are copied, as the wire would."""
+
+    def __init__(self, codec: Codec, call: StreamCall, cleanup: float) -> None:
+        super().__init__(cleanup)
+        self._codec = codec
+        self._call = call
+
+    async def send(self, item: object) -> None:
+        """See `StreamProducer.send`."""
+        if type(item) in _NUMBERS:
+            size = NUMBER_BYTES
+        else:
+            segments: list[Buffer] = []
+            size = len(self._codec.encode(item, segments, "item")) + sum(map(len, segments))
+            item = self._codec.copy(item, "item")
+        self._window.send(size)
+        if not self._call.finished:
+            self._call.arrive(item, size)
+
+
+class StreamServer:
+    """The streams that other nodes read from this one. The `ReplySink` of their invocations."""
+
+    def __init__(
+        self,
+        host: ActorHost,
+        codec: Codec,
+        reply_encoder: ReplyEncoder,
+        environment: Environment,
+        kept: ResultRetention,
+    ) -> None:
+        self._host = host
+        self._codec = codec
+        self._reply_encoder = reply_encoder
+        self._environment = environment
+        self._cleanup = environment.timings.stream_cleanup
+        self._kept = kept
+        self._tables: dict[Link, IncomingCalls[Invocation]] = {}
+
+    def on_call(self, link: Link, call: CallRequest) -> None:
+        """A stream is asked for."""
+        found = self._host.find(call.actor, call.epoch, call.method, stream=True)
+        if isinstance(found, CallError):
+            self._post(link, call.number, self._reply_encoder.of_error(call.number, link, found))
+            return
+        table = self._tables.get(link)
+        if table is None:
+            table = self._tables[link] = IncomingCalls()
+        deadline = (
+            call.remaining
+            if call.remaining == math.inf
+            else self._environment.now() + call.remaining
+        )
+        job = Invocation(*found, call.args, call.kwargs, self, link, call.number, deadline)
+        job.chain = call.chain
+        job.stream_output = RemoteStreamProducer(self._codec, link, call.number, self._cleanup)
+        if self._kept.references_arrived:
+            self._kept.prepare(job)
+        table.accept(call.number, job)
+        refusal = self._host.deliver(job)
+        if refusal is not None:
+            self.refused(job, refusal)
+
+    def on_credit(self, link: Link, frame: Frame) -> None:
+        """Handle a CREDIT frame: `[number, items consumed]`. Raises ProtocolError."""
+        number, consumed, *_ = answer_items(self._codec.decode(frame.control, frame.segments), 2)
+        table = self._tables.get(link)
+        job = table.running.get(number) if table is not None else None
+        # Otherwise it is late: the stream has ended.
+        if job is not None and job.stream_output is not None:
+            job.stream_output.grant(consumed)
+
+    def cancel(self, link: Link, number: int) -> bool:
+        """The reader of a stream has gone; False if there is none of that number."""
+        table = self._tables.get(link)
+        job = table.cancel(number) if table is not None else None
+        if job is not None:
+            job.cancel()
+        return job is not None
+
+    def link_ended(self, link: Link) -> None:
+        """All its readers have gone."""
+        table = self._tables.pop(link, None)
+        if table is not None:
+            for job in table.end():
+                job.cancel()
+
+    @property
+    def count(self) -> int:
+        """The number of streams that run for a reader."""
+        return sum(len(table.running) for table in self._tables.values())
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`: the generator has returned."""
+        if self._finish(job):
+            self._post(job.link, job.number, (reply_frame(job.number, NOTHING, ()), ()))
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+        if self._finish(job):
+            self._post(
+                job.link, job.number, self._reply_encoder.of_raised(job.number, job.link, error)
+            )
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        if self._finish(job):
+            self._post(
+                job.link, job.number, self._reply_encoder.of_error(job.number, job.link, error)
+            )
+
+    def _finish(self, job: Invocation) -> bool:
+        table = self._tables.get(job.link)
+        return table is not None and table.finish(job.number)
+
+    def _post(self, link: Link, number: int, reply: Reply) -> None:
+        # In the lane of the items, so that none of them comes after the end.
+        link.post(*reply, lane=_lane(number), at_once=link.batch == 1)
+
+
+def _lane(number: int) -> Hashable:
+    return "stream", number
+
+
+async def _close(name: str, items: AsyncGenerator[object, None]) -> None:
+    try:
+        await items.aclose()
+    except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+        if is_cancellation(error) or is_interrupt(error):
+            raise
+        logger.error("%s raised while it was being closed\n%s", name, traceback_of(error))

@@ -1,0 +1,168 @@
+"""Find the call chain of a task: the method or the start that runs in it, and those that wait for
+that.
+
+A start is a turn like a method's: its actor takes no call before `on_start` has returned, and
+`on_start` may await calls. A call that comes back to the actor would wait for a start that waits
+for the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from hashlib import blake2b
+
+import attrs
+import trio
+
+from actors.method import Address
+from runtime.environment import Environment
+from runtime.hosting.cell import Invocation
+from runtime.hosting.chains import Chain, ChainLink
+
+
+def start_mark(address: Address) -> int:
+    """Return the mark of the start of this epoch of an actor. It is even, those of methods are odd.
+    It is a hash of name and epoch, so it is the same in the process of an isolated actor.
+    """
+    return (
+        int.from_bytes(
+            blake2b(f"{address.name}\t{address.epoch}".encode(), digest_size=6).digest(), "big"
+        )
+        & ~1
+    )
+
+
+class StartTurn:
+    """A running start of one actor: constructor and `on_start`. `around()` gives the chain that
+    waits for it.
+    """
+
+    __slots__ = ("_address", "_around", "_waits_in", "tasks")
+
+    def __init__(self, address: Address, around: Callable[[], Chain | None]) -> None:
+        self._address = address
+        self._around = around
+        self._waits_in: Chain | None = None
+        self.tasks: list[trio.lowlevel.Task] = []
+        """Other tasks that the start waits for."""
+
+    def chain_of_calls(self) -> Chain:
+        """Return the chain for calls that the start awaits."""
+        if self._waits_in is None:
+            around = self._around()
+            before = around.links if around is not None else ()
+            self._waits_in = Chain.of(
+                (*before, ChainLink(self._address.name, "on_start", start_mark(self._address)))
+            )
+        return self._waits_in
+
+
+@attrs.frozen(eq=False)
+class _Part:
+    """Says that a task is in a start. `nurseries`: how many nurseries the task had open when the
+    start began. `outer`: the start around this one.
+    """
+
+    turn: StartTurn
+    nurseries: int
+    outer: _Part | None
+
+    def holds(self, task: trio.lowlevel.Task, through: trio.Nursery | None) -> bool:
+        """True if code in the task itself (`through` None), or in this nursery of it, is part of
+        the start. A nursery that was open before the start belongs to the code that starts the
+        actor.
+        """
+        return through is None or through in task.child_nurseries[self.nurseries :]
+
+
+class ActorTurns:
+    """The turns of one node, by task. `running`: the invocations, by the tasks they run in."""
+
+    def __init__(
+        self, running: Mapping[trio.lowlevel.Task, Invocation], environment: Environment
+    ) -> None:
+        self._running = running
+        self._environment = environment
+        self.starts: dict[trio.lowlevel.Task, _Part] = {}
+        """The innermost start that each task is in."""
+
+    @contextmanager
+    def start(self, address: Address, before: Chain | None) -> Iterator[StartTurn]:
+        """Mark the running task as starting the actor of this address, within the block.
+
+        `before`: the chain that waits for the start, where the caller knows it; else it is found
+        from the task.
+        """
+        task = trio.lowlevel.current_task()
+        outer = self.starts.get(task)
+        around = partial(self._waiting, task, outer, None) if before is None else lambda: before
+        turn = StartTurn(address, around)
+        self.starts[task] = _Part(turn, len(task.child_nurseries), outer)
+        try:
+            yield turn
+        finally:
+            for other in turn.tasks:
+                self.starts.pop(other, None)
+            if outer is None:
+                del self.starts[task]
+            else:
+                self.starts[task] = outer
+
+    def take_part(self, turn: StartTurn) -> None:
+        """Mark the running task, one of the actor's own, as awaited by that start until the start
+        is over.
+        """
+        task = trio.lowlevel.current_task()
+        turn.tasks.append(task)
+        self.starts[task] = _Part(turn, len(task.child_nurseries), None)
+
+    def chain(self, task: trio.lowlevel.Task) -> Chain | None:
+        """Return the chain for a call made in `task`; None if no method waits for it.
+
+        Its last link is the turn that runs in the task or that opened the nursery around it. No
+        method waits for a call made in a task of an actor's own nursery.
+        """
+        return self._waiting(task, self.starts.get(task), None)
+
+    def within_start(self, task: trio.lowlevel.Task) -> bool | None:
+        """True for a task that is part of a start, False for one that is part of a method; None for
+        any other.
+        """
+        through: trio.Nursery | None = None
+        inside: trio.lowlevel.Task | None = task
+        while inside is not None:
+            part = self.starts.get(inside)
+            while part is not None:
+                if part.holds(inside, through):
+                    return True
+                part = part.outer
+            if inside in self._running:
+                return False
+            through = inside.parent_nursery
+            inside = through.parent_task if through is not None else None
+        return None
+
+    def _waiting(
+        self, inside: trio.lowlevel.Task, part: _Part | None, through: trio.Nursery | None
+    ) -> Chain | None:
+        """Like `chain`, from this part of the task `inside` outwards. `through`: the nursery of
+        that task in which the call is made; None for the task itself.
+        """
+        while True:
+            while part is not None:
+                if part.holds(inside, through):
+                    return part.turn.chain_of_calls()
+                part = part.outer
+            job = self._running.get(inside)
+            if job is not None:
+                return job.chain_of_calls(self._mark)
+            through = inside.parent_nursery
+            if through is None:
+                return None
+            inside = through.parent_task
+            part = self.starts.get(inside)
+
+    def _mark(self) -> int:
+        return int.from_bytes(self._environment.token(6), "big") | 1

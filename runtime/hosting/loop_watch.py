@@ -1,0 +1,91 @@
+"""Measure for how long an event loop has stood still, and find which code blocks it.
+
+Pure: times and stack frames in, seconds and texts out. `runtime.membership.stand_by` calls it from
+a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import CodeType, FrameType
+from typing import Any
+
+from runtime.hosting import host
+from runtime.hosting.host import ActorHost, LazyNursery
+from runtime.hosting.workers import TaskWorkers
+
+FRAMES_SHOWN = 6
+"""How many frames of the stack a report shows, the innermost ones."""
+
+
+class LoopWatch:
+    """How long a loop has stood still. `beat` is called in it and `look` beside it, perhaps in
+    another thread; `now` on one clock.
+
+    `every`: seconds between two beats. `gap`: a look that comes so many seconds after the last says
+    nothing about the loop: the process was stopped, or the machine is too busy.
+    """
+
+    def __init__(self, now: float, every: float, gap: float) -> None:
+        self._every = every
+        self._gap = gap
+        self._beat = now
+        self._looked = now
+        self._since = now
+
+    def beat(self, now: float) -> None:
+        """Note that the loop runs at this time."""
+        self._beat = now
+
+    def look(self, now: float) -> float:
+        """Return for how many seconds the loop has stood still while looks came in time; 0 if it
+        runs.
+        """
+        if now - self._looked > self._gap:
+            # Both stood still, as after SIGSTOP: the time before counts for nothing.
+            self._since = now
+        self._looked = now
+        return max(0.0, now - max(self._beat, self._since) - self._every)
+
+
+def running_code(innermost: FrameType | None) -> tuple[str, str]:
+    """Describe what a loop's thread runs: whose code it is, for people, and the innermost lines of
+    the stack.
+
+    The frames of the runtime's own functions say for which actor they run. Their variables are only
+    read.
+    """
+    if innermost is None:
+        return "code that cannot be told", ""
+    lines: list[str] = []
+    who = "code outside of all actors"
+    for frame in _outwards(innermost):
+        describe = _ACTORS_CODE.get(frame.f_code)
+        if describe is not None:
+            # The thread goes on meanwhile: a variable may not be set yet, or be gone already.
+            with suppress(KeyError, AttributeError):
+                who = describe(frame.f_locals)
+                break
+        lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}")
+    stack = "".join(f"\n  {line}" for line in reversed(lines[:FRAMES_SHOWN]))
+    return (f"{who} ({lines[0]})" if lines else who), stack
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+_ACTORS_CODE: dict[CodeType, Callable[[dict[str, Any]], str]] = {
+    TaskWorkers._run.__code__: lambda found: (
+        f"{found['job'].cell.address.name}.{found['job'].definition.name}"
+    ),
+    ActorHost.begin.__code__: lambda found: f"on_start of {found['address'].name}",
+    host.run_on_stop.__code__: lambda found: f"on_stop of {found['cell'].address.name}",
+    LazyNursery.run.__code__: lambda found: f"a task of {found['self'].name}",
+}
+"""The functions of the runtime that run users' code, and how to name that code from their
+variables.
+"""

@@ -1,0 +1,163 @@
+"""The service `@node` that every node offers to other nodes: a system actor under a fixed name,
+called like any actor.
+
+Its methods are a part of the runtime's own protocol. As methods, they have deadlines, cancellation
+and the outcomes of calls.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import trio
+
+from actors.actor import Actor
+from actors.errors import ActorClassError, CallCycleError, DecodeError
+from actors.messages import message_type
+from actors.method import Address, method
+from actors.options import SpawnOptions
+from actors.supervision import ExitReason, Shutdown
+from runtime.hosting.cell import RefusedElsewhereError
+from runtime.hosting.host import STOP_SECONDS, ActorHost
+from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
+from runtime.wire.classes import find_class, import_class, is_imported
+
+NODE_SERVICE = "@node"
+STORE_SERVICE = "@store"
+
+
+def store_service(identity: str) -> str:
+    """Return the name of the service of one store.
+
+    The identity is in the name so that a new store at the same address, begun after a loss, is not
+    mistaken for this one: there, the same lease number may belong to another node.
+    """
+    return f"{STORE_SERVICE}-{identity[:12]}"
+
+
+TICKETS_KEPT = 1024
+"""How many of the latest spawns can be taken back. A spawn is taken back only while its answer is
+on the way, during which few others end.
+"""
+
+
+class NodeService(Actor):
+    """Starts, stops and watches actors on behalf of other nodes, and reports the node's status."""
+
+    def __init__(
+        self,
+        host: ActorHost,
+        node: str,
+        status: Callable[[], dict[str, object]],
+        leave: Callable[[], None],
+    ) -> None:
+        self._host = host
+        self._node = node
+        self._status = status
+        self._leave = leave
+        self._tickets: OrderedDict[str, Address] = OrderedDict()
+
+    @method(concurrent=True)
+    async def spawn(
+        self,
+        class_path: str,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+        options: SpawnOptions,
+        on_behalf_of: str = "",
+        ticket: str = "",
+    ) -> Address:
+        """Start an actor here. Raises what `ActorHost.start` raises, and `ActorClassError` if the
+        class cannot be imported here.
+        """
+        address = await self._host.start(
+            await actor_class(class_path, self._node, self._host.in_thread),
+            args,
+            kwargs,
+            options,
+            class_path,
+            on_behalf_of,
+        )
+        if ticket:
+            self._tickets[ticket] = address
+            while len(self._tickets) > TICKETS_KEPT:
+                self._tickets.popitem(last=False)
+        return address
+
+    @method(concurrent=True, idempotent=True, retry=LONG_POLL)
+    async def wait_started(self, name: str, epoch: int) -> bool | None:
+        """See `ActorHost.wait_started`. Returns None if the start is still under way after
+        `LONG_POLL_SECONDS`: ask again.
+        """
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            try:
+                return await self._host.wait_started(name, epoch)
+            except CallCycleError as error:
+                # The runtime ended the call; the method did not raise: `RemoteError` would be
+                # wrong.
+                raise RefusedElsewhereError(error) from None
+        return None
+
+    @method(concurrent=True)
+    async def take_back(self, ticket: str) -> None:
+        """Stop the actor that was spawned with this ticket: its spawner was cancelled and has no
+        handle of it.
+        """
+        address = self._tickets.pop(ticket, None)
+        if address is not None:
+            await self._host.stop(
+                address.name,
+                address.epoch,
+                ExitReason("stopped", "the task that spawned it was cancelled"),
+            )
+
+    @method(concurrent=True, idempotent=True)
+    async def stop_actor(
+        self, name: str, epoch: int, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
+    ) -> ExitReason | None:
+        """Stop an actor and wait until it has ended; see `ActorHost.stop`."""
+        return await self._host.stop(name, epoch, reason, shutdown)
+
+    @method(concurrent=True, idempotent=True, retry=LONG_POLL)
+    async def watch_actor(self, name: str, epoch: int) -> ExitReason | None:
+        """Wait until this epoch of the actor has ended and return how. Returns None after
+        `LONG_POLL_SECONDS`: ask again.
+        """
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            return await self._host.watch(name, epoch)
+        return None
+
+    @method(concurrent=True, idempotent=True)
+    async def status(self) -> dict[str, object]:
+        """Return facts about this node."""
+        return self._status()
+
+    @method(concurrent=True, idempotent=True)
+    async def leave_cluster(self) -> None:
+        """Tell this node to drain and leave the cluster; answers before it has."""
+        self._leave()
+
+
+async def actor_class(
+    path: str, node: str, in_thread: Callable[[Callable[[], type]], Awaitable[type]]
+) -> type[Actor]:
+    """Return the actor class of this import path. Raises ActorClassError, which names the node.
+
+    If its module is not imported yet, it is imported in a thread, because that runs its code, which
+    may take long and raise anything.
+    """
+    try:
+        found = (
+            find_class(path) if is_imported(path) else await in_thread(partial(import_class, path))
+        )
+    except DecodeError as error:
+        raise ActorClassError(
+            f"{path} cannot be imported on node {node}: {error}; actor classes must be importable "
+            "where they run",
+            node=node,
+        ) from error
+    if not issubclass(found, Actor) or message_type(found) is not None:
+        raise ActorClassError(f"{path} is not a subclass of actors.Actor", node=node)
+    return found

@@ -1,0 +1,282 @@
+"""The actor proxy: takes the place of an isolated actor on its node.
+
+To the host it is an actor like any other, with the methods of the isolated one: each call is passed
+on and answered with its outcome in the process. A task of the proxy's own nursery manages the
+process. So the process ends with the actor, and when it ends by itself, so does the actor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from typing import Any, cast
+
+import attrs
+import trio
+
+from actors.actor import Actor, Ended, Ignore
+from actors.errors import (
+    ActorDiedError,
+    CallError,
+    ConnectionLostError,
+    NodeDiedError,
+    NodeUnreachableError,
+    RemoteError,
+)
+from actors.messages import import_path
+from actors.method import InThread, MethodDefinition
+from actors.options import NO_CALL_OPTIONS, SpawnOptions
+from actors.supervision import ExitReason
+from runtime.calls.error_codec import PassedOnError
+from runtime.hosting.cell import (
+    EndedElsewhereError,
+    RefusedElsewhereError,
+    StartFailedElsewhereError,
+)
+from runtime.hosting.chains import Chain
+from runtime.isolation.child_process import ChildProcessHandle
+from runtime.isolation.messages import LaunchRequest
+
+END_SECONDS = 5.0
+"""The most seconds for which a call is held back whose actor has ended."""
+
+
+logger = logging.getLogger("understudy.actors")
+
+
+Prepare = Callable[[LaunchRequest], Coroutine[Any, Any, ChildProcessHandle]]
+"""Has a process started for an order."""
+
+
+@attrs.frozen
+class ForwardedMethod(MethodDefinition):
+    """A method of an actor, run by passing the call on."""
+
+    def run(
+        self,
+        instance: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        in_thread: InThread,
+    ) -> Coroutine[Any, Any, object]:
+        """See `MethodDefinition.run`. Whether the arguments fit is seen in the process."""
+        assert isinstance(instance, ActorProxy)
+        return instance.pass_on(self.name, args, kwargs)
+
+    def items(
+        self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> AsyncGenerator[object, None]:
+        """See `MethodDefinition.items`."""
+        assert isinstance(instance, ActorProxy)
+        return instance.pass_on_items(self.name, args, kwargs)
+
+
+def forwarded(methods: Mapping[str, MethodDefinition]) -> dict[str, MethodDefinition]:
+    """The same methods, to be passed on. What a call says of its own options has been dealt with by
+    then.
+    """
+    return {
+        name: ForwardedMethod(
+            name=name,
+            function=definition.function,
+            idempotent=definition.idempotent,
+            concurrent=definition.concurrent,
+            stream=definition.stream,
+            options=NO_CALL_OPTIONS,
+            reentrant=definition.reentrant,
+        )
+        for name, definition in methods.items()
+    }
+
+
+class ActorProxy(Actor):
+    """Takes the place of an isolated actor of another class, which `furnish` sets. Constructed with
+    the isolated actor's arguments.
+    """
+
+    _cls: type[Actor]
+    _options: SpawnOptions
+    _prepare: Prepare
+    _waiting: Callable[[], Chain | None]
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        self._args = args
+        self._kwargs = kwargs
+        self._process: ChildProcessHandle | None = None
+        self._begun = trio.Event()
+        self._failure: Exception | None = None
+        self._chain = ""
+        self._stopping = False
+        self._stopped = False
+        self._telling: tuple[int, trio.Event] | None = None
+        """The watch whose notice is on its way, and what is set when it has been dealt with."""
+
+    def furnish(
+        self,
+        cls: type[Actor],
+        options: SpawnOptions,
+        prepare: Prepare,
+        waiting: Callable[[], Chain | None],
+    ) -> None:
+        """Set the class and options of the isolated actor; called before the constructor.
+        `waiting()` returns the chain for a call made in the running task.
+        """
+        self._waiting = waiting
+        self._cls = cls
+        self._options = options
+        self._prepare = prepare
+
+    @property
+    def pid(self) -> int:
+        """Of the process; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    async def on_start(self) -> None:
+        """Have the process started and the actor in it. Raises `StartFailedElsewhereError`,
+        `Ignore`, or why there is no process.
+        """
+        chain = self._waiting()
+        self._chain = chain.told if chain is not None else ""
+        self.nursery.start_soon(self._live, name=f"process of {self.name}")
+        await self._begun.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        """Let the actor be stopped in its process. The time that this may take is the host's
+        business.
+        """
+        self._stopping = True
+        if self._process is not None and self._process.reason is None:
+            try:
+                await self._process.ask_to_stop(reason)
+                self._stopped = True
+            except CallError as error:
+                logger.info(
+                    "the process of %s ended while its actor was being stopped: %s",
+                    self.name,
+                    error,
+                )
+
+    async def on_ended(self, notice: Ended) -> None:
+        """Hand a notice to the actor, and keep the turn until it has dealt with it. What it raises
+        ends it there.
+        """
+        assert self._process is not None
+        telling = self._telling = (notice.watch, trio.Event())
+        try:
+            lives = await self._process.tell(notice)
+        except CallError as error:
+            logger.info(
+                "%s ended while it handled the notice that %s had ended: %s",
+                self.name,
+                notice.name,
+                error,
+            )
+            lives = False
+        finally:
+            self._telling = None
+            telling[1].set()
+        if not lives:
+            # As in `_translated`: keep the turn until the host learns of the end, so that waiting
+            # calls are not lost.
+            await trio.sleep(END_SECONDS)
+
+    async def told(self, watch: int) -> None:
+        """Wait until a notice of this watch, if it is on its way to the actor, has arrived and been
+        dealt with.
+        """
+        await trio.lowlevel.checkpoint()
+        if self._telling is not None and self._telling[0] == watch:
+            await self._telling[1].wait()
+
+    async def pass_on(
+        self, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """Call the isolated actor. Raises its errors in the form that hosts understand."""
+        try:
+            return await self._method(name)(*args, **kwargs)
+        except CallError as error:
+            raise await self._translated(error) from None
+
+    async def pass_on_items(
+        self, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> AsyncGenerator[object, None]:
+        """Read a stream there, item by item."""
+        items = self._method(name)(*args, **kwargs)
+        try:
+            async for item in items:
+                yield item
+        except CallError as error:
+            raise await self._translated(error) from None
+        finally:
+            # Never waits: it tells the producer, and lets go.
+            await items.aclose()  # noqa: ASYNC102, ASYNC120
+
+    def _method(self, name: str) -> Any:
+        assert self._process is not None
+        return getattr(self._process.resident, name)
+
+    async def _translated(self, error: CallError) -> Exception:
+        if issubclass(type(error), RemoteError):
+            return PassedOnError(cast("RemoteError", error))
+        if isinstance(
+            error, ActorDiedError | ConnectionLostError | NodeDiedError | NodeUnreachableError
+        ):
+            # The actor has ended, and in a moment its host learns it and cancels this. Until then
+            # the call keeps its turn: the next one would only be lost, too, and could not be told
+            # that it never ran.
+            await trio.sleep(END_SECONDS)
+            # To its callers the process is no node, but the actor itself.
+            why = self._process.reason if self._process is not None else None
+            text = (
+                f"{self.name} on {self.node.name} ended while the call was running: "
+                f"{why or 'ended'}; the call may have taken effect"
+            )
+            return RefusedElsewhereError(ActorDiedError(text))
+        return RefusedElsewhereError(error)
+
+    async def _live(self) -> None:
+        """The life of the process. Raises `EndedElsewhereError` when the actor in it ends by
+        itself.
+        """
+        process: ChildProcessHandle | None = None
+        try:
+            try:
+                process = self._process = await self._prepare(self._order())
+                failure = await process.started()
+                if failure is not None and not process.came:
+                    # Killed before it knew of us, perhaps while it was spare: nothing has run.
+                    await process.close(kindly=False)
+                    process = self._process = await self._prepare(self._order())
+                    failure = await process.started()
+                if failure is not None and failure.needless:
+                    raise Ignore(failure.what)
+                if failure is not None:
+                    raise StartFailedElsewhereError(failure.what, failure.trace)
+            except Exception as error:
+                self._failure = error
+                return
+            finally:
+                self._begun.set()
+            reason = await process.over()
+            if not self._stopping:
+                raise EndedElsewhereError(reason)
+        finally:
+            if process is not None:
+                # shielded and bounded in there
+                await process.close(kindly=self._stopped)  # noqa: ASYNC102, ASYNC120
+
+    def _order(self) -> LaunchRequest:
+        address = self.address
+        path = address.class_path or import_path(self._cls)
+        # Who the members are is added at the last moment.
+        return LaunchRequest(
+            class_path=path,
+            args=self._args,
+            kwargs=self._kwargs,
+            options=self._options,
+            address=address,
+            members=(),
+            chain=self._chain,
+        )

@@ -1,0 +1,167 @@
+"""A node as users see it, in the node's own process and in its child processes: `BaseNode` is what
+`Node` and `NodeClient` have in common of `actors.actor.NodeInterface`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ParamSpec, TypeVar, Unpack, cast, overload
+
+import attrs
+
+from actors.actor import Ended
+from actors.errors import NameTakenError
+from actors.handle import Handle
+from actors.method import Address
+from actors.options import SpawnChanges, SpawnOptions
+from actors.reference import Reference
+from runtime.calls.arguments import StartRequest
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.groups.groups import GroupSource, ProcessGroup
+from runtime.isolation.node_api import NodeApi
+
+P = ParamSpec("P")
+
+
+A = TypeVar("A")
+
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class ActorStarter:
+    """How actors are started from a process."""
+
+    start: Callable[[StartRequest], Awaitable[Address]]
+    """See `Spawner.spawn`."""
+    stand: Callable[[StartRequest], Awaitable[Address]]
+    """See `Spawner.singleton`; the node is the candidate, for as long as it lives."""
+    find_started: Callable[[str], Awaitable[Address | None]]
+    """The address of the actor that has a name now, once it has started; within the start of
+    another actor, at once. Raises the ActorStartError of its start.
+    """
+
+
+@attrs.frozen
+class _NodeOptions:
+    """A way to start actors with options; see `actors.actor.Spawner`."""
+
+    _endpoint: RpcEndpoint
+    _starter: ActorStarter
+    _options: SpawnOptions
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
+        return attrs.evolve(self, options=attrs.evolve(self._options, **changes))
+
+    async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        with self._endpoint.lifetime.asking(f"{self._what(actor)} was not started", acts=True):
+            return cast("A", await self._start(actor, args, kwargs))
+
+    async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        with self._endpoint.lifetime.asking(
+            f"{self._what(actor)} was neither found nor started", acts=True
+        ):
+            return cast("A", await self._get_or_start(actor, args, kwargs))
+
+    async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        endpoint = self._endpoint
+        with endpoint.lifetime.asking(
+            f"node {endpoint.lifetime.node} does not stand for {self._what(actor)}", acts=True
+        ):
+            request = StartRequest.of_singleton(actor, args, kwargs, self._options)
+            address = await self._starter.stand(request)
+            return cast("A", endpoint.typed_handle(address, request.cls))
+
+    async def _start(
+        self, actor: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
+        options = self._options
+        request = StartRequest.checked("spawn", actor, args, kwargs, options)
+        handle = self._endpoint.make_handle(await self._starter.start(request), request.cls)
+        return (
+            handle
+            if options.call_options().is_default
+            else handle.options(timeout=options.timeout, retry=options.retry)
+        )
+
+    async def _get_or_start(
+        self, actor: object, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> object:
+        name = self._options.name
+        if name is None:
+            raise ValueError("get_or_spawn needs a name: node.options(name=...).get_or_spawn(...)")
+        StartRequest.checked("get_or_spawn", actor, args, kwargs, self._options)
+        while True:
+            found = await self._starter.find_started(name)
+            if found is not None:
+                return self._endpoint.typed_handle(found, actor)
+            try:
+                return await self._start(actor, args, kwargs)
+            except NameTakenError:
+                # Another caller has started it first; unless that actor has ended again meanwhile,
+                # it is found now.
+                continue
+
+    def _what(self, actor: object) -> str:
+        return self._options.name or f"an actor of class {getattr(actor, '__name__', actor)}"
+
+
+class BaseNode:
+    """What `Node` and `NodeClient` share. Derived classes set these four."""
+
+    _endpoint: RpcEndpoint
+    _api: NodeApi
+    _starter: ActorStarter
+    _group_source: GroupSource
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
+        """A way to start actors with options; see `SpawnOptions`."""
+        return _NodeOptions(self._endpoint, self._starter, SpawnOptions(**changes))
+
+    async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Start an actor on this node under a generated name. See `Spawner.spawn`."""
+        return await self.options().spawn(actor, *args, **kwargs)
+
+    async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """See `Spawner.get_or_spawn`; needs a name, so use `options(name=...)` first."""
+        return await self.options().get_or_spawn(actor, *args, **kwargs)
+
+    async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """See `Spawner.singleton`; needs a name, so use `options(name=...)` first."""
+        return await self.options().singleton(actor, *args, **kwargs)
+
+    @overload
+    async def lookup(self, name: str) -> object: ...
+    @overload
+    async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
+    async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
+        """The handle of the actor of this name, wherever it runs; waits while its supervisor
+        restarts it.
+
+        Raises `ActorNotFoundError`, `ClassMismatchError` if it is none of class `actor`, and
+        `DirectoryUnavailableError` while the store is away.
+        """
+        address = await self._api.lookup(name)
+        return cast("A", self._endpoint.typed_handle(address, actor))
+
+    async def wait_ended(self, handle: object) -> Ended:
+        """Wait until the present epoch of an actor has ended; at once with "no such actor" for one
+        that is dead or unknown.
+        """
+        if not isinstance(handle, Handle):
+            raise TypeError(f"watching and linking take a handle, not {handle!r}")
+        return await self._api.wait_ended(handle.address)
+
+    async def put(self, value: T) -> Reference[T]:
+        """Keep a copy of a value on this node, for as long as there is a reference to it. Raises
+        `EncodeError`.
+        """
+        return cast("Reference[T]", await self._api.put(value))
+
+    def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
+        """Return the group of this name; its members have the methods of `actor`. Raises
+        ValueError for a name that no group can have.
+        """
+        self._endpoint.lifetime.check()
+        return ProcessGroup(self._group_source, self._group_source.followed(name), actor)

@@ -1,0 +1,697 @@
+"""The process of an isolated actor: connected to its node as a client is, it hosts that one actor
+and nothing else.
+
+It ends with its actor. It also ends by itself when it has not heard from its node for as long as a
+lease takes to run out: another node may have the actor's name by then.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import math
+import os
+import resource
+import sys
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any, cast
+
+import attrs
+import cbor2
+import trio
+
+from actors.actor import Actor, Ended, Ignore, Member, Watch
+from actors.errors import (
+    CallError,
+    DecodeError,
+    HandshakeError,
+    ProtocolError,
+    SpawnError,
+    UnderstudyError,
+)
+from actors.groups import check_group_name
+from actors.handle import Handle
+from actors.messages import import_path
+from actors.method import Address, MethodDefinition, method
+from actors.options import SpawnOptions
+from actors.supervision import ExitReason
+from runtime.calls.arguments import StartRequest
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.routes import PeerDirectory
+from runtime.environment import Environment, SystemEnvironment
+from runtime.groups.groups import Followed
+from runtime.groups.memberships import GroupMembership
+from runtime.hosting.cell import ActorCell, Invocation, why_not_started
+from runtime.hosting.chains import Chain
+from runtime.hosting.completion_log import CompletionLog
+from runtime.hosting.host import ActorHost, NameClaims
+from runtime.hosting.workers import TaskWorkers
+from runtime.identifiers import NodeId
+from runtime.isolation.base_node import ActorStarter, BaseNode
+from runtime.isolation.messages import (
+    CONTROL_SERVICE,
+    ISOLATION_SERVICE,
+    RESIDENT,
+    LaunchRequest,
+    StartFailure,
+)
+from runtime.isolation.node_api import IsolationService, NodeApi, NodeApiProxy
+from runtime.links.link import Link
+from runtime.links.peers import Peers
+from runtime.links.transports import SocketNetwork
+from runtime.membership.members import peer_of_member
+from runtime.processes.fork_loop import name_process, settle_collector
+from runtime.references.manager import MemoryOptions
+from runtime.timings import Timings
+from runtime.user_errors import guarded, is_cancellation, is_interrupt, module_name, text_of
+from runtime.wire.classes import import_class
+from runtime.wire.handshake import Introduction, Peer
+
+# The groups that an isolated actor holds: each follows the node's view of it, a moment later.
+
+FOLLOWED_GROUP_LOOK_SECONDS = 5.0
+"""Seconds between two checks whether the actor still holds a group that is followed. A group is
+followed for at least that long.
+"""
+
+
+class GroupsClient:
+    """The groups that the isolated actor holds; implements `runtime.groups.groups.GroupSource`.
+    `identity`: the node's.
+    """
+
+    def __init__(
+        self,
+        identity: NodeId,
+        endpoint: RpcEndpoint,
+        environment: Environment,
+        api: NodeApi,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.identity = identity
+        self.endpoint = endpoint
+        self.environment = environment
+        self._api = api
+        self._nursery = nursery
+        self._followed: weakref.WeakValueDictionary[str, Followed] = weakref.WeakValueDictionary()
+        self._seen: weakref.WeakKeyDictionary[Followed, tuple[int, list[GroupMembership]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._version = 0
+
+    def followed(self, group: str) -> Followed:
+        """The group, followed from now on. Raises ValueError for what cannot be a group's name."""
+        check_group_name(group)
+        followed = self._followed.get(group)
+        if followed is None:
+            followed = self._followed[group] = Followed(group, self.identity[1])
+            self._nursery.start_soon(
+                self._follow, group, weakref.ref(followed), name=f"group {group}"
+            )
+        return followed
+
+    def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
+        """See `GroupSource.members`."""
+        return self._seen.get(followed, (0, []))
+
+    def state(self, followed: Followed) -> object:
+        """See `GroupSource.state`."""
+        return self._seen.get(followed, (0, []))[0]
+
+    async def _follow(self, group: str, reference: weakref.ref[Followed]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read, group, reference)
+            while (followed := reference()) is not None:
+                await trio.sleep(FOLLOWED_GROUP_LOOK_SECONDS)
+                del followed
+            nursery.cancel_scope.cancel()
+
+    async def _read(self, group: str, reference: weakref.ref[Followed]) -> None:
+        try:
+            async with aclosing(self._api.watch_group(group)) as all_members:
+                async for addresses in all_members:
+                    self._see(reference(), addresses)
+        except CallError:
+            # The connection to the node is gone, and soon this process.
+            return
+
+    def _see(self, followed: Followed | None, addresses: tuple[Address, ...]) -> None:
+        if followed is not None:
+            self._version += 1
+            self._seen[followed] = (
+                self._version,
+                [GroupMembership(address, 1) for address in addresses],
+            )
+            followed.ready.set()
+            followed.tell()
+
+
+# How an isolated actor reaches its node: through the node API.
+
+
+class ChildDirectory:
+    """Finds actors and nodes for the calls of this process, by asking its node. `node`: that node,
+    which is connected before anything is looked up.
+    """
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._api: NodeApi
+        self._peers: Peers
+
+    def use(self, api: NodeApi, peers: Peers) -> None:
+        """Set what the node is asked through; the endpoint, which makes them, needs this first."""
+        self._api = api
+        self._peers = peers
+
+    async def locate(self, name: str) -> Address:
+        """See `runtime.calls.routes.PeerDirectory.locate`."""
+        return await self._api.locate(name)
+
+    async def link_to(self, node: str, incarnation: int) -> Link | None:
+        """See `runtime.calls.routes.PeerDirectory.link_to`."""
+        await trio.lowlevel.checkpoint()
+        link = self._peers.links.get(NodeId(node, incarnation))
+        if link is not None and link.ended is None:
+            return link
+        if (node, incarnation) == self._node:
+            return None
+        member = await self._api.place(node, incarnation)
+        return None if member is None else self._peers.link(peer_of_member(member))
+
+
+@attrs.frozen
+class ChildStarter:
+    """Has actors started by the node; see `runtime.isolation.base_node.ActorStarter`."""
+
+    _api: NodeApi
+    _endpoint: RpcEndpoint
+
+    async def start(self, request: StartRequest) -> Address:
+        """See `ActorStarter.start`."""
+        return await self._ask(self._api.start, request)
+
+    async def stand(self, request: StartRequest) -> Address:
+        """See `ActorStarter.stand`."""
+        return await self._ask(self._api.stand, request)
+
+    async def find_started(self, name: str) -> Address | None:
+        """See `ActorStarter.find_started`."""
+        return await self._api.find(name, not self._endpoint.host.is_within_start())
+
+    async def _ask(
+        self,
+        operation: Callable[
+            [str, tuple[object, ...], dict[str, object], SpawnOptions], Awaitable[Address]
+        ],
+        request: StartRequest,
+    ) -> Address:
+        path, kwargs = import_path(request.cls), dict(request.kwargs)
+        with request.naming_arguments(self._endpoint.codec):
+            return await operation(path, request.args, kwargs, request.options)
+
+
+class NodeClient(BaseNode):
+    """The node as the isolated actor sees it; implements `actors.actor.NodeInterface`."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        endpoint: RpcEndpoint,
+        api: NodeApi,
+        groups: GroupsClient,
+    ) -> None:
+        self.name, self.incarnation = self._identity = node
+        self._endpoint = endpoint
+        self._api = api
+        starter = ChildStarter(api, endpoint)
+        self._starter = ActorStarter(starter.start, starter.stand, starter.find_started)
+        self._group_source = groups
+        self._members: tuple[Member, ...] = ()
+
+    def see(self, members: tuple[Member, ...]) -> None:
+        """Set the present members. Links to former members end."""
+        before = {NodeId(member.name, member.incarnation) for member in self._members}
+        self._members = members
+        for identity in before - {NodeId(member.name, member.incarnation) for member in members}:
+            if identity != self._identity:
+                self._endpoint.on_peer_ended(
+                    identity, "it has left the cluster or its lease has ended"
+                )
+
+    async def follow(self) -> None:
+        """See every change of the members, until the node ends."""
+        try:
+            async for members in self._api.watch_members():
+                self.see(members)
+        except CallError:
+            # The connection to the node is gone, and soon this process.
+            return
+
+    async def stop(self, handle: object, *, reason: str = "stopped") -> None:
+        """See `NodeInterface.stop`. An actor that stops itself ends when its method has
+        returned.
+        """
+        if not isinstance(handle, Handle):
+            raise TypeError(f"stop takes a handle, not {handle!r}")
+        host = self._endpoint.host
+        job = host.workers.running.get(trio.lowlevel.current_task())
+        if job is not None and job.cell.address.name == handle.name:
+            host.nursery_of(job.cell).start_soon(self._api.stop, handle.address, reason)
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._api.stop(handle.address, reason)
+
+    def members(self) -> tuple[Member, ...]:
+        """See `NodeInterface.members`."""
+        return self._members
+
+
+# What an isolated actor watches, is linked to and has joined: its node keeps this, and is asked.
+# Notices come back into the mailbox here.
+
+logger = logging.getLogger("understudy.watching")
+
+
+class WatchingClient:
+    """The watches and links of the actor in this process; see
+    `runtime.hosting.host.HostExtension`. `nursery`: the process's.
+    """
+
+    def __init__(self, api: NodeApi, nursery: trio.Nursery) -> None:
+        self.api = api
+        self._nursery = nursery
+        self._under_way: dict[int, _ToldEnds] = {}
+        self._cancelled: set[int] = set()
+        """Watches that the actor has cancelled, until the node has confirmed that no notice of them
+        follows.
+        """
+
+    def of(self, cell: ActorCell) -> ActorWatchingClient:
+        """See `HostExtension.of`."""
+        return ActorWatchingClient(self, cell)
+
+    def ending(self, cell: ActorCell) -> None:
+        """Does nothing: the node does it."""
+
+    def ended(self, address: object, reason: object) -> None:
+        """Does nothing: the node does it."""
+
+    async def tell(self, host: ActorHost, cell: ActorCell, notice: Ended) -> bool:
+        """Deliver a notice to the actor in its turn, and wait until `on_ended` has returned.
+        Returns False if the actor has ended; an exception in `on_ended` ends it.
+        """
+        if cell.ended is not None:
+            return False
+        if notice.watch in self._cancelled:
+            return True
+        on_ended = type(cell.instance).on_ended
+        definition = MethodDefinition(
+            name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended)
+        )
+        told = self._under_way[notice.watch] = _ToldEnds(host)
+        told.job = job = Invocation(
+            cell, definition, (notice,), {}, told, None, notice.watch, math.inf
+        )
+        # Regardless of the mailbox's limit: the node sends one notice at a time, and the actor has
+        # asked for each of them.
+        cell.append(job)
+        if not cell.busy and cell.started and not cell.paused:
+            cell.busy = True
+            host.workers.submit(cell)
+        try:
+            await told.over.wait()
+        except trio.Cancelled:
+            job.cancel()
+            raise
+        finally:
+            del self._under_way[notice.watch]
+        return cell.ended is None
+
+    def cancel(self, cell: ActorCell, number: int) -> None:
+        """See `Watch.cancel`. A notice whose `on_ended` has begun is not interrupted."""
+        if number in self._cancelled:
+            return
+        self._cancelled.add(number)
+        told = self._under_way.get(number)
+        if told is not None:
+            told.recall()
+        self._nursery.start_soon(self._unwatch, cell, number, name="unwatch")
+
+    async def _unwatch(self, cell: ActorCell, number: int) -> None:
+        try:
+            await self.api.unwatch(cell.address.name, cell.address.epoch, number)
+        except UnderstudyError as error:
+            logger.info(
+                "could not tell the node that %s has cancelled a watch: %s",
+                cell.address.name,
+                error,
+            )
+        else:
+            self._cancelled.discard(number)
+
+
+class _ToldEnds:
+    """One notice on its way through the mailbox of this process. Also the `ReplySink` of its
+    invocation: a failure ends the actor.
+    """
+
+    def __init__(self, host: ActorHost) -> None:
+        self._host = host
+        self.job: Invocation | None = None
+        self.over = trio.Event()
+
+    def recall(self) -> None:
+        """Drop the notice, if its `on_ended` has not begun: the watch was cancelled."""
+        if self.job is not None and not self.job.begun:
+            self.job.cancel()
+            self.over.set()
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        self.over.set()
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`. Ends the actor, because no caller would learn of the error."""
+        if not issubclass(type(error), SystemExit):
+            # SystemExit ends the actor already, in the worker.
+            self._host.crash(job.cell, error)
+        self.over.set()
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        if job.cell.ended is None:
+            self._host.crash(job.cell, error)
+        self.over.set()
+
+
+@attrs.frozen
+class ActorWatchingClient:
+    """What the actor sees; see `actors.actor.ActorWatching`."""
+
+    _watching: WatchingClient
+    _cell: ActorCell
+
+    async def watch(self, handle: object) -> Watch:
+        """See `Observer.watch`."""
+        number, name, epoch = await self._watching.api.watch(*self._watched(handle))
+        return Watch(number, name, epoch, partial(self._watching.cancel, self._cell, number))
+
+    async def link(self, handle: object) -> None:
+        """See `Observer.link`."""
+        await self._watching.api.link(*self._watched(handle))
+
+    async def unlink(self, handle: object) -> None:
+        """See `Observer.unlink`."""
+        if not isinstance(handle, Handle):
+            raise TypeError(f"unlink takes a handle, not {handle!r}")
+        own = self._cell.address
+        await self._watching.api.unlink(own.name, own.epoch, handle.address)
+
+    def _watched(self, handle: object) -> tuple[str, int, Address]:
+        own = self._cell.address
+        if not isinstance(handle, Handle):
+            raise TypeError(f"watching and linking take a handle, not {handle!r}")
+        if self._cell.ended is not None:
+            raise RuntimeError(
+                f"{own.name} has ended; it can watch nothing and be linked to nothing any more"
+            )
+        return own.name, own.epoch, handle.address
+
+
+class JoiningClient:
+    """The memberships of the actor in this process; see
+    `runtime.hosting.host.HostExtension`.
+    """
+
+    def __init__(self, api: NodeApi) -> None:
+        self._api = api
+
+    def of(self, cell: ActorCell) -> ActorGroupsClient:
+        """See `HostExtension.of`."""
+        return ActorGroupsClient(self._api, cell)
+
+    def ending(self, cell: ActorCell) -> None:
+        """Does nothing: the node does it."""
+
+    def ended(self, address: object, reason: object) -> None:
+        """Does nothing: the node does it."""
+
+
+@attrs.frozen
+class ActorGroupsClient:
+    """What the actor sees; see `actors.actor.ActorGroups`."""
+
+    _api: NodeApi
+    _cell: ActorCell
+
+    async def join(self, group: str) -> None:
+        """See `Observer.join`."""
+        check_group_name(group)
+        own = self._cell.address
+        if self._cell.ended is not None:
+            raise RuntimeError(f"{own.name} has ended; it can join no group any more")
+        await self._api.join(own.name, own.epoch, group)
+
+    async def leave(self, group: str) -> bool:
+        """See `Observer.leave`."""
+        return await self._api.leave(self._cell.address.name, self._cell.address.epoch, group)
+
+
+# Saving from a process of an actor's own: the node commits the state, and with it the call that led
+# to it.
+
+
+class SavedStatesClient(CompletionLog):
+    """Saves states by asking the node. Only the node knows the identity of the running call; this
+    process knows whether it is the call whose turn it is. Also the `NameClaims` of the host of this
+    process, of which nothing else is called: it keeps no completion records, and claims no name.
+    """
+
+    def __init__(self, api: NodeApi, workers: TaskWorkers, environment: Environment) -> None:
+        super().__init__(lambda: cast("NameClaims", self), workers, environment)
+        self._api = api
+
+    async def save(self, cell: ActorCell, state: object, answer: object) -> None:
+        """See `CompletionLog.save`. The calls of concurrent methods are not recorded."""
+        job = self.job_running(cell)
+        answers = () if answer is attrs.NOTHING else (answer,)
+        in_turn = job is not None and not job.definition.concurrent
+        await self._api.save(cell.address.name, cell.address.epoch, state, answers, in_turn)
+
+    async def saved(self, name: str) -> Any:
+        """See `Actor.saved`."""
+        return await self._api.saved(name)
+
+    async def release(self, name: str, epoch: int) -> None:
+        """See `NameClaims.release`. Does nothing: the node releases the name."""
+        await trio.lowlevel.checkpoint()
+
+
+CHILD_GOODBYE_SECONDS = 1.0
+"""How long the process of an isolated actor may take to say goodbye to its peers."""
+
+
+@attrs.frozen(kw_only=True)
+class ChildSettings:
+    """The settings that a process gets when it is forked; it asks its node for all else. `host` and
+    `address` are the node's.
+    """
+
+    ticket: str
+    name: str
+    incarnation: int
+    cluster: str
+    secret: bytes = attrs.field(repr=False)
+    host: str
+    address: str
+    node: str
+    node_incarnation: int
+    level: int
+    call_timeout: float | None
+    timings: dict[str, float]
+    """The fields of the node's `Timings`."""
+
+
+class ControlService(Actor):
+    """The service `@control`, by which the node stops the actor and delivers notices."""
+
+    def __init__(self, host: ActorHost, address: Address, watching: WatchingClient) -> None:
+        self._host = host
+        self._resident = address
+        self._watching = watching
+        self.asked = False
+        """True once the node has asked to stop the actor: then its end is not reported."""
+
+    @method(concurrent=True)
+    async def stop(self, reason: ExitReason) -> None:
+        """Stop the actor in order, with `on_stop`."""
+        self.asked = True
+        await self._host.stop(self._resident.name, self._resident.epoch, reason)
+
+    @method(concurrent=True)
+    async def tell(self, notice: Ended) -> bool:
+        """See `WatchingClient.tell`."""
+        cell = self._host.cells.get(self._resident.name)
+        return cell is not None and await self._watching.tell(self._host, cell, notice)
+
+
+def run(argument: bytes, report: Callable[[bytes], None]) -> None:
+    """Run the process of one isolated actor; the target that the fork server calls."""
+    told: Mapping[str, Any] = cbor2.loads(argument)
+    settings = ChildSettings(**told)
+    logging.basicConfig(
+        level=settings.level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    settle_collector()
+    trio.run(_reside, settings)
+
+
+async def _reside(settings: ChildSettings) -> None:
+    environment = SystemEnvironment(Timings(**cast("Any", settings.timings)))
+    me = Peer(
+        name=settings.name,
+        incarnation=settings.incarnation,
+        role="client",
+        host=settings.host,
+        life=environment.token(8).hex(),
+    )
+    node = NodeId(settings.node, settings.node_incarnation)
+    directory = ChildDirectory(node)
+    async with trio.open_nursery() as nursery:
+        endpoint = RpcEndpoint(
+            Introduction(cluster=settings.cluster, peer=me),
+            settings.secret,
+            environment,
+            SocketNetwork(timings=environment.timings),
+            nursery,
+            PeerDirectory(directory.locate, directory.link_to),
+            lambda endpoint: ChildHost(endpoint, node, nursery, environment),
+            memory=MemoryOptions(shared=True),
+            call_timeout=settings.call_timeout,
+        )
+        host = endpoint.host
+        assert isinstance(host, ChildHost)
+        directory.use(host.api, endpoint.peers)
+        try:
+            link = await endpoint.peers.first_contact(settings.address)
+            nursery.start_soon(_end_with_node, link, environment.timings.isolation_patience)
+            nursery.start_soon(endpoint.peers.beat)
+            nursery.start_soon(endpoint.references.run)
+            handle = Handle(
+                endpoint.caller, Address(ISOLATION_SERVICE, *node), IsolationService.__methods__
+            )
+            service = cast("IsolationService", handle)
+            # The launch request contains messages of the actor's module, so that is imported before
+            # `take`. If the import fails, the start fails with the error.
+            guarded(
+                functools.partial(import_class, await service.wait(settings.ticket)),
+                lambda failure: Actor,
+            )
+            order = await service.take(settings.ticket)
+            reason = await _host(host, service, settings.ticket, order, nursery)
+            if reason is not None:
+                await service.ended(settings.ticket, reason)
+        except (CallError, HandshakeError, ProtocolError, OSError) as error:
+            # The actor's own errors do not come here: its node is leaving or has ended.
+            logger.info("lost the connection to the node, so this process ends: %s", error)
+        await endpoint.peers.close(CHILD_GOODBYE_SECONDS)
+        nursery.cancel_scope.cancel()
+
+
+async def _host(
+    host: ChildHost,
+    service: IsolationService,
+    ticket: str,
+    order: LaunchRequest,
+    nursery: trio.Nursery,
+) -> ExitReason | None:
+    """Host the actor until it ends. Returns how it has ended by itself; None if it did not start or
+    was stopped.
+    """
+    address = order.address
+    name_process(address.name)
+    control = ControlService(host, address, host.watching)
+    host.client.see(order.members)
+    nursery.start_soon(host.client.follow)
+    failure: StartFailure | None = None
+    module = order.class_path.partition(":")[0]
+    try:
+        if order.options.memory_limit is not None:
+            resource.setrlimit(
+                resource.RLIMIT_AS, (order.options.memory_limit, order.options.memory_limit)
+            )
+        cls = _actor_class(order.class_path)
+        # The main script has another name in this process.
+        module = module_name(cls)
+        await host.begin(cls, order.args, order.kwargs, order.options, address, Chain(order.chain))
+    except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
+        if is_cancellation(error) or is_interrupt(error):
+            raise
+        if issubclass(type(error), Ignore):
+            failure = StartFailure(text_of(error), "", needless=True)
+        else:
+            failure = StartFailure(*why_not_started(error, module))
+    else:
+        host.cells[RESIDENT] = host.cells[address.name]
+        host.add_system(CONTROL_SERVICE, control)
+    await service.begun(ticket, failure)
+    if failure is not None:
+        return None
+    reason = await host.watch(address.name, address.epoch)
+    return None if control.asked else reason
+
+
+def _actor_class(path: str) -> type[Actor]:
+    found = import_class(path)
+    if not issubclass(found, Actor):
+        raise DecodeError(f"{path} is not a subclass of actors.Actor")
+    return found
+
+
+class ChildHost(ActorHost):
+    """Hosts the one actor of this process, which is an actor of `node`."""
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        node: NodeId,
+        nursery: trio.Nursery,
+        environment: Environment,
+    ) -> None:
+        self.api = NodeApiProxy.of(endpoint, node)
+        groups = GroupsClient(node, endpoint, environment, self.api, nursery)
+        self.client = NodeClient(node, endpoint, self.api, groups)
+        self.watching = WatchingClient(self.api, nursery)
+        super().__init__(
+            self.client,
+            nursery,
+            environment,
+            lambda: cast("NameClaims", self.completion_log),
+            endpoint.make_handle,
+            lambda supervisor, address: _no_supervisor(),
+        )
+        self.completion_log = SavedStatesClient(self.api, self.workers, environment)
+        self.extensions.add("watching", self.watching)
+        self.extensions.add("groups", JoiningClient(self.api))
+
+
+def _no_supervisor() -> None:
+    raise SpawnError(
+        'a supervisor cannot have a process of its own; give isolation="process" to its children '
+        "instead"
+    )
+
+
+async def _end_with_node(link: Link, patience: float) -> None:
+    """End this process at once when its node is gone, or silent for `patience` seconds more."""
+    while True:
+        await link.disconnected()
+        with trio.move_on_after(patience):
+            await link.connected_again()
+        if link.ended is not None or not link.connected:
+            os._exit(1)

@@ -1,0 +1,64 @@
+"""What a node and the processes of its isolated actors say to each other."""
+
+from __future__ import annotations
+
+import attrs
+
+from actors.actor import Member
+from actors.messages import message
+from actors.method import Address
+from actors.options import SpawnOptions
+
+ISOLATION_SERVICE = "@isolation"
+"""The service of a node that its isolated actors use."""
+
+
+CONTROL_SERVICE = "@control"
+"""The service of such a process that its node uses."""
+
+
+RESIDENT = "@resident"
+"""The name under which the node calls the actor in such a process. Under its own name a forwarded
+call would look like a call of the actor to itself.
+"""
+
+
+@message
+@attrs.frozen(kw_only=True)
+class LaunchRequest:
+    """What a process is to run. `address` is the actor's, on its node; `members` are the cluster's
+    at this moment. `chain`: the chain that waits for the start; see `runtime.hosting.chains`.
+    """
+
+    class_path: str
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
+    options: SpawnOptions
+    address: Address
+    members: tuple[Member, ...]
+    chain: str = ""
+
+
+@message
+@attrs.frozen
+class StartFailure:
+    """Why the actor did not start: `what` as `Type: text`, and the traceback.
+
+    `needless`: its `on_start` raised `Ignore`, which is no failure; `what` is that text.
+    """
+
+    what: str
+    trace: str
+    needless: bool = False
+
+
+@message
+@attrs.frozen
+class NodeAnswer:
+    """What the node answers: `value`, or where `code` is not empty the error that it and `plain`
+    describe; see `runtime.calls.error_codec`.
+    """
+
+    value: object = None
+    code: str = ""
+    plain: dict[str, object] = attrs.field(factory=dict)

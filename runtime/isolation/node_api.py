@@ -1,0 +1,430 @@
+"""What actors may ask of their node: the node's own code calls `NodeApi` directly, an actor in a
+process of its own through `NodeApiProxy` and the service `@isolation`.
+
+Each operation is one method of `NodeApi` with the mark `@operation`. The service offers the marked
+methods and nothing else of the class, the proxy as well, so an operation is added or changed in one
+place. The arguments of an operation are checked against its annotations when they come from a child
+process; see `runtime.checking`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+
+import attrs
+import trio
+
+from actors.actor import Actor, Ended, Member
+from actors.errors import ActorNotFoundError, RemoteError, UnderstudyError
+from actors.handle import Handle
+from actors.method import (
+    Address,
+    BoundMethod,
+    BoundStream,
+    InThread,
+    MethodDefinition,
+    method,
+)
+from actors.options import SpawnOptions
+from actors.reference import Reference
+from actors.supervision import ExitReason
+from runtime.calls.arguments import StartRequest
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.error_codec import CallPlace, describe, plain_error, rebuild
+from runtime.groups.groups import Groups, ProcessGroup
+from runtime.hosting.cell import ActorCell
+from runtime.hosting.node_service import actor_class
+from runtime.identifiers import NodeId
+from runtime.isolation.actor_proxy import ActorProxy
+from runtime.isolation.child_process import ChildProcessHandle
+from runtime.isolation.messages import (
+    ISOLATION_SERVICE,
+    LaunchRequest,
+    NodeAnswer,
+    StartFailure,
+)
+from runtime.membership.members import Members, MembersWatch
+from runtime.membership.names import Lookups, Names
+from runtime.supervision.singletons import Candidacies
+from runtime.supervision.spawner import ActorSpawner
+from runtime.watching.watching import Watcher
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+_OPERATION: Final = "operation of the node API"
+
+
+def operation(function: F) -> F:
+    """Mark a method of `NodeApi` as one that child processes may ask for."""
+    vars(function)[_OPERATION] = True
+    return function
+
+
+class NodeApi:
+    """A node, as the actors on it need it. `nursery`: the node's."""
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        names: Names,
+        lookups: Lookups,
+        members: Members,
+        spawner: ActorSpawner,
+        candidacies: Candidacies,
+        watcher: Watcher,
+        groups: Groups,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._endpoint = endpoint
+        self._lifetime = endpoint.lifetime
+        self._names = names
+        self._lookups = lookups
+        self._members = members
+        self._spawner = spawner
+        self._candidacies = candidacies
+        self._watcher = watcher
+        self._groups = groups
+        self._nursery = nursery
+
+    @operation
+    async def members(self) -> tuple[Member, ...]:
+        """See `NodeInterface.members`."""
+        await trio.lowlevel.checkpoint()
+        self._lifetime.check()
+        return self._members.all()
+
+    @operation
+    async def watch_members(self) -> AsyncGenerator[tuple[Member, ...], None]:
+        """The members, again after every change."""
+        async for members in MembersWatch(self._members, self._lifetime):
+            yield members
+
+    @operation
+    async def start(
+        self,
+        class_path: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        options: SpawnOptions,
+    ) -> Address:
+        """Start an actor, on this node unless the options say otherwise. See `Spawner.spawn`."""
+        if self._spawner.is_for_here(options):
+            options = attrs.evolve(options, on=self._endpoint.identity.name)
+        with self._lifetime.asking(f"{options.name or class_path} was not started", acts=True):
+            return await self._spawner.start_actor(class_path, args, kwargs, options, "")
+
+    @operation
+    async def stand(
+        self,
+        class_path: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        options: SpawnOptions,
+    ) -> Address:
+        """See `Spawner.singleton`; this node is the candidate."""
+        node = self._endpoint.identity.name
+        cls = await actor_class(class_path, node, self._endpoint.host.in_thread)
+        request = StartRequest.of_singleton(cls, args, kwargs, options)
+        with self._lifetime.asking(f"node {node} does not stand for {options.name}", acts=True):
+            return await self._candidacies.stand(request)
+
+    @operation
+    async def find(self, name: str, waits: bool) -> Address | None:
+        """Where the actor of this name is, if there is one; with `waits` once it has started.
+        Raises the ActorStartError of its start.
+        """
+        with self._lifetime.asking(f"{name} could not be looked up, and may live"):
+            return await self._spawner.find_started(name, waits=waits)
+
+    @operation
+    async def lookup(self, name: str) -> Address:
+        """See `NodeInterface.lookup`."""
+        with self._lifetime.asking(f"{name} could not be looked up, and may live"):
+            return await self._lookups.locate(name)
+
+    @operation
+    async def locate(self, name: str) -> Address:
+        """See `runtime.calls.routes.PeerDirectory.locate`."""
+        with self._lifetime.asking(f"{name} could not be looked up, and may live"):
+            return await self._names.locate(name)
+
+    @operation
+    async def place(self, node: str, incarnation: int) -> Member | None:
+        """That start of that node; None if it is known to have ended."""
+        with self._lifetime.asking(f"where node {node} is could not be found out"):
+            await self._members.caught_up(incarnation)
+        seen = self._members.current(NodeId(node, incarnation))
+        return None if seen is None else seen.member
+
+    @operation
+    async def stop(self, address: Address, reason: str) -> None:
+        """See `NodeInterface.stop`."""
+        name, why = address.name, ExitReason("stopped", reason)
+        self._lifetime.check()
+        if address.registered:
+            with self._lifetime.asking(f"{name} could not be looked up, and was not stopped"):
+                found = await self._names.find(name)
+            if found is None or not self._endpoint.fits(address, found):
+                self._lookups.forget(name)
+                return
+            address = found
+        job = self._endpoint.host.workers.running.get(trio.lowlevel.current_task())
+        if job is not None and job.cell.address == address:
+            # An actor that stops itself cannot wait for its own end: it ends when this method has.
+            self._nursery.start_soon(self._spawner.stop_address, address, why)
+        else:
+            with self._lifetime.asking(f"{name} was not stopped", acts=True):
+                await self._spawner.stop_address(address, why)
+        self._lookups.forget(name)
+
+    @operation
+    async def wait_ended(self, address: Address) -> Ended:
+        """See `NodeInterface.wait_ended`."""
+        with self._lifetime.asking("the end of an actor cannot be waited for"):
+            return await self._watcher.wait_ended(self._endpoint.make_handle(address))
+
+    @operation
+    async def put(self, value: object) -> Reference[object]:
+        """See `NodeInterface.put`."""
+        with self._lifetime.asking("a value was not kept"):
+            return await self._endpoint.references.put(value)
+
+    @operation
+    async def save(
+        self, name: str, epoch: int, state: object, answers: tuple[object, ...], in_turn: bool
+    ) -> None:
+        """See `Actor.save`; `answers` are none or one. `in_turn`: the call whose turn it is led to
+        the state.
+        """
+        host = self._endpoint.host
+        cell = host.cells.get(name)
+        if cell is None or cell.address.epoch != epoch:
+            await self._names.save(name, epoch, state)
+            return
+        turn = cell.turn if in_turn else None
+        call = turn.call.identity if turn is not None and turn.call is not None else None
+        await host.completion_log.save_with(
+            cell, call, state, answers[0] if answers else attrs.NOTHING
+        )
+
+    @operation
+    async def saved(self, name: str) -> Any:
+        """See `Actor.saved`."""
+        return await self._names.saved(name)
+
+    @operation
+    async def watch_group(self, group: str) -> AsyncGenerator[tuple[Address, ...], None]:
+        """The members of a group, those on this node first, as often as each is one; again after
+        every change.
+        """
+        self._lifetime.check()
+        held = ProcessGroup(self._groups, self._groups.followed(group), Actor)
+        async for members in held.watch():
+            yield tuple(member.address for member in members)
+
+    # For the actor of that name and epoch, which is one of this node. Each raises RuntimeError if
+    # it has ended.
+
+    @operation
+    async def watch(self, name: str, epoch: int, address: Address) -> tuple[int, str, int]:
+        """See `Observer.watch`; the number of the watch, and the name and epoch that are
+        watched.
+        """
+        handle = self._endpoint.make_handle(address)
+        watch = await self._watcher.watch(self._cell(name, epoch), handle)
+        return watch.number, watch.name, watch.epoch
+
+    @operation
+    async def unwatch(self, name: str, epoch: int, number: int) -> None:
+        """See `Watch.cancel`. Returns when no notice of that watch is on its way to the actor any
+        more.
+        """
+        cell = self._cell(name, epoch)
+        self._watcher.cancel(number)
+        if isinstance(cell.instance, ActorProxy):
+            await cell.instance.told(number)
+
+    @operation
+    async def link(self, name: str, epoch: int, address: Address) -> None:
+        """See `Observer.link`."""
+        handle = self._endpoint.make_handle(address)
+        await self._watcher.link(self._cell(name, epoch), handle)
+
+    @operation
+    async def unlink(self, name: str, epoch: int, address: Address) -> None:
+        """See `Observer.unlink`."""
+        handle = self._endpoint.make_handle(address)
+        await self._watcher.unlink(self._cell(name, epoch), handle)
+
+    @operation
+    async def join(self, name: str, epoch: int, group: str) -> None:
+        """See `Observer.join`."""
+        await self._groups.of(self._cell(name, epoch)).join(group)
+
+    @operation
+    async def leave(self, name: str, epoch: int, group: str) -> bool:
+        """See `Observer.leave`."""
+        return await self._groups.of(self._cell(name, epoch)).leave(group)
+
+    def _cell(self, name: str, epoch: int) -> ActorCell:
+        cell = self._endpoint.host.cells.get(name)
+        if cell is None or cell.address.epoch != epoch:
+            node = self._endpoint.identity.name
+            raise RuntimeError(
+                f"{name} has ended on node {node}; it can watch nothing and be in no group any more"
+            )
+        return cell
+
+
+@attrs.frozen
+class NodeOperation(MethodDefinition):
+    """An operation of `NodeApi` as a method of the service `@isolation`: its answers are
+    `NodeAnswer`s, or its items those of the stream.
+    """
+
+    def run(
+        self,
+        instance: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        in_thread: InThread,
+    ) -> Coroutine[Any, Any, object]:
+        """See `MethodDefinition.run`."""
+        assert isinstance(instance, IsolationService)
+        # Arguments that do not fit are refused here, before anything runs.
+        inspect.signature(self.function).bind(instance.api, *args, **kwargs)
+        return instance.answer(functools.partial(self.function, instance.api, *args, **kwargs))
+
+    def items(
+        self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> AsyncGenerator[object, None]:
+        """See `MethodDefinition.items`."""
+        assert isinstance(instance, IsolationService)
+        items: AsyncGenerator[object, None] = self.function(instance.api, *args, **kwargs)
+        return items
+
+
+OPERATIONS: Final[Mapping[str, MethodDefinition]] = {
+    name: NodeOperation(
+        name=name,
+        function=function,
+        concurrent=True,
+        stream=inspect.isasyncgenfunction(function),
+    )
+    for name, function in vars(NodeApi).items()
+    if inspect.isfunction(function) and _OPERATION in vars(function)
+}
+"""All that child processes may ask of their node, by name."""
+
+
+class IsolationService(Actor):
+    """The service `@isolation` of a node: the life of the child processes, and the operations of
+    the node API. `children`: the connections, expected or present, by ticket.
+    """
+
+    def __init__(
+        self,
+        api: NodeApi,
+        children: Mapping[str, ChildProcessHandle],
+        size_of: Callable[[object], int | None],
+    ) -> None:
+        self.api = api
+        self._children = children
+        self._size_of = size_of
+
+    @method(concurrent=True)
+    async def wait(self, ticket: str) -> str:
+        """Wait until there is an actor for the process with this ticket. Returns the import path of
+        the actor's class, which the process imports before it calls `take`. Raises
+        ActorNotFoundError if the process is not expected.
+        """
+        return await self._child(ticket).wanted()
+
+    @method(concurrent=True)
+    async def take(self, ticket: str) -> LaunchRequest:
+        """Return what the process with this ticket is to run."""
+        members = await self.api.members()
+        return attrs.evolve(self._child(ticket).order(), members=members)
+
+    @method(concurrent=True)
+    async def begun(self, ticket: str, failure: StartFailure | None) -> None:
+        """Report that the actor has started, or why it has not."""
+        self._child(ticket).begun(failure)
+
+    @method(concurrent=True)
+    async def ended(self, ticket: str, reason: ExitReason) -> None:
+        """Report that the actor has ended by itself."""
+        self._child(ticket).ended(reason)
+
+    async def answer(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> NodeAnswer:
+        """Return the value, or an error of the runtime as data. Raised, it would reach the caller
+        as a `RemoteError`, but it is the node's own error.
+        """
+        try:
+            return NodeAnswer(await ask())
+        except UnderstudyError as error:
+            return NodeAnswer(None, *describe(error, self._size_of))
+
+    def _child(self, ticket: str) -> ChildProcessHandle:
+        child = self._children.get(ticket)
+        if child is None:
+            raise ActorNotFoundError(
+                "the node does not expect this process: its actor has ended, or the ticket is wrong"
+            )
+        return child
+
+
+IsolationService.__methods__ = MappingProxyType({**IsolationService.__methods__, **OPERATIONS})
+
+
+class NodeApiProxy:
+    """The operations of the `NodeApi` of a node, for code in a child process of that node, and
+    nothing else of it. Raises the node's errors here as the node would.
+    """
+
+    def __init__(self, endpoint: RpcEndpoint, node: NodeId) -> None:
+        self._endpoint = endpoint
+        self._node = node
+
+    @classmethod
+    def of(cls, endpoint: RpcEndpoint, node: NodeId) -> NodeApi:
+        """A proxy for that node. To a type checker it is the class itself, which checks each call;
+        a stream is an async generator to it, and at run time an `actors.Stream`.
+        """
+        return cast("NodeApi", cls(endpoint, node))
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        # Asked of the table, because a handle has attributes of its own. The handle is made here,
+        # not in the constructor: the endpoint makes its host, which needs this, before its client.
+        if name not in OPERATIONS:
+            raise AttributeError(f"{name!r} is no operation of the node API: mark it @operation")
+        address = Address(ISOLATION_SERVICE, *self._node)
+        bound = getattr(Handle(self._endpoint.caller, address, OPERATIONS), name)
+        asked: Callable[..., object] = (
+            bound if isinstance(bound, BoundStream) else functools.partial(self._ask, name, bound)
+        )
+        # The next access finds it without coming here.
+        self.__dict__[name] = asked
+        return asked
+
+    async def _ask(
+        self,
+        operation: str,
+        bound: BoundMethod[..., object],
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        answer = await bound(*args, **kwargs)
+        assert isinstance(answer, NodeAnswer)
+        if not answer.code:
+            return answer.value
+        place = CallPlace(ISOLATION_SERVICE, operation, self._node.name, 0)
+        error = rebuild(answer.code, answer.plain, place, self._endpoint.codec.find_class)
+        if isinstance(error, RemoteError):
+            raise plain_error(error) or error
+        raise error

@@ -1,0 +1,258 @@
+"""The processes of the isolated actors of one node, forked from a warm one that is started with the
+first of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Protocol, cast
+
+import attrs
+import cbor2
+import trio
+
+from actors.actor import Actor
+from actors.messages import MAIN_ALIAS
+from actors.options import SpawnOptions
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.environment import Environment
+from runtime.hosting.host import plain_instance
+from runtime.identifiers import NodeId
+from runtime.isolation.actor_proxy import ActorProxy, forwarded
+from runtime.isolation.child_process import ChildProcessHandle
+from runtime.isolation.messages import (
+    ISOLATION_SERVICE,
+    LaunchRequest,
+)
+from runtime.isolation.node_api import IsolationService, NodeApi
+from runtime.processes import (
+    ChildProcess,
+    ForkServer,
+    ForkServerDiedError,
+    ProcessError,
+    open_fork_server,
+)
+
+logger = logging.getLogger("understudy.actors")
+
+
+RESIDENT_MODULE = "runtime.isolation.child"
+
+
+GRACE = 0.2
+"""Seconds between SIGTERM and SIGKILL for what is left of processes when their node closes. Their
+actors have been stopped by then.
+"""
+
+
+class Isolation(Protocol):
+    """How a node gives actors a process of their own."""
+
+    def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
+        """What the host is to construct, start and call for an actor of this class."""
+        ...
+
+
+IsolationFactory = Callable[[RpcEndpoint, NodeApi, trio.Nursery, Environment, bytes], Isolation]
+"""Makes the isolation of a node. Its tasks live in the nursery, which is the node's; the last is
+the cluster's secret.
+"""
+
+
+class WithoutProcesses:
+    """For simulated nodes: runs every actor in its node, whatever its options say."""
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        api: NodeApi,
+        nursery: trio.Nursery,
+        environment: Environment,
+        secret: bytes,
+    ) -> None:
+        """See `IsolationFactory`; nothing of it is needed."""
+
+    def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
+        """See `Isolation.instance`."""
+        return plain_instance(cls, options)
+
+
+class IsolatedProcesses:
+    """The isolation of a node, with real processes. `nursery` is the node's, so that nothing
+    outlives the node.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        api: NodeApi,
+        nursery: trio.Nursery,
+        environment: Environment,
+        secret: bytes,
+    ) -> None:
+        self._endpoint = endpoint
+        self._nursery = nursery
+        self._environment = environment
+        self._secret = secret
+        self._classes: dict[type[Actor], type[ActorProxy]] = {}
+        self._children: dict[str, ChildProcessHandle] = {}
+        self._spares: list[ChildProcessHandle] = []
+        self._adding = False
+        self._names: dict[str, str] = {}
+        """Which actor is in which process: for people who read what it prints."""
+        self._server: ForkServer | None = None
+        self._server_scope = trio.CancelScope()
+        self._opening = trio.Lock()
+        endpoint.host.add_system(
+            ISOLATION_SERVICE,
+            IsolationService(api, self._children, endpoint.codec.size_of),
+        )
+
+    def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
+        """See `Isolation.instance`."""
+        if options.isolation == "none":
+            return plain_instance(cls, options)
+        kind = self._classes.get(cls)
+        if kind is None:
+            kind = self._classes[cls] = type(
+                f"StandInOf{cls.__name__}", (ActorProxy,), {"handles_exits": cls.handles_exits}
+            )
+            kind.__methods__ = forwarded(cls.__methods__)
+        stand_in = kind.__new__(kind)
+
+        async def prepare(order: LaunchRequest) -> ChildProcessHandle:
+            return await self._prepare(cls, order)
+
+        turns = self._endpoint.host.turns
+        stand_in.furnish(cls, options, prepare, lambda: turns.chain(trio.lowlevel.current_task()))
+        return stand_in
+
+    async def _prepare(self, cls: type[Actor], order: LaunchRequest) -> ChildProcessHandle:
+        """A process for an order: the spare one if there is one, and another to be spare. Raises
+        ProcessError.
+        """
+        connection = next((spare for spare in self._spares if spare.reason is None), None)
+        if connection is None:
+            connection = await self._new(cls.__module__)
+        else:
+            self._spares.remove(connection)
+        self._names[connection.identity.name] = order.address.name
+        connection.assign(order, forwarded(cls.__methods__))
+        if not self._spares and not self._adding:
+            self._adding = True
+            self._nursery.start_soon(
+                self._add_spare, cls.__module__, connection, name="spare process"
+            )
+        return connection
+
+    async def _add_spare(self, module: str, before: ChildProcessHandle) -> None:
+        try:
+            # First the process that a caller waits for: there may be few cores.
+            await before.started()
+            self._spares.append(await self._new(module))
+        except (ProcessError, OSError) as error:
+            # The next actor tries again, and tells.
+            logger.info("there is no spare process for the next isolated actor: %s", error)
+        finally:
+            self._adding = False
+
+    async def _new(self, module: str) -> ChildProcessHandle:
+        """A process that waits for its order. Raises ProcessError."""
+        ticket = self._environment.token(16).hex()
+        identity = NodeId(
+            f"process-{self._environment.token(6).hex()}", self._endpoint.identity.incarnation
+        )
+        connection = self._children[ticket] = ChildProcessHandle(self._endpoint, identity)
+        try:
+            child = await self._fork(
+                cbor2.dumps(self._settings(ticket, identity)), identity.name, module
+            )
+        except BaseException:
+            del self._children[ticket]
+            raise
+        connection.take(child)
+        self._nursery.start_soon(self._watch, ticket, connection, name=f"end of {identity.name}")
+        return connection
+
+    async def _watch(self, ticket: str, connection: ChildProcessHandle) -> None:
+        await connection.watch()
+        del self._children[ticket]
+        self._names.pop(connection.identity.name, None)
+        if connection in self._spares:
+            self._spares.remove(connection)
+
+    def _settings(self, ticket: str, identity: NodeId) -> dict[str, object]:
+        introduction = self._endpoint.peers.introduction
+        return {
+            "ticket": ticket,
+            "name": identity.name,
+            "incarnation": identity.incarnation,
+            "cluster": introduction.cluster,
+            "secret": self._secret,
+            "host": introduction.peer.host,
+            "address": next(
+                address for address in introduction.peer.addresses if address.startswith("unix:")
+            ),
+            "node": self._endpoint.identity.name,
+            "node_incarnation": self._endpoint.identity.incarnation,
+            "call_timeout": self._endpoint.caller.call_timeout,
+            "timings": attrs.asdict(self._environment.timings),
+            "level": logging.getLogger("understudy").getEffectiveLevel(),
+        }
+
+    async def _fork(self, argument: bytes, name: str, module: str) -> ChildProcess:
+        server = await self._warm(module)
+        try:
+            return await server.start(f"{RESIDENT_MODULE}:run", argument, name)
+        except ForkServerDiedError:
+            async with self._opening:
+                if self._server is server:
+                    self._server = None
+                    self._server_scope.cancel()
+            # The warm process was killed: start another one.
+            return await (await self._warm(module)).start(f"{RESIDENT_MODULE}:run", argument, name)
+
+    async def _warm(self, module: str) -> ForkServer:
+        """The warm process; started if there is none, with `module` imported in it so that the
+        processes need not.
+        """
+        async with self._opening:
+            server = self._server
+            if server is None:
+                self._server_scope = trio.CancelScope()
+                server = self._server = cast(
+                    "ForkServer",
+                    await self._nursery.start(self._keep_warm, module, self._server_scope),
+                )
+            return server
+
+    async def _keep_warm(
+        self, module: str, scope: trio.CancelScope, *, task_status: trio.TaskStatus[ForkServer]
+    ) -> None:
+        with scope:
+            async with AsyncExitStack() as stack:
+                # A fork server runs the main script by itself, under either of its names: on a
+                # worker of a local cluster, which was forked from such a server, the script's
+                # classes have the second.
+                preload = (
+                    [RESIDENT_MODULE]
+                    if module in ("__main__", MAIN_ALIAS)
+                    else [RESIDENT_MODULE, module]
+                )
+                task_status.started(
+                    await stack.enter_async_context(
+                        open_fork_server(preload=preload, on_line=self._print, grace=GRACE)
+                    )
+                )
+                await trio.sleep_forever()
+
+    def _print(self, process: str, line: str) -> None:
+        """Write a line that a process has printed to stderr, with the actor's name."""
+        try:
+            sys.stderr.write(f"[{self._names.get(process, process)}] {line}\n")
+        except (AttributeError, OSError, ValueError):
+            # stderr is closed; that must not end the actors.
+            pass

@@ -1,0 +1,175 @@
+"""Settlement: how both ends of a link agree on one session and one connection, however many dials
+cross.
+
+A session belongs to a pair of links, one at each end, and not to a dial: each end numbers its
+links, and a link learns the number of its counterpart with the first offer or answer that it gets
+from it. So two ends that dial each other at the same time mean the same session, whichever dial
+wins. A link knows that its session is over only from its own end, or from an offer or answer that
+names a later link: its counterpart was given up on purpose. No connection that is lost, refused or
+late has that effect.
+
+Over each new connection the dialer makes an offer (RESUME) and the acceptor answers it:
+
+    dialer:    [link, peer_link, dial, accepted, received]
+    acceptor:  [verdict, link, received]
+
+`dial` counts the offers of this link, `accepted` is the latest offer of the counterpart that this
+end accepted. They decide:
+
+- an offer that is not newer than one accepted before, or that was made before the counterpart
+  answered an offer of ours, is *stale*: its dialer has given it up, but its bytes were long under
+  way;
+- of two offers that cross, the one of the end with the smaller identity stands. The other end's is
+  refused as *crossed*, and that end gives its own up when the standing offer arrives;
+- an offer that names a link which this end has given up is answered with *forgotten*: the dialer's
+  link ends;
+- anything else is *accepted*: the previous connection, if there still is one, is dropped first.
+
+No I/O and no clock. Erlang's distribution settles simultaneous connects by names in the same way
+(its `ok_simultaneous`, `nok` and `alive`); the counters take the place of its question to the
+living connection.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import attrs
+
+from actors.errors import ProtocolError
+
+
+class SettlementAnswerKind(IntEnum):
+    """What an acceptor says to an offer."""
+
+    ACCEPTED = 0
+    STALE = 1
+    CROSSED = 2
+    FORGOTTEN = 3
+
+
+@attrs.frozen
+class Offer:
+    """What a dialer says once both ends have proven themselves; the module docstring has the
+    rules.
+    """
+
+    link: int
+    """The number of the dialer's link."""
+    peer_link: int
+    """The number of the acceptor's link, 0 while the dialer has not learned it."""
+    dial: int
+    accepted: int
+    received: int
+    """How many frames of the session have arrived at the dialer."""
+
+
+@attrs.frozen
+class SettlementAnswer:
+    """What an acceptor says to an offer; `link` and `received` are the acceptor's, and 0 unless it
+    accepts.
+    """
+
+    kind: SettlementAnswerKind
+    link: int = 0
+    received: int = 0
+
+
+class Settlement:
+    """One link's view. `number`: of this link, above those of all earlier links of this process.
+    `leads`: its offer stands if two cross.
+    """
+
+    __slots__ = ("_accepted", "_answered", "_dials", "_open_dial", "leads", "number", "peer_number")
+
+    def __init__(self, number: int, *, leads: bool) -> None:
+        assert number > 0
+        self.number = number
+        self.leads = leads
+        self.peer_number = 0
+        """The number of the counterpart's link, 0 while that is not known."""
+        self._dials = 0
+        self._open_dial = 0
+        """The dial whose answer is waited for, or 0. While there is one, no connection may carry
+        the session: what was said to have been received must stay true.
+        """
+        self._answered = 0
+        self._accepted = 0
+
+    def dial(self, received: int) -> Offer:
+        """Offer to go on over a fresh connection; an offer that is still open is given up."""
+        assert self._answered <= self._dials, "only what was offered is answered"
+        self._dials += 1
+        # An answer to an earlier offer, still on its way, does not count from here on.
+        self._open_dial = self._dials
+        return Offer(self.number, self.peer_number, self._dials, self._accepted, received)
+
+    def is_open(self, offer: Offer) -> bool:
+        """True while the answer to this offer of ours would count."""
+        return self._open_dial == offer.dial
+
+    def give_up(self, offer: Offer) -> None:
+        """No answer to this offer of ours will be heeded: its connection is closed."""
+        if self._open_dial == offer.dial:
+            self._open_dial = 0
+
+    def on_answered(self, offer: Offer, answer: SettlementAnswer) -> bool:
+        """The answer to an offer of ours that is open; True if its connection carries the session
+        now.
+        """
+        assert self.is_open(offer)
+        assert self._answered < offer.dial, "each offer is newer than those answered before"
+        self._open_dial = 0
+        if answer.kind != SettlementAnswerKind.ACCEPTED:
+            return False
+        if answer.link <= 0 or self.peer_number not in (0, answer.link):
+            raise ProtocolError(
+                f"the peer accepted the offer to its link {self.peer_number} with its link "
+                f"{answer.link}"
+            )
+        self.peer_number = answer.link
+        self._answered = offer.dial
+        assert self._answered <= self._dials
+        return True
+
+    def is_superseded(self, offer: Offer) -> bool:
+        """True if the offer is of a later link of the peer's: the counterpart of this one was given
+        up, and the session is over.
+        """
+        return bool(self.peer_number) and offer.link > self.peer_number
+
+    def judge(self, offer: Offer) -> SettlementAnswerKind:
+        """What to say to an offer that is not of a later link. Nothing is changed: see `accept`."""
+        assert not self.is_superseded(offer)
+        # The dialer has made a later link since, and has spoken of it: this offer was under way.
+        if offer.link < self.peer_number:
+            return SettlementAnswerKind.STALE
+        if offer.peer_link not in (0, self.number):
+            if offer.peer_link > self.number:
+                raise ProtocolError(
+                    f"the peer offers to go on with link {offer.peer_link}, which was never made "
+                    "here"
+                )
+            return SettlementAnswerKind.FORGOTTEN
+        # Overtaken by a later dial of its own end, or made before its end accepted an offer of
+        # ours: that connection stands, and this one would take it down.
+        if offer.dial <= self._accepted or offer.accepted < self._answered:
+            return SettlementAnswerKind.STALE
+        if self.leads and self._open_dial > offer.accepted:
+            # Our offer is at the peer, or will be there soon, and stands. If it is lost, it is
+            # given up in time, and the peer dials again.
+            return SettlementAnswerKind.CROSSED
+        return SettlementAnswerKind.ACCEPTED
+
+    def accept(self, offer: Offer, received: int) -> SettlementAnswer:
+        """Accept an offer for which `judge` says so, with no await in between; our own open offer
+        is given up.
+        """
+        assert self.judge(offer) == SettlementAnswerKind.ACCEPTED
+        # What `judge` has ruled out: that a counterpart is replaced, or an offer accepted twice.
+        assert self.peer_number in (0, offer.link)
+        assert self._accepted < offer.dial
+        self.peer_number = offer.link
+        self._accepted = offer.dial
+        self._open_dial = 0
+        return SettlementAnswer(SettlementAnswerKind.ACCEPTED, self.number, received)

@@ -1,0 +1,88 @@
+"""Where a node listens and what the others are told to dial: never an address that means another
+machine to each of them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+
+from runtime.links.interfaces import is_unspecified
+from runtime.links.transports import (
+    Network,
+    is_loopback,
+    join_host_port,
+    split_address,
+    split_host_port,
+)
+
+logger = logging.getLogger("understudy.membership")
+
+
+def is_elsewhere(where: str) -> bool:
+    """True for what is given as `join`, or as a store, if it is not on this machine's loopback
+    address.
+    """
+    first = (
+        where.rpartition("://")[2]
+        .partition(",")[0]
+        .partition("?")[0]
+        .partition("/")[0]
+        .rpartition("@")[2]
+    )
+    return first.rpartition(":")[0] != "" and not is_loopback(first)
+
+
+async def default_listen(network: Network, where: str) -> str:
+    """The listen address of a node that was given none. `where`: what it joins, a node or a store,
+    or "" if it founds a cluster.
+    """
+    return (
+        join_host_port(await network.own_host(where), 0) if is_elsewhere(where) else "127.0.0.1:0"
+    )
+
+
+def check_advertise(advertise: str) -> None:
+    """Raises ValueError for what others cannot dial, whatever this node listens on."""
+    host, _ = _host_and_port(advertise)
+    if not host or is_unspecified(host):
+        raise ValueError(
+            f"advertise={advertise!r} is nothing that others can dial; give this machine's "
+            "address, as they know it"
+        )
+    if ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError as error:
+            raise ValueError(
+                f"advertise={advertise!r} is no address ({error}); give HOST, HOST:PORT, or "
+                "[V6]:PORT"
+            ) from None
+
+
+async def advertised(network: Network, bound: str, advertise: str | None, where: str) -> str:
+    """What the others dial to reach a node that listens on `bound`. `where`: as for
+    `default_listen`.
+    """
+    host, port = split_host_port(split_address(bound)[1])
+    if advertise is not None:
+        name, other = _host_and_port(advertise)
+        return f"tcp:{join_host_port(name, other or port)}"
+    if is_unspecified(host):
+        host = await network.own_host(where, ipv4=":" not in host)
+    told = join_host_port(host, port)
+    if is_loopback(told) and is_elsewhere(where):
+        logger.warning(
+            "others are told to dial %s, which only this machine can reach: listen on, or "
+            "advertise, another address",
+            told,
+        )
+    return f"tcp:{told}"
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    """`HOST` or `HOST:PORT`; port 0 for the former. Raises ValueError."""
+    is_plain_v6 = text.count(":") > 1 and not text.startswith("[")
+    if ":" not in text or is_plain_v6 or (text.startswith("[") and text.endswith("]")):
+        return text.removeprefix("[").removesuffix("]"), 0
+    return split_host_port(text)

@@ -1,0 +1,317 @@
+"""How a process that is no member, or none yet, deals with a cluster.
+
+It dials the address it was given under a client's identity, and learns from the node that answers
+which members there are and where the store is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import trio
+
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    CallTimeoutError,
+    HandshakeError,
+    HandshakeTimeoutError,
+    JoinError,
+    ProtocolError,
+)
+from actors.method import Address
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.routes import PeerDirectory
+from runtime.environment import Environment, raise_alone
+from runtime.hosting.host import ActorHost
+from runtime.hosting.node_service import store_service
+from runtime.identifiers import NodeId
+from runtime.links.link import Link
+from runtime.links.peers import ClosedEarlyError
+from runtime.links.transports import Network, why_not_dialled
+from runtime.membership.names import Names
+from runtime.membership.remote_store import RemoteStore, StoreService
+from runtime.wire.handshake import Introduction, Peer
+
+ATTEMPTS = 4
+"""How often an address is dialled where something accepts the connection and does not get through
+with the handshake: a node under load, or one that is being started anew. Where nothing accepts it,
+the error is raised at once.
+"""
+
+DIALLED_AGAIN_SECONDS = 0.1
+"""Until the second attempt, on average; twice as long until each later one."""
+
+PATIENCE = 3
+"""How many times `Timings.join_answer` an answer may take while the connection to the node that is
+asked stands.
+"""
+
+T = TypeVar("T")
+
+logger = logging.getLogger("understudy.membership")
+
+
+class ClusterClient:
+    """A process that asks a cluster without being a member. Calls system services, and actors
+    through their addresses.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        status: dict[str, Any],
+        store: RemoteStore,
+        names: Names,
+        ended: Callable[[NodeId, str], None],
+    ) -> None:
+        self.endpoint = endpoint
+        self.ended = ended
+        """To be told of an incarnation that is proven to have ended: it is dialled no more, and
+        calls to it end.
+        """
+        self.names = names
+        self.status = status
+        """What the node that was dialled says of itself and its cluster."""
+        self.store = store
+
+    async def lookup(self, name: str) -> Any:
+        """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name
+        there is.
+        """
+        with self.endpoint.lifetime.asking(f"{name} could not be looked up, and may live"):
+            try:
+                return self.endpoint.make_handle(await self.names.locate(name))
+            except ActorNotFoundError as error:
+                text = str(error)
+            near = difflib.get_close_matches(
+                name, [address.name for address in await self.names.all()], n=1
+            )
+        raise ActorNotFoundError(f"{text}; did you mean {near[0]!r}?" if near else text, actor=name)
+
+
+class _ClientDirectory:
+    """Finds links of the few peers that a client deals with: the node it dialled and, once known,
+    all members.
+    """
+
+    def __init__(self) -> None:
+        self.endpoint: RpcEndpoint | None = None
+        self.members: list[dict[str, Any]] = []
+        self.names: Any = None
+
+    def ended(self, identity: NodeId, reason: str) -> None:
+        assert self.endpoint is not None
+        self.members = [
+            member for member in self.members if (member["name"], member["incarnation"]) != identity
+        ]
+        self.endpoint.on_peer_ended(identity, reason)
+
+    async def locate(self, name: str) -> Address:
+        if self.names is None:
+            raise ActorNotFoundError(
+                f"{name} cannot be looked up before the cluster has answered", actor=name
+            )
+        return cast("Address", await self.names.locate(name))
+
+    async def link_to(self, node: str, incarnation: int) -> Link | None:
+        await trio.lowlevel.checkpoint()
+        assert self.endpoint is not None
+        link = self.endpoint.peers.links.get(NodeId(node, incarnation))
+        if link is not None and link.ended is None:
+            return link
+        for member in self.members:
+            if member["name"] == node and member["incarnation"] == incarnation:
+                return self.endpoint.peers.link(peer_of(member))
+        return None
+
+
+def peer_of(member: dict[str, Any]) -> Peer:
+    """How to dial a member, from its plain description."""
+    return Peer(
+        name=member["name"],
+        incarnation=member["incarnation"],
+        role="node",
+        addresses=tuple(member["addresses"]),
+        host=member["host"],
+    )
+
+
+def unreached(client: ClusterClient, member: dict[str, Any]) -> str:
+    """Which addresses of a member were dialled in vain, and why; "" if there is a connection, or it
+    was not dialled.
+    """
+    link = client.endpoint.peers.links.get(NodeId(member["name"], member["incarnation"]))
+    if link is None or link.connected:
+        return ""
+    return link.undialled() or "nothing answers at " + ", ".join(
+        address.removeprefix("tcp:")
+        for address in link.peer.addresses
+        if address.startswith("tcp:")
+    )
+
+
+@asynccontextmanager
+async def open_client(
+    address: str,
+    cluster: str,
+    secret: bytes,
+    environment: Environment,
+    network: Network,
+    host: str = "",
+) -> AsyncIterator[ClusterClient]:
+    """Connect to a cluster by the address of any member. Raises `JoinError` or a `HandshakeError`
+    that name the address.
+    """
+    me = Peer(
+        name=f"client-{environment.token(6).hex()}",
+        incarnation=int.from_bytes(environment.token(6), "big") + 1,
+        role="client",
+        host=host,
+        life=environment.token(8).hex(),
+    )
+    directory = _ClientDirectory()
+    try:
+        async with trio.open_nursery() as nursery:
+            endpoint = RpcEndpoint(
+                Introduction(cluster=cluster, peer=me),
+                secret,
+                environment,
+                network,
+                nursery,
+                PeerDirectory(directory.locate, directory.link_to),
+                lambda endpoint: _no_host(endpoint, nursery, environment),
+            )
+            directory.endpoint = endpoint
+            contact = await _contact(endpoint, address, environment)
+            nursery.start_soon(endpoint.peers.beat)
+            try:
+                status = await _status(endpoint, contact, environment.timings.join_answer)
+            except CallError as error:
+                raise JoinError(
+                    f"{address} answered, but could not say where the cluster's store is: {error}"
+                ) from error
+            directory.members = status["members"]
+            where = status["store"]
+            handle = endpoint.system_handle(
+                StoreService, store_service(where["identity"]), where["node"], where["incarnation"]
+            )
+            store = RemoteStore(handle, environment.timings.store_call)
+            directory.names = Names(store, endpoint.codec, 0, me.name, me.incarnation)
+            try:
+                yield ClusterClient(endpoint, status, store, directory.names, directory.ended)
+            finally:
+                with trio.CancelScope(shield=True), trio.move_on_after(2.0):
+                    await endpoint.peers.close(1.0)
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise_alone(group)
+
+
+async def _status(endpoint: RpcEndpoint, contact: Link, seconds: float) -> dict[str, Any]:
+    """What the node that was dialled says of itself and its cluster; `seconds` for each attempt.
+    Raises CallError.
+    """
+    service = endpoint.node_service(contact.peer.name, contact.peer.incarnation)
+    for left in reversed(range(PATIENCE)):
+        try:
+            return cast("dict[str, Any]", await service.options(timeout=seconds).status())
+        except CallTimeoutError:
+            # A connection that stands is one that is heard on: the node lives, and has much to do.
+            if not left or not contact.connected:
+                raise
+    raise AssertionError("the last attempt has returned or raised")
+
+
+async def answered(
+    ask: Callable[[], Awaitable[T]], connected: Callable[[], bool], seconds: float
+) -> T | None:
+    """What `ask` returns; None if it takes longer than `seconds`, or than `PATIENCE` times as
+    long while `connected()` holds.
+    """
+    found: T | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            for _ in range(PATIENCE):
+                await trio.sleep(seconds)
+                if not connected():
+                    break
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        found = await ask()
+        nursery.cancel_scope.cancel()
+    return found
+
+
+async def _contact(endpoint: RpcEndpoint, address: str, environment: Environment) -> Link:
+    try:
+        return await _first_contact(endpoint, address, environment)
+    except HandshakeError as error:
+        raise type(error)(f"{address}: {error}") from None
+    except ProtocolError as error:
+        raise JoinError(
+            f"what answers at {address} does not speak as a node does ({error}); check the address"
+        ) from error
+    except TimeoutError:
+        raise JoinError(
+            f"nothing answered at {address} within {environment.timings.join_answer:g} s; is it "
+            "the address of a node, and reachable from here?"
+        ) from None
+    except OSError as error:
+        reason = why_not_dialled(error)
+        raise JoinError(
+            f"no node answers at {address} ({reason}); start one with `understudy node`, or check "
+            "the address"
+        ) from None
+    except trio.ClosedResourceError:
+        raise JoinError(
+            f"the connection to {address} was closed at this end before it was established; is "
+            "this process about to end?"
+        ) from None
+    except ValueError as error:
+        raise JoinError(str(error)) from error
+
+
+async def _first_contact(endpoint: RpcEndpoint, address: str, environment: Environment) -> Link:
+    """The link to the node at `address`, dialled again where a connection came about and did not
+    last. Raises what the last attempt did.
+    """
+    seconds = environment.timings.join_answer
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return await endpoint.peers.first_contact(address, seconds)
+        except (
+            HandshakeTimeoutError,
+            ClosedEarlyError,
+            ConnectionResetError,
+            BrokenPipeError,
+        ) as error:
+            logger.info(
+                "what answers at %s did not complete the handshake, and is dialled again: %s",
+                address,
+                error,
+            )
+        # Many may have been turned away in the same moment: they do not come back in the same
+        # moment.
+        await trio.sleep(DIALLED_AGAIN_SECONDS * 2**attempt * environment.random())
+    return await endpoint.peers.first_contact(address, seconds)
+
+
+def _no_host(endpoint: RpcEndpoint, nursery: trio.Nursery, environment: Environment) -> ActorHost:
+    class Nobody:
+        name, incarnation = endpoint.identity
+
+    return ActorHost(
+        cast("Any", Nobody),
+        nursery,
+        environment,
+        lambda: cast("Any", None),
+        endpoint.make_handle,
+        lambda supervisor, address: None,
+    )

@@ -1,0 +1,469 @@
+"""What a process needs of its cluster before it is a node: a store, a record in it, and so an
+incarnation.
+
+A store is served by the founding node, in memory or from a file, or by etcd. A node that joins by a
+member's address learns from that member which.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import attrs
+import cbor2
+import trio
+
+from actors.errors import (
+    CallError,
+    HandshakeError,
+    JoinError,
+    ListenError,
+    ProtocolError,
+    StoreMismatchError,
+    StoreUnavailableError,
+    WrongStoreError,
+)
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.environment import Environment
+from runtime.hosting.node_service import store_service
+from runtime.identifiers import NodeId
+from runtime.links.link import Link
+from runtime.links.transports import Network, split_address
+from runtime.membership.cluster_client import (
+    ClusterClient,
+    answered,
+    open_client,
+    peer_of,
+    unreached,
+)
+from runtime.membership.members import NodeRecord, Registration
+from runtime.membership.remote_store import RemoteStore, StoreService
+from runtime.store.interface import Compare, Entry, Get, Put, Store
+from runtime.wire.handshake import Peer
+
+# The cluster record: the entry of a store that says whose it is.
+#
+# A node that opens a store finds it or, in an empty store, writes it. Two clusters, or two of one
+# name with different secrets, can so never share a store unnoticed; and nodes that find their store
+# again after it was away know that it is the same one.
+
+CHARTER = "cluster"
+
+
+FOUNDER = "founder"
+
+
+@attrs.frozen
+class ClusterRecord:
+    """`identity` is drawn when the store is first used, and never changes."""
+
+    cluster: str
+    identity: str
+
+
+async def find_or_write_record(
+    store: Store, cluster: str, secret: bytes, environment: Environment
+) -> ClusterRecord:
+    """Return the cluster record of `store`, written now if the store is empty. Raises
+    `StoreMismatchError` if it is that of another cluster; nothing is changed then.
+    """
+    proof = hmac.digest(secret, b"the charter of " + cluster.encode(), hashlib.sha256)
+    ours = ClusterRecord(cluster, environment.token(16).hex())
+    value = cbor2.dumps([ours.cluster, ours.identity, proof])
+    result = await store.transaction(
+        [Compare(CHARTER, "create_revision", 0)], [Put(CHARTER, value)], [Get(CHARTER)]
+    )
+    if result.succeeded:
+        return ours
+    entry = result.responses[0]
+    assert isinstance(entry, Entry)
+    try:
+        name, identity, theirs = cbor2.loads(entry.value)
+        found = ClusterRecord(str(name), str(identity))
+    except (ValueError, TypeError, cbor2.CBORDecodeError):
+        raise StoreMismatchError(
+            "the store holds something else than a cluster of ours; nothing in it was changed: "
+            "use another store"
+        ) from None
+    if found.cluster != cluster:
+        raise StoreMismatchError(
+            f"the store belongs to the cluster {found.cluster!r}, not to {cluster!r}; nothing in "
+            "it was changed: "
+            "give the cluster's own name, or another store"
+        )
+    if not isinstance(theirs, bytes) or not hmac.compare_digest(theirs, proof):
+        raise StoreMismatchError(
+            f"the store belongs to a cluster {cluster!r} with another secret; nothing in it was "
+            "changed: "
+            "give that cluster's secret, or another store"
+        )
+    return found
+
+
+async def find_founder(store: Store) -> tuple[str, str] | None:
+    """The name and the address of the node that served this store last, if any did."""
+    entry = await store.get(FOUNDER)
+    if entry is None:
+        return None
+    name, address = cbor2.loads(entry.value)
+    return str(name), str(address)
+
+
+async def note_founder(store: Store, name: str, address: str) -> None:
+    """Write down who serves the store, and where: so it comes back there, and the other nodes find
+    it again.
+    """
+    await store.put(FOUNDER, cbor2.dumps([name, address]))
+
+
+# The way to a store that another node serves, also after that node was started anew.
+#
+# A restarted node has another incarnation, which cannot be learned from a store that cannot be
+# reached. So the addresses of the store's node are dialled, as when joining, until a node answers
+# there that knows the same store.
+
+logger = logging.getLogger("understudy.membership")
+
+
+class StoreLocator:
+    """`store`: for all of this node's life. `peer`: the incarnation that serves it, as far as is
+    known.
+    """
+
+    def __init__(
+        self, endpoint: RpcEndpoint, peer: Peer, identity: str, environment: Environment
+    ) -> None:
+        self._endpoint = endpoint
+        self._identity = identity
+        self._environment = environment
+        self._timings = environment.timings
+        self.peer = peer
+        self.store = RemoteStore(self._service(), self._timings.store_call)
+
+    async def run(self, ended: Callable[[NodeId, str], None], foreign: Callable[[], None]) -> None:
+        """Follow the store's node for ever.
+
+        `ended` is called with the incarnation that was replaced; `foreign` is called if another
+        store is found in its place: ours is lost.
+        """
+        while True:
+            await self._lost(self.link())
+            found = None
+            # Another link each time, if the last has ended: that says nothing about the node. Who
+            # answers may be another process at the same place, with another store.
+            while found is None or not self.link().connected:
+                try:
+                    found = await self._look()
+                except WrongStoreError:
+                    logger.error(
+                        "the node %s serves another store now: ours is lost, and with it this "
+                        "node's place",
+                        self.peer.name,
+                    )
+                    foreign()
+                    return
+                if found is not None and (before := self._moved(found)) is not None:
+                    ended(
+                        before.identity,
+                        f"it was started anew as incarnation {self.peer.incarnation}",
+                    )
+                    break
+                if found is not None and self.link().connected:
+                    break
+                await trio.sleep(
+                    self._timings.store_asked_again * (0.5 + self._environment.random())
+                )
+
+    def link(self) -> Link:
+        """To the store's node, which the store need not be asked about."""
+        return self._endpoint.peers.link(self.peer)
+
+    async def _lost(self, link: Link) -> None:
+        while link.ended is None:
+            await link.disconnected()
+            with trio.move_on_after(self._timings.store_lost):
+                await link.connected_again()
+                continue
+            return
+
+    async def _look(self) -> dict[str, Any] | None:
+        """Ask each known address of the store's node for its status; return the first answer, or
+        None. Raises `WrongStoreError` if no address answers and one belongs to a cluster with
+        another store.
+        """
+        foreign: WrongStoreError | None = None
+        seconds = self._timings.store_asked
+        for address in self.peer.addresses:
+            if address.startswith("tcp:"):
+                with trio.move_on_after(seconds):
+                    try:
+                        link = await self._endpoint.peers.first_contact(
+                            address.removeprefix("tcp:")
+                        )
+                        service = self._endpoint.node_service(link.peer.name, link.peer.incarnation)
+                        return cast(
+                            "dict[str, Any]", await service.options(timeout=seconds).status()
+                        )
+                    except WrongStoreError as error:
+                        # An address may mean another machine here: the next one counts as well.
+                        foreign = error
+                    except (
+                        OSError,
+                        ValueError,
+                        trio.ClosedResourceError,
+                        HandshakeError,
+                        ProtocolError,
+                        CallError,
+                    ) as error:
+                        logger.debug(
+                            "no node that knows the store answers at %s: %s", address, error
+                        )
+        if foreign is not None:
+            raise foreign
+        return None
+
+    def _moved(self, status: dict[str, Any]) -> Peer | None:
+        """Use the incarnation that serves the store now; returns the one before, or None if it is
+        the same.
+        """
+        where = status["store"]
+        name, incarnation = where["node"], where["incarnation"]
+        found = [
+            member
+            for member in status["members"]
+            if (member["name"], member["incarnation"]) == (name, incarnation)
+        ]
+        if not found or (name, incarnation) == self.peer.identity:
+            return None
+        logger.warning("the store is served by %s (incarnation %d) now", name, incarnation)
+        before, self.peer = self.peer, peer_of(found[0])
+        self.store.use(self._service())
+        return before
+
+    def _service(self) -> StoreService:
+        return cast(
+            "StoreService",
+            self._endpoint.system_handle(
+                StoreService, store_service(self._identity), *self.peer.identity
+            ),
+        )
+
+
+# The cluster's secret: where a node finds it, and how one is made where none was given.
+#
+# Order: what the caller gives, `UNDERSTUDY_SECRET`, and for nodes that only this machine can reach
+# a file that belongs to the user alone, made at first use. A node that others can reach must be
+# given one.
+
+VARIABLE = "UNDERSTUDY_SECRET"
+
+
+SIZE = 32
+
+
+MOST_BYTES = 64 * 1024
+"""Of a file with a secret: what is larger is some other file."""
+
+
+def find_secret(
+    given: bytes | str | None, token: Callable[[int], bytes], *, needs_own: bool
+) -> bytes:
+    """The secret to prove and to ask for. `token` draws a new one; `needs_own`: the shared file of
+    this user is not enough.
+
+    Raises `ListenError` if a secret is needed and none was given, TypeError or ValueError for one
+    that is none.
+    """
+    if given is not None:
+        secret: object = given.encode() if isinstance(given, str) else given
+        if not isinstance(secret, bytes):
+            raise TypeError("secret must be bytes or a str; `openssl rand -hex 32` makes one")
+        if not secret:
+            # Not that of this user's own machine instead: it would let in others than was meant.
+            raise ValueError(
+                "the secret is empty; leave it out, or give one: `openssl rand -hex 32` makes one"
+            )
+        return secret
+    from_environment = os.environ.get(VARIABLE)
+    if from_environment:
+        return from_environment.encode()
+    if needs_own:
+        raise ListenError(
+            f"a node that other machines can reach needs a secret: set {VARIABLE}, or give "
+            "--secret-file; `openssl rand -hex 32` makes one "
+            "(one that listens on 127.0.0.1 needs none)"
+        )
+    return _shared(shared_secret_path(), token)
+
+
+def read_secret_file(path: Path) -> bytes:
+    """The secret in a file, without surrounding white space. Raises ValueError if the file is
+    empty, too large, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            secret = file.read(MOST_BYTES + 1).strip()
+    except OSError as error:
+        raise ValueError(f"the secret file {path} cannot be read: {error.strerror}") from error
+    if len(secret) > MOST_BYTES:
+        raise ValueError(
+            f"the secret file {path} has more than {MOST_BYTES} bytes; is it the right file?"
+        )
+    if not secret:
+        raise ValueError(
+            f"the secret file {path} is empty; `openssl rand -hex 32 > {path}` fills it"
+        )
+    return secret
+
+
+def shared_secret_path() -> Path:
+    """Where the secret is that all clusters of this user on this machine share."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "understudy" / "secret"
+
+
+def _shared(path: Path, token: Callable[[int], bytes]) -> bytes:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            # Written aside and linked into place: two first nodes at the same moment agree on one.
+            aside = path.with_name(f"secret.{os.getpid()}")
+            aside.touch(mode=0o600)
+            aside.write_text(token(SIZE).hex())
+            try:
+                os.link(aside, path)
+            except FileExistsError:
+                pass
+            finally:
+                aside.unlink()
+        return read_secret_file(path)
+    except OSError as error:
+        raise ListenError(
+            f"the secret shared by this user's clusters cannot be kept in {path}: {error}; set "
+            f"{VARIABLE} instead"
+        ) from error
+
+
+StoreKind = Literal["embedded", "etcd"]
+
+
+@attrs.frozen
+class ClusterSession:
+    """A place in a cluster.
+
+    `identity`: the cluster's, see `runtime.membership.cluster_session`. `store`: if this process
+    reaches it by itself; otherwise `peer` is the node that serves it. `address`: where others may
+    reach it as well, an `etcd://` address for example.
+    """
+
+    kind: StoreKind
+    identity: str
+    registration: Registration
+    store: Store | None = None
+    peer: Peer | None = None
+    address: str = ""
+
+
+@attrs.frozen
+class ExternalStore:
+    """A store that a member told of and that its clients reach by themselves."""
+
+    address: str
+
+
+async def enter_with_store(
+    store: Store,
+    kind: StoreKind,
+    address: str,
+    cluster: str,
+    secret: bytes,
+    environment: Environment,
+    network: Network,
+    record: NodeRecord,
+) -> ClusterSession:
+    """Enter `record` into the cluster of `store`, or found it there. Raises `StoreMismatchError`,
+    `NodeNameTakenError`, `StoreError`.
+    """
+    cluster_record = await find_or_write_record(store, cluster, secret, environment)
+    registration = Registration(store, environment, record)
+    await registration.enter(network)
+    return ClusterSession(kind, cluster_record.identity, registration, store, address=address)
+
+
+async def enter_by_member(
+    address: str,
+    cluster: str,
+    secret: bytes,
+    environment: Environment,
+    network: Network,
+    record: NodeRecord,
+) -> ClusterSession | ExternalStore:
+    """Enter `record` into the cluster that a member at `address` belongs to, if its store is served
+    by one of its nodes.
+
+    Raises `JoinError` (no answer; the message says what to do next), `NodeNameTakenError` or a
+    `HandshakeError`.
+    """
+    async with open_client(address, cluster, secret, environment, network, record.host) as client:
+        where = client.status["store"]
+        if where["kind"] != "embedded":
+            return ExternalStore(where["address"])
+        found = [member for member in client.status["members"] if member["name"] == where["node"]]
+        if not found:
+            raise JoinError(
+                f"{address} names {where['node']} as the store's node, but does not know where it "
+                "is; try again, or join by that node"
+            )
+        peer = peer_of(found[0])
+        if peer.identity == (client.status["node"], client.status["incarnation"]):
+            # It answers at `address`, even if it advertises another one.
+            known = (*peer.addresses, ":".join(split_address(address)))
+            peer = attrs.evolve(peer, addresses=tuple(dict.fromkeys(known)))
+        registration = Registration(client.store, environment, record)
+        if (
+            await answered(
+                partial(_enter, registration, network),
+                partial(_is_connected, client, peer),
+                environment.timings.join_answer,
+            )
+            is not None
+        ):
+            return ClusterSession("embedded", where["identity"], registration, peer=peer)
+        why = unreached(client, found[0])
+    if why:
+        raise JoinError(
+            f"{address} answers, but the node {where['node']}, which keeps the cluster's store, "
+            f"cannot be reached from here ({why}); "
+            "start it with a listen address, or with --advertise HOST:PORT, that others can dial"
+        )
+    raise JoinError(
+        f"the store of the cluster at {address} did not answer within "
+        f"{environment.timings.join_answer:g} s; is its "
+        f"node, {where['node']}, well?"
+    )
+
+
+async def _enter(registration: Registration, network: Network) -> int:
+    """Enter the cluster, repeatedly while the store cannot be reached: `answered` bounds the time,
+    and knows why no answer came.
+    """
+    while True:
+        try:
+            return await registration.enter(network)
+        except StoreUnavailableError:
+            # Nothing was executed. A call of the store takes as long as the wait for a connection:
+            # either may end first.
+            await trio.lowlevel.checkpoint()
+
+
+def _is_connected(client: ClusterClient, peer: Peer) -> bool:
+    """True while a connection stands to the node that keeps the store."""
+    link = client.endpoint.peers.links.get(peer.identity)
+    return link is not None and link.connected

@@ -1,0 +1,232 @@
+"""The embedded store as other nodes see it: a system actor on the founding node, and a `Store` that
+calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import trio
+
+from actors.actor import Actor
+from actors.errors import (
+    CallError,
+    NotExecutedError,
+    RemoteError,
+    StoreError,
+    StoreOutcomeUnknownError,
+    StoreUnavailableError,
+)
+from actors.method import method
+from runtime.calls.error_codec import plain_error
+from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
+from runtime.store.interface import (
+    Compare,
+    Entry,
+    Get,
+    Operation,
+    Put,
+    RangeResult,
+    Store,
+    TransactionResult,
+    WatchBatch,
+    check_key,
+    check_revision,
+    check_time_to_live,
+    check_transaction,
+)
+
+T = TypeVar("T")
+
+
+class StoreService(Actor):
+    """Offers a store's operations as methods; see `Store` for what they do."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @method(concurrent=True, idempotent=True)
+    async def get(self, key: str) -> Entry | None:
+        """See `Store.get`."""
+        return await self._store.get(key)
+
+    @method(concurrent=True, idempotent=True)
+    async def range(self, prefix: str) -> RangeResult:
+        """See `Store.range`."""
+        return await self._store.range(prefix)
+
+    @method(concurrent=True)
+    async def put(self, key: str, value: bytes, lease: int) -> int:
+        """See `Store.put`."""
+        return await self._store.put(key, value, lease)
+
+    @method(concurrent=True)
+    async def delete(self, key: str) -> bool:
+        """See `Store.delete`."""
+        return await self._store.delete(key)
+
+    @method(concurrent=True)
+    async def transaction(
+        self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
+    ) -> TransactionResult:
+        """See `Store.transaction`."""
+        return await self._store.transaction(compare, then, otherwise)
+
+    @method(concurrent=True)
+    async def grant(self, ttl: float) -> int:
+        """See `Store.grant`."""
+        return await self._store.grant(ttl)
+
+    @method(concurrent=True, idempotent=True)
+    async def keep_alive(self, lease: int) -> float:
+        """See `Store.keep_alive`."""
+        return await self._store.keep_alive(lease)
+
+    @method(concurrent=True, idempotent=True)
+    async def time_to_live(self, lease: int) -> float:
+        """See `Store.time_to_live`."""
+        return await self._store.time_to_live(lease)
+
+    @method(concurrent=True)
+    async def revoke(self, lease: int) -> None:
+        """See `Store.revoke`."""
+        await self._store.revoke(lease)
+
+    @method(concurrent=True, idempotent=True, retry=LONG_POLL)
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch | None:
+        """See `Store.poll`; None if nothing has happened for `LONG_POLL_SECONDS`: ask again."""
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            return await self._store.poll(prefix, from_revision)
+        return None
+
+
+class RemoteStore(Store):
+    """The store of another node, by way of a handle of its `StoreService`. What no store can do is
+    refused here, before it travels.
+
+    While no node serves the store, calls wait for up to `seconds` until it is served again, by
+    a new incarnation perhaps.
+    """
+
+    def __init__(self, service: StoreService, seconds: float) -> None:
+        self._service = service
+        self._seconds = seconds
+        self._moved = trio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """Refuse calls from now on and end those that wait, with StoreError. Closing twice is
+        closing once.
+        """
+        self._closed = True
+        self._moved.set()
+
+    def use(self, service: StoreService) -> None:
+        """Ask this one from now on: the store is served by another incarnation."""
+        self._service = service
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Store.get`."""
+        check_key(key)
+        return await self._asked(lambda service: service.get(key))
+
+    async def range(self, prefix: str) -> RangeResult:
+        """See `Store.range`."""
+        return await self._asked(lambda service: service.range(prefix))
+
+    async def put(self, key: str, value: bytes, lease: int = 0) -> int:
+        """See `Store.put`."""
+        put = Put(key, value, lease)
+        return await self._asked(
+            lambda service: service.put(put.key, put.value, put.lease), writes=True
+        )
+
+    async def delete(self, key: str) -> bool:
+        """See `Store.delete`."""
+        check_key(key)
+        return await self._asked(lambda service: service.delete(key), writes=True)
+
+    async def transaction(
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TransactionResult:
+        """See `Store.transaction`."""
+        check_transaction(compare, then, otherwise)
+        parts = list(compare), list(then), list(otherwise)
+        return await self._asked(
+            lambda service: service.transaction(*parts), writes=_writes(then) or _writes(otherwise)
+        )
+
+    async def grant(self, ttl: float) -> int:
+        """See `Store.grant`."""
+        check_time_to_live(ttl)
+        return await self._asked(lambda service: service.grant(ttl), writes=True)
+
+    async def keep_alive(self, lease: int) -> float:
+        """See `Store.keep_alive`."""
+        return await self._asked(lambda service: service.keep_alive(lease))
+
+    async def time_to_live(self, lease: int) -> float:
+        """See `Store.time_to_live`."""
+        return await self._asked(lambda service: service.time_to_live(lease))
+
+    async def revoke(self, lease: int) -> None:
+        """See `Store.revoke`."""
+        await self._asked(lambda service: service.revoke(lease), writes=True)
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        """See `Store.poll`."""
+        check_revision(from_revision)
+        while True:
+            batch = await self._asked(
+                lambda service: service.poll(prefix, from_revision), waits=True
+            )
+            if batch is not None:
+                return batch
+
+    async def _asked(
+        self,
+        call: Callable[[StoreService], Awaitable[T]],
+        *,
+        writes: bool = False,
+        waits: bool = False,
+    ) -> T:
+        """The answer to `call`, which is repeated where that is safe while the store moves.
+        `waits`: it may take its time.
+        """
+        started = trio.current_time()
+        while True:
+            if self._closed:
+                raise StoreError("the store is closed: its node has left")
+            service, moved = self._service, self._moved
+            asked = (
+                service
+                if waits
+                else cast("StoreService", cast("Any", service).options(timeout=self._seconds))
+            )
+            try:
+                return await call(asked)
+            except RemoteError as error:
+                plain = plain_error(error)
+                if plain is None:
+                    raise
+                raise plain from None
+            except CallError as error:
+                failure = error
+            if writes and not isinstance(failure, NotExecutedError):
+                raise StoreOutcomeUnknownError(
+                    f"the store's answer to a write was lost: {failure}"
+                ) from failure
+            with trio.move_on_at(started + self._seconds) as patience:
+                await moved.wait()
+            if patience.cancelled_caught:
+                raise StoreUnavailableError(f"the store is away: {failure}") from failure
+
+
+def _writes(operations: Sequence[Operation]) -> bool:
+    return any(not isinstance(operation, Get) for operation in operations)

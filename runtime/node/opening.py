@@ -1,0 +1,511 @@
+"""Opening a node: `open_node` founds a cluster or joins one, and leaves it in order.
+
+No background task outlives the block: all of a node's tasks live in the one nursery that is opened
+here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, get_args
+
+import attrs
+import trio
+
+from actors.errors import JoinError, ListenError
+from actors.options import CallOptions, check_name, checked_labels, checked_resources
+from runtime.environment import Environment, SystemEnvironment, raise_alone
+from runtime.faults import Faults
+from runtime.hosting.threads import NODE_THREADS
+from runtime.isolation import IsolatedProcesses, IsolationFactory
+from runtime.links.transports import (
+    Connection,
+    Network,
+    SocketNetwork,
+    is_loopback,
+    split_address,
+    split_host_port,
+)
+from runtime.membership.advertised_address import advertised, check_advertise, default_listen
+from runtime.membership.cluster_session import (
+    ClusterSession,
+    ExternalStore,
+    StoreKind,
+    enter_by_member,
+    enter_with_store,
+    find_founder,
+    find_secret,
+    note_founder,
+)
+from runtime.membership.members import NodeRecord
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, reach_by_member
+from runtime.node import Node
+from runtime.references.inspection import calling_site
+from runtime.references.manager import MemoryOptions, OnLeave
+from runtime.references.memory.values import MEMORY_BYTES
+from runtime.store.disk import Disk, open_file
+from runtime.store.embedded import EmbeddedStore
+from runtime.store.interface import Store
+from runtime.wire.handshake import Introduction, Peer
+
+if TYPE_CHECKING:
+    from runtime.store.etcd.store import EtcdStore
+
+FAULTS_VARIABLE = "UNDERSTUDY_FAULTS"
+SPIN_VARIABLE = "UNDERSTUDY_SPIN"
+
+logger = logging.getLogger("understudy.node")
+
+
+@attrs.frozen(kw_only=True)
+class Platform:
+    """What a node runs on: `open_node(platform=Platform(...))`. A program leaves it out; tests and
+    the simulator replace parts of it.
+    """
+
+    environment: Environment = attrs.field(factory=SystemEnvironment)
+    """The clock, randomness, process and threads. By default those of this process."""
+    network: Network | None = None
+    """How nodes dial each other and listen. By default TCP, TLS and Unix sockets, spinning as
+    `UNDERSTUDY_SPIN` says. With another network the values of references are not shared through the
+    machine's memory: its nodes may all be in one process.
+    """
+    disk: Disk = open_file
+    """Opens the store in `data_dir`. By default a SQLite file there."""
+    isolation: IsolationFactory = IsolatedProcesses
+    """Starts actors with `isolation="process"`. By default in processes of their own."""
+    faults: Faults | None = None
+    """Failpoints between nodes, see `Faults`. By default those of `UNDERSTUDY_FAULTS`."""
+
+
+@attrs.frozen(kw_only=True)
+class _NodeSettings:
+    """What `open_node` was given, checked and completed."""
+
+    name: str | None
+    join: str | None
+    listen: str
+    advertise: str | None
+    cluster: str
+    secret: bytes = attrs.field(repr=False)
+    labels: dict[str, str]
+    resources: dict[str, float]
+    data_dir: Path | None
+    store: str | None
+    environment: Environment
+    network: Network
+    disk: Disk
+    isolation: IsolationFactory
+    faults: Faults | None
+    memory: MemoryOptions
+    trace_references: bool
+    thread_limit: int = attrs.field(validator=attrs.validators.ge(1))
+    blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
+    call_timeout: float | None
+
+
+@attrs.frozen
+class _LocalStore:
+    """A store that this process keeps, or reaches without another node. `address`: as other nodes
+    may use it.
+    """
+
+    store: EmbeddedStore | EtcdStore
+    kind: StoreKind
+    address: str = ""
+
+
+@attrs.define
+class _ConnectionAcceptor:
+    """Accepts connections. Those that come before the node is complete wait until it is."""
+
+    node: Node | None = None
+    opened: trio.Event = attrs.field(factory=trio.Event)
+
+    async def accept(self, connection: Connection) -> None:
+        """Hand a connection to the node. One that comes as the node closes is closed, too."""
+        try:
+            await self.opened.wait()
+            if self.node is not None:
+                await self.node._accept(connection)
+        finally:
+            connection.close()
+
+    def open(self, node: Node) -> None:
+        """The node is complete."""
+        self.node = node
+        self.opened.set()
+
+
+@asynccontextmanager
+async def open_node(
+    name: str | None = None,
+    *,
+    join: str | None = None,
+    listen: str | None = None,
+    advertise: str | None = None,
+    cluster: str = "understudy",
+    secret: bytes | str | None = None,
+    labels: Mapping[str, str] | None = None,
+    resources: Mapping[str, float] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    store: str | None = None,
+    reference_memory: int = MEMORY_BYTES,
+    reference_directory: str | os.PathLike[str] | None = None,
+    references_on_leave: OnLeave = "move",
+    trace_references: bool = False,
+    thread_limit: int = NODE_THREADS,
+    blocked_limit: float = BLOCKED_LIMIT_SECONDS,
+    call_timeout: float | None = None,
+    platform: Platform | None = None,
+) -> AsyncIterator[Node]:
+    """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving
+    the block drains the node and leaves.
+
+    `name`: unique among the live members; generated if None. `listen`: `HOST:PORT`; port 0 for a
+    free one, host `0.0.0.0` or `[::]` for all addresses; by default `127.0.0.1:0`, or this
+    machine's address on the way to `join` or `store`. `advertise`: `HOST` or `HOST:PORT` that
+    others are told to dial, if it is not what this node listens on. `secret`: proves that a peer
+    belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback addresses one that all
+    clusters of this user on this machine share. `labels`: for placing actors. `resources`: amounts
+    by name, which actors may take.
+    `trace_references`: note where each `put` and `.remote(...)` is, for `understudy refs`.
+    `call_timeout`: seconds for calls awaited on this node that have no `timeout`. `thread_limit`:
+    plain methods that may run at once, in threads. `blocked_limit`: seconds for which a blocked
+    loop keeps its membership. `data_dir`: where the founder keeps the cluster's store. Opened again
+    on it, the node comes back under its name and, if its port is free, at its address. Without it
+    the store ends with the founder. `store`: `etcd://HOST:PORT,HOST:PORT` (see
+    `runtime.store.etcd.address`), if the store is there: all nodes give it. `reference_memory`:
+    bytes that values of references may take; others go to files in `reference_directory`, by
+    default TMPDIR or /var/tmp. `references_on_leave`: "move" them to other nodes when this one
+    leaves, or "lose". `platform`: for tests and simulated nodes, see `Platform`. Raises TypeError
+    or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, or a
+    `StoreError`: what to do next; `LeaseLostError` at the end of the block if the cluster has given
+    the node up. After it the node answers with `NotAMemberError`.
+    """
+    _check(
+        name,
+        cluster,
+        {"join": join, "listen": listen, "advertise": advertise, "store": store},
+        data_dir,
+    )
+    platform = platform or Platform()
+    environment = platform.environment
+    network = platform.network or SocketNetwork(
+        os.environ.get(SPIN_VARIABLE) or "auto", platform.environment.timings
+    )
+    listen = listen or await default_listen(network, join or store or "")
+    settings = _NodeSettings(
+        name=name,
+        join=join,
+        listen=":".join(split_address(listen)),
+        advertise=advertise,
+        cluster=cluster,
+        secret=find_secret(secret, environment.token, needs_own=not is_loopback(listen)),
+        labels=checked_labels({} if labels is None else labels),
+        resources=checked_resources({} if resources is None else resources),
+        data_dir=Path(data_dir) if data_dir is not None else None,
+        store=store,
+        environment=environment,
+        network=network,
+        disk=platform.disk,
+        isolation=platform.isolation,
+        faults=platform.faults or _faults_asked_for(),
+        memory=_memory(
+            reference_memory,
+            reference_directory,
+            references_on_leave,
+            shared=platform.network is None,
+        ),
+        trace_references=trace_references,
+        thread_limit=thread_limit,
+        blocked_limit=blocked_limit,
+        call_timeout=CallOptions(timeout=call_timeout).timeout,
+    )
+    async with _sheltered(settings) as node:
+        yield node
+
+
+@asynccontextmanager
+async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
+    """Open a node in a nursery of its own; unwrap the exception groups of that nursery."""
+    try:
+        async with trio.open_nursery() as outer:
+            nursery: trio.Nursery = await outer.start(_shelter)
+            try:
+                async with _opened(nursery, settings) as node:
+                    yield node
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # The nursery is internal: callers catch a JoinError, or an error of their own, not a group.
+        raise_alone(group)
+
+
+def _check(name: str | None, cluster: str, given: Mapping[str, object], data_dir: object) -> None:
+    """Raises TypeError or ValueError, naming the options that make no sense, by themselves or
+    together.
+    """
+    if name is not None:
+        check_name("name", name)
+    check_name("cluster", cluster)
+    for option, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{option} must be a str or None, not {value!r}")
+    if data_dir is not None and (given["join"] is not None or given["store"] is not None):
+        raise ValueError(
+            "data_dir is for the node that founds a cluster and keeps its store: leave data_dir "
+            "out beside join or store"
+        )
+    if given["join"] is not None and given["store"] is not None:
+        raise ValueError("a store leads to its cluster by itself: give join or store, not both")
+    if isinstance(advertise := given["advertise"], str):
+        check_advertise(advertise)
+
+
+def _memory(
+    limit: int, directory: str | os.PathLike[str] | None, on_leave: OnLeave, *, shared: bool
+) -> MemoryOptions:
+    """How values are kept. Not `shared` with simulated nodes, whose processes are all one."""
+    given: object = limit
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"reference_memory is a number of bytes, not {given!r}")
+    if limit < 0:
+        raise ValueError(f"reference_memory is a number of bytes, not {limit}")
+    if directory is not None and not Path(directory).is_dir():
+        raise ValueError(f"reference_directory={str(directory)!r} is no directory")
+    if on_leave not in get_args(OnLeave):
+        raise ValueError(
+            f"references_on_leave is one of {', '.join(get_args(OnLeave))}, not {on_leave!r}"
+        )
+    return MemoryOptions(
+        limit, Path(directory) if directory is not None else None, shared, on_leave
+    )
+
+
+def _faults_asked_for() -> Faults | None:
+    text = os.environ.get(FAULTS_VARIABLE, "")
+    if not text.strip():
+        return None
+    try:
+        faults = Faults.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{FAULTS_VARIABLE}: {error}") from None
+    logger.warning(
+        "%s is set: calls to and from this node will fail on purpose: %s", FAULTS_VARIABLE, text
+    )
+    return faults
+
+
+async def _shelter(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """A nursery that a cancellation of the block does not reach: the node needs its tasks until it
+    has left in order.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.shield = True
+        task_status.started(nursery)
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterator[Node]:
+    """The node itself, its tasks in `nursery`."""
+    environment, network = settings.environment, settings.network
+    held = await _held_store(nursery, settings)
+    before = (
+        await find_founder(held.store)
+        if held is not None and settings.data_dir is not None
+        else None
+    )
+    door = _ConnectionAcceptor()
+    bound = await _listening(nursery, settings, before[1] if before is not None else None, door)
+    local = await nursery.start(
+        network.listen, f"unix:@understudy-{environment.token(8).hex()}", door.accept
+    )
+    outside = await advertised(
+        network, bound, settings.advertise, settings.join or settings.store or ""
+    )
+    record = _record(settings, before[0] if before is not None else None, (outside, local))
+    place = settings.cluster, settings.secret, environment, network, record
+    found: ClusterSession | ExternalStore | None = None
+    if held is None:
+        found = await enter_by_member(cast("str", settings.join), *place)
+        if isinstance(found, ExternalStore):
+            held = await _running(nursery, _etcd(found.address, settings))
+    if held is not None:
+        found = await enter_with_store(held.store, held.kind, held.address, *place)
+    coordination = cast("ClusterSession", found)
+    if settings.data_dir is not None and held is not None:
+        await note_founder(held.store, record.name, bound)
+    incarnation = coordination.registration.incarnation
+    peer = Peer(
+        name=record.name,
+        incarnation=incarnation,
+        role="node",
+        addresses=record.addresses,
+        host=record.host,
+        store=coordination.identity,
+        life=environment.token(8).hex(),
+    )
+    introduction = Introduction(cluster=settings.cluster, peer=peer)
+    node = Node(
+        introduction,
+        settings.secret,
+        environment,
+        network,
+        nursery,
+        coordination,
+        settings.isolation,
+        settings.faults,
+        settings.memory,
+        settings.thread_limit,
+        settings.call_timeout,
+    )
+    _furnish(node, settings)
+    try:
+        # Before it serves, which takes the store, and that perhaps the very connection that its
+        # owner has just dialled.
+        door.open(node)
+        await node._serve()
+        node._stand_by(settings.blocked_limit, _reach(node, coordination, settings))
+        yield node
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(environment.timings.leaving):
+            await node._close()
+        if held is not None:
+            held.store.close()
+    if node._given_up is not None:
+        # Only here, when the block has ended without an error of its own: a process whose node was
+        # given up must not exit with status 0.
+        raise node._given_up
+
+
+def _record(
+    settings: _NodeSettings, name_before: str | None, addresses: tuple[str, ...]
+) -> NodeRecord:
+    """Return the record that this node writes about itself. `name_before`: the name in its data
+    directory.
+    """
+    environment = settings.environment
+    process = environment.process()
+    return NodeRecord(
+        name=settings.name or name_before or f"node-{environment.token(4).hex()}",
+        addresses=addresses,
+        host=process.host,
+        pid=process.pid,
+        started=process.started,
+        lease=0,
+        joined=environment.wall_time(),
+        labels=settings.labels,
+        resources=settings.resources,
+    )
+
+
+def _furnish(node: Node, settings: _NodeSettings) -> None:
+    """What can be said to a node after it is made."""
+    if settings.trace_references:
+        node._endpoint.references.site = calling_site
+
+
+async def _held_store(nursery: trio.Nursery, settings: _NodeSettings) -> _LocalStore | None:
+    """The store that this process reaches by itself, running in `nursery`; None if a member is to
+    be asked.
+    """
+    if settings.join is not None:
+        return None
+    if settings.store is not None:
+        return await _running(nursery, _etcd(settings.store, settings))
+    if settings.data_dir is None:
+        return await _running(nursery, _LocalStore(EmbeddedStore(settings.environment), "embedded"))
+    return await _running(
+        nursery,
+        _LocalStore(
+            await EmbeddedStore.on_disk(settings.environment, settings.data_dir, settings.disk),
+            "embedded",
+        ),
+    )
+
+
+def _reach(node: Node, coordination: ClusterSession, settings: _NodeSettings) -> Reach | None:
+    """The way to the store from another event loop of this process; None if the node serves the
+    store itself, or there is no such way.
+    """
+    if coordination.kind == "etcd":
+        return partial(
+            _reach_etcd,
+            coordination.address if settings.store is None else settings.store,
+            settings,
+        )
+    network = settings.network.beside()
+    if coordination.peer is None or network is None:
+        return None
+    return partial(
+        reach_by_member,
+        node._store_peer,
+        coordination.identity,
+        settings.cluster,
+        settings.secret,
+        network,
+    )
+
+
+@asynccontextmanager
+async def _reach_etcd(
+    address: str, settings: _NodeSettings, environment: Environment
+) -> AsyncIterator[Store]:
+    held = _etcd(address, attrs.evolve(settings, environment=environment))
+    try:
+        async with trio.open_nursery() as nursery:
+            await _running(nursery, held)
+            try:
+                yield held.store
+            finally:
+                held.store.close()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # That there is a nursery in here is no business of those who expect an error of the store.
+        raise_alone(group)
+
+
+def _etcd(address: str, settings: _NodeSettings) -> _LocalStore:
+    """The store of the settings' cluster in an etcd."""
+    # Brings TLS and what reads addresses, which other nodes do not need.
+    from runtime.store.etcd.address import EtcdAddress
+    from runtime.store.etcd.store import EtcdStore
+
+    if not address:
+        raise JoinError(
+            "this cluster's store is an etcd that takes a user or certificates: join with "
+            "store='etcd://...' (--store) instead"
+        )
+    parsed = EtcdAddress.parse(address)
+    return _LocalStore(
+        EtcdStore(parsed, settings.cluster, settings.environment), "etcd", parsed.public
+    )
+
+
+async def _running(nursery: trio.Nursery, held: _LocalStore) -> _LocalStore:
+    await nursery.start(held.store.run)
+    return held
+
+
+async def _listening(
+    nursery: trio.Nursery, settings: _NodeSettings, before: str | None, door: _ConnectionAcceptor
+) -> str:
+    """Where this node is reached: where it was before, if any port will do."""
+    host, port = split_host_port(split_address(settings.listen)[1])
+    if before is not None and port == 0 and split_host_port(split_address(before)[1])[0] == host:
+        try:
+            return cast("str", await nursery.start(settings.network.listen, before, door.accept))
+        except ListenError as error:
+            logger.warning(
+                "this node cannot be reached where it was before; nodes that only know that "
+                "address will not find it: %s",
+                error,
+            )
+    return cast("str", await nursery.start(settings.network.listen, settings.listen, door.accept))

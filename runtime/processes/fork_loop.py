@@ -1,0 +1,523 @@
+"""The warm process: a fresh interpreter that has the imports done and forks children on request, in
+about 3 ms each.
+
+Plain blocking code in one thread, for a fork copies only the thread that calls it. It never runs
+trio, so that each child starts its own event loop from nothing. It is the parent of all children,
+and reaps them. What a child leaves behind when it ends, in whatever way, ends with it: each child
+adopts the orphans among its own descendants, so all that is handed to this process comes from
+children that have ended, and is killed. When its own parent closes the socket, or ends in whatever
+way, it kills every descendant and ends. The idea is that of Android's zygote and of
+multiprocessing's fork server.
+
+What children share by the fork: all that was imported, including open files of user modules;
+`random` and `numpy.random` are seeded afresh.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import io
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+import types
+from collections import deque
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+
+import attrs
+
+from actors.messages import MAIN_ALIAS
+from runtime.processes import protocol
+
+# The user's main script in another process, as multiprocessing's spawn method does it.
+#
+# The parent describes its `__main__`; the warm process runs it once, under the name
+# `__understudy_main__`, so that its classes exist there and `if __name__ == "__main__":` does not
+# run. Both processes have the module under both names, so that import paths and pickles made on
+# either side are found on the other; `actors.messages.import_path` says `__main__` for either.
+
+_IN_PROGRESS = "__understudy_importing__"
+
+
+@attrs.frozen
+class MainModule:
+    """A main script to run again elsewhere: its absolute `path`, and its import `name` if it was
+    run by `python -m name`.
+    """
+
+    name: str | None
+    path: str
+
+
+class _MainScript(SourceFileLoader):
+    """Compiles afresh and caches nothing: Python leaves no `__pycache__` beside a script that it
+    runs either.
+    """
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def describe_main() -> MainModule | None:
+    """This process's main script; None for `-c`, the interactive prompt, console scripts, and
+    `python -m package`.
+
+    The last runs a `__main__.py`, which commonly does its work without a guard.
+    """
+    main = sys.modules.get("__main__")
+    spec: ModuleSpec | None = getattr(main, "__spec__", None)
+    name = spec.name if spec is not None else None
+    path = spec.origin if spec is not None else getattr(main, "__file__", None)
+    if name is not None and name.rpartition(".")[2] == "__main__":
+        return None
+    if not isinstance(path, str) or not path.endswith(".py") or not os.path.isfile(path):
+        return None
+    return MainModule(name, os.path.abspath(path))
+
+
+def share_main_alias() -> None:
+    """Let this process find its own main module under `MAIN_ALIAS` too: what children pickle or
+    write down may say so.
+    """
+    if (main := sys.modules.get("__main__")) is not None:
+        sys.modules.setdefault(MAIN_ALIAS, main)
+
+
+def main_is_being_imported() -> bool:
+    """Whether this code runs because the warm process is running the main script: it lacks the `if
+    __name__ == "__main__":` guard.
+    """
+    return bool(getattr(sys.modules.get("__main__"), _IN_PROGRESS, False))
+
+
+def run_main(main: MainModule) -> None:
+    """Run the script in this process and register it. Whatever the script raises comes out."""
+    module = types.ModuleType(MAIN_ALIAS)
+    module.__file__ = main.path
+    module.__loader__ = loader = _MainScript(MAIN_ALIAS, main.path)
+    if main.name is not None:
+        # The real spec: relative imports start from its parent.
+        module.__spec__ = importlib.util.find_spec(main.name)
+        module.__package__ = main.name.rpartition(".")[0]
+    else:
+        module.__package__ = None
+    setattr(module, _IN_PROGRESS, True)
+    sys.modules[MAIN_ALIAS] = sys.modules["__main__"] = module
+    loader.exec_module(module)
+    delattr(module, _IN_PROGRESS)
+
+
+# The kernel's help in leaving no process behind: prctl(2).
+#
+# Linux only. The parent-death signal is sent when the *thread* that created a process ends, is not
+# inherited by fork, and is lost when the parent ended before it was asked for; `die_with_parent`
+# closes that last gap.
+
+_PR_SET_PDEATHSIG = 1
+
+
+_PR_SET_NAME = 15
+
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(signum: int, parent: int) -> None:
+    """Have the kernel send `signum` to this process when its parent, whose pid is `parent`, ends.
+
+    Ends this process at once, without clean-up, if the parent has ended already.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signum))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, instead of the system's init
+    process.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Show `name`, cut to 15 bytes, in `ps` and `top`."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def children_of_this_process() -> list[int]:
+    """The pids of our direct children, adopted ones included, zombies too. Empty if the kernel does
+    not tell.
+    """
+    try:
+        return [
+            int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_bytes().split()
+        ]
+    except OSError:
+        return []
+
+
+def children_of(pid: int) -> list[int]:
+    """The pids of the direct children of another process, zombies too. Empty if it is gone or the
+    kernel does not tell.
+    """
+    try:
+        return [
+            int(child)
+            for file in Path(f"/proc/{pid}/task").glob("*/children")
+            for child in file.read_bytes().split()
+        ]
+    except OSError:
+        return []
+
+
+def descendants_of(pid: int) -> list[int]:
+    """The pids of all that descends from another process, the nearest first. Empty if it is gone or
+    the kernel does not tell.
+    """
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        children = children_of(todo.pop(0))
+        found += children
+        todo += children
+    return found
+
+
+def state_of(pid: int) -> str:
+    """The letter of proc(5) for a process's state, such as `T` for stopped and `Z` for a zombie.
+    Empty if it is gone.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def kill_quietly(pid: int, signum: int) -> None:
+    """Send a signal; a process that is gone, or is no longer ours to signal, is no error."""
+    try:
+        os.kill(pid, signum)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill_group_quietly(group: int) -> None:
+    """SIGKILL to a whole process group, if it still exists."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _prctl(option: int, argument: int | ctypes.c_char_p) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    # Variadic in C: without explicit types a Python int would be passed as a C int where an
+    # unsigned long is read.
+    value = ctypes.c_ulong(argument) if isinstance(argument, int) else argument
+    if (
+        library.prctl(
+            ctypes.c_int(option), value, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
+        )
+        != 0
+    ):
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+# The garbage collector of a process that is a node and nothing else.
+
+YOUNG, MIDDLE, OLD = 50_000, 20, 100
+
+
+def settle_collector() -> None:
+    """Look at fewer objects less often: what is there now is there to stay, and calls leave nothing
+    behind that needs collecting.
+
+    With Python's own settings a node that is busy spends a quarter of its time looking through
+    modules, classes and idle actors for cycles. For processes that are ours alone: a program that
+    opens a node of its own decides for itself (`docs/speed.md`).
+    """
+    gc.freeze()
+    gc.set_threshold(YOUNG, MIDDLE, OLD)
+
+
+_CHUNK = 64 * 1024
+
+
+@attrs.frozen
+class _Task:
+    """What a freshly forked child is to do."""
+
+    target: str
+    argument: bytes
+    report: int
+
+    def run(self) -> None:
+        module, _, path = self.target.partition(":")
+        function: object = importlib.import_module(module)
+        for name in path.split("."):
+            function = getattr(function, name)
+        assert callable(function)
+        function(self.argument, self._send)
+
+    def _send(self, message: bytes) -> None:
+        rest = memoryview(protocol.encode_frame(message, protocol.MAX_REPORT_BYTES))
+        while rest:
+            rest = rest[os.write(self.report, rest) :]
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Be the warm process. `descriptor` is our end of the socket pair, `parent` the pid of the
+    process that started us.
+
+    Returns only in children, after their target has.
+    """
+    # Until there are children to clean up after, the kernel may end us outright: an import that
+    # hangs cannot outlive the parent.
+    die_with_parent(signal.SIGKILL, parent)
+    adopt_orphans()
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    server = _ForkLoop(control)
+    own_pid = os.getpid()
+    task = None
+    if server.set_up():
+        die_with_parent(signal.SIGTERM, parent)
+        try:
+            task = server.serve()
+        except BaseException:  # noqa: ASYNC103 - the end of this process, whatever it is; no trio runs here
+            if os.getpid() != own_pid:
+                raise
+            traceback.print_exc()
+    if task is None:
+        server.kill_everything()
+        _flush_output()
+        # Not sys.exit: threads and exit handlers of user modules belong to the children, and must
+        # not keep us alive.
+        os._exit(0)
+    task.run()
+
+
+class _ForkLoop:
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._frames = protocol.MessageReader()
+        self._pending: deque[protocol.Message] = deque()
+        self._descriptors: deque[int] = deque()
+        self._numbers: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+        self._older: frozenset[int] = frozenset()
+        """Processes that the imports had started before there were children."""
+        self._connected = True
+        self._pid = os.getpid()
+        self._wakeup, self._wakeup_writer = socket.socketpair()
+
+    def set_up(self) -> bool:
+        """Import what the parent asks for, and say how it went."""
+        while not self._pending and self._connected:
+            self._receive()
+        if not self._connected:
+            return False
+        request = self._pending.popleft()
+        assert isinstance(request, protocol.SetUp)
+        sys.argv = [os.fsdecode(argument) for argument in request.argv]
+        what = ""
+        try:
+            for what in request.preload:
+                importlib.import_module(what)
+            if request.main_path is not None:
+                what = os.fsdecode(request.main_path)
+                run_main(MainModule(request.main_name, what))
+        except BaseException:  # noqa: ASYNC103 - a script that exits is a failure to report as well; no trio runs here
+            self._send(protocol.SetUpFailed(_utf8(what), _utf8(traceback.format_exc())))
+            return False  # noqa: ASYNC104
+        # Nothing imported so far is garbage; left out of collections, its pages stay shared with
+        # the children.
+        gc.freeze()
+        self._older = frozenset(children_of_this_process())
+        self._take_signals()
+        self._send(protocol.ServerReady())
+        return True
+
+    def serve(self) -> _Task | None:
+        """Fork and reap until the parent is gone: None. In a new child: its task."""
+        with selectors.PollSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ)
+            selector.register(self._wakeup, selectors.EVENT_READ)
+            while self._connected:
+                for key, _ in selector.select():
+                    if key.fileobj is self._wakeup:
+                        with contextlib.suppress(BlockingIOError):
+                            self._wakeup.recv(_CHUNK)
+                    else:
+                        self._receive()
+                self._reap(os.WNOHANG)
+                while self._pending:
+                    task = self._act_upon(self._pending.popleft())
+                    if task is not None:
+                        return task
+        return None
+
+    def kill_everything(self) -> None:
+        """SIGKILL every descendant and reap it. A killed child's own children become ours, hence
+        the loop.
+        """
+        while True:
+            for pid in {*children_of_this_process(), *self._numbers}:
+                kill_quietly(pid, signal.SIGKILL)
+            if not self._reap(0):
+                return
+
+    def _act_upon(self, message: protocol.Message) -> _Task | None:
+        if isinstance(message, protocol.Signal):
+            if (pid := self._pids.get(message.number)) is not None:
+                kill_quietly(pid, message.signum)
+            return None
+        assert isinstance(message, protocol.StartProcess)
+        output, report = (
+            self._descriptors.popleft() for _ in range(protocol.DESCRIPTORS_PER_START)
+        )
+        _flush_output()
+        # A signal that reached the child before it has its own handlers would be written to *our*
+        # wake-up socket, and lost to it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -1
+            self._send(protocol.Refused(message.number, str(error)))
+        if pid == 0:
+            self._become_child(message.name, output)
+            return _Task(message.target, message.argument, report)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(output)
+        os.close(report)
+        if pid > 0:
+            self._numbers[pid] = message.number
+            self._pids[message.number] = pid
+            self._send(protocol.Started(message.number, pid))
+        return None
+
+    def _become_child(self, name: str, output: int) -> None:
+        """Leave behind what was the server's: its session, signals and descriptors."""
+        die_with_parent(signal.SIGKILL, self._pid)
+        # What its own subprocesses leave behind stays its descendant, also what goes into a session
+        # of its own: so it ends with it.
+        adopt_orphans()
+        # A session of its own: the terminal's Ctrl-C reaches the parent alone, which decides what
+        # it means for the children.
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            if callable(signal.getsignal(signum)):
+                signal.signal(signum, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        for connection in (self._control, self._wakeup, self._wakeup_writer):
+            connection.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        name_process(name)
+        # `random` seeds itself after a fork; numpy's global generator does not, and all children
+        # would draw the same numbers.
+        seed: Callable[[], object] | None = getattr(sys.modules.get("numpy.random"), "seed", None)
+        if seed is not None:
+            seed()
+
+    def _take_signals(self) -> None:
+        self._wakeup.setblocking(False)
+        self._wakeup_writer.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._terminated)
+        # Our caller may have had these blocked; we would never hear of a death.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT})
+
+    def _terminated(self, signum: int, frame: object) -> None:
+        self._connected = False
+
+    def _reap(self, options: int) -> bool:
+        """Report the children that ended; False when there are none at all. With WNOHANG until none
+        is left to reap, else just one.
+        """
+        while True:
+            try:
+                pid, status = os.waitpid(-1, options)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            number = self._numbers.pop(pid, None)
+            # Before the end is reported: a successor must not meet processes that this one started.
+            self._end_what_was_left()
+            if number is not None:
+                del self._pids[number]
+                self._send(protocol.Exited(number, status))
+            if not options & os.WNOHANG:
+                return True
+
+    def _end_what_was_left(self) -> None:
+        """SIGKILL to what children that have ended had started, and to all that descends from it;
+        each is reaped in its turn.
+        """
+        for pid in children_of_this_process():
+            if pid not in self._numbers and pid not in self._older:
+                for left in (pid, *descendants_of(pid)):
+                    kill_quietly(left, signal.SIGKILL)
+
+    def _receive(self) -> None:
+        descriptors = array.array("i")
+        room = socket.CMSG_SPACE(protocol.DESCRIPTORS_PER_START * descriptors.itemsize)
+        try:
+            data, ancillary, flags, _ = self._control.recvmsg(_CHUNK, room, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            data, ancillary, flags = b"", [], 0
+        for level, kind, payload in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(payload)
+        if flags & socket.MSG_CTRUNC:
+            raise OSError(
+                "too many open files: the descriptors of a child's pipes were lost; raise "
+                "the limit (ulimit -n)"
+            )
+        self._descriptors.extend(descriptors)
+        self._connected = self._connected and bool(data)
+        self._pending.extend(protocol.decode(body) for body in self._frames.feed(data))
+
+    def _send(self, message: protocol.Message) -> None:
+        try:
+            self._control.sendall(protocol.encode(message))
+        except OSError:
+            self._connected = False
+
+
+def _utf8(text: str) -> str:
+    """`text` with escapes for what UTF-8 cannot hold: parts of file names that are not text."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _flush_output() -> None:
+    """What is still buffered would otherwise be printed again by every child."""
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()

@@ -1,0 +1,412 @@
+"""The values of other nodes: fetched, waited for, and worked with through their owners."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, cast
+
+import trio
+
+from actors.errors import (
+    ActorNotFoundError,
+    ConnectionLostError,
+    NodeDiedError,
+    NodeUnreachableError,
+    NotTheOwnerError,
+    ReferenceReleasedError,
+)
+from actors.reference import Reference
+from runtime.environment import Environment, first
+from runtime.identifiers import NodeId
+from runtime.lifetime import Lifetime
+from runtime.references.memory.mapped import MappedArenas, NotLendableError
+from runtime.references.memory.pool import FinalizerQueue, SharedMemoryLocation
+from runtime.references.memory.values import Segment
+from runtime.references.owned_values import UNKNOWN_SECONDS, OwnedValues, StateChanges
+from runtime.references.table import (
+    Effect,
+    ReferenceId,
+    ReferenceState,
+    ReferenceTable,
+)
+from runtime.references.value_codec import ValueCodec
+from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
+
+CACHE_BYTES = 256 * 1024 * 1024
+"""How much of what was fetched is kept, by default."""
+
+
+CACHE_SECONDS = 5.0
+"""How long it is kept when nothing here refers to it any more."""
+
+
+LOOK_AGAIN_SECONDS = 0.02
+
+
+PASSING = (ActorNotFoundError, ConnectionLostError, NodeDiedError, NodeUnreachableError)
+"""What is raised when an owner has ended, or cannot be reached at the moment: the first is soon
+known here, the other passes.
+"""
+
+
+logger = logging.getLogger("understudy.references")
+
+
+class ValueFetcher:
+    """Fetches the values of other nodes, waits for them, and works with them through their owners.
+
+    `service(node, incarnation)` gives a handle of that node's `ReferenceService`. Events go to the
+    `table`; `apply` carries out their effects.
+    """
+
+    def __init__(
+        self,
+        table: ReferenceTable,
+        apply: Callable[[Iterable[Effect]], None],
+        changes: StateChanges,
+        values: OwnedValues,
+        value_codec: ValueCodec,
+        service: Callable[[str, int], Any],
+        environment: Environment,
+        lifetime: Lifetime,
+        *,
+        shared: bool,
+        cache_limit: int = CACHE_BYTES,
+    ) -> None:
+        self._table = table
+        self._apply = apply
+        self._changes = changes
+        self._values = values
+        self._value_codec = value_codec
+        self._lifetime = lifetime
+        self._service = service
+        self._now = environment.now
+        self._process = environment.process()
+        self._shared = shared and bool(self._process.host)
+        self._others = MappedArenas()
+        self._guards: FinalizerQueue[ReferenceState] = FinalizerQueue()
+        self._processes: dict[NodeId, int] = {}
+        self._unreadable: set[NodeId] = set()
+        """Owners whose memory cannot be read from here."""
+        self._cache_limit = cache_limit
+        self._cached: OrderedDict[ReferenceId, EncodedValue] = OrderedDict()
+        self._left: deque[tuple[float, ReferenceId]] = deque()
+        self.cached_bytes = 0
+        self._moving: dict[ReferenceId, trio.Lock] = {}
+        """While a value is being fetched: once is enough."""
+
+    async def fetch(self, state: ReferenceState) -> object:
+        """See `Reference.fetch`."""
+        self._lifetime.check()
+        await trio.lowlevel.checkpoint()
+        while True:
+            encoded = self._cached.get(state.identity)
+            if encoded is not None:
+                self._cached.move_to_end(state.identity)
+                return self._value_codec.unpack(encoded)
+            self._raise_failure(state)
+            if self._is_here(state):
+                return await self._values.value(state)
+            if state.shared is not None:
+                read = self._read_in_place(state, state.shared)
+                if read is not None:
+                    return self._value_codec.unpack(read)
+            encoded = await self._bring_once(state)
+            if encoded is not None:
+                return self._value_codec.unpack(encoded)
+
+    async def _bring_once(self, state: ReferenceState) -> EncodedValue | None:
+        """Like `_bring`, but by one task of this node at a time; None if another has fetched it."""
+        identity = state.identity
+        lock = self._moving.setdefault(identity, trio.Lock())
+        try:
+            async with lock:
+                if identity in self._cached or state.failure is not None or self._is_here(state):
+                    return None
+                return await self._bring(state)
+        finally:
+            # The last task forgets the lock; a task that waits for it has it by now.
+            if not lock.locked() and self._moving.get(identity) is lock:
+                del self._moving[identity]
+
+    def local_value(self, state: ReferenceState) -> object:
+        """See `Reference.local_value`."""
+        self._lifetime.check()
+        if not self._is_here(state):
+            raise NotTheOwnerError(
+                f"{state!r} has its value on node {state.owner}, and this is node "
+                f"{self._table.identity[0]}; "
+                "`await reference.fetch()` brings it here"
+            )
+        return self._values.value_now(state)
+
+    async def call(
+        self, state: ReferenceState, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """See `RemoteMethod.__call__`."""
+        answer: Any = None
+        while not isinstance(answer, list):
+            answer = await self._answer(
+                state,
+                lambda owner_id: self._service(*owner_id).call_value(
+                    list(state.identity), name, list(args), kwargs
+                ),
+            )
+        return cast("list[object]", answer)[0]
+
+    async def call_and_keep(
+        self, state: ReferenceState, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Reference[object]:
+        """See `RemoteMethod.remote`."""
+        service = self._service(*state.owner_id)
+        return cast(
+            "Reference[object]",
+            await service.call_and_keep.remote(list(state.identity), name, list(args), kwargs),
+        )
+
+    async def wait_some(
+        self, states: Sequence[ReferenceState], count: int, timeout: float | None
+    ) -> frozenset[int]:
+        """See `actors.reference.ReferenceSource.wait_some`. A `count` of 0 asks those who know, and
+        waits for nothing else.
+        """
+        self._lifetime.check()
+        await trio.lowlevel.checkpoint()
+        try:
+            with trio.move_on_after(math.inf if timeout is None else timeout):
+                await self._wait_some(states, count)
+        except BaseExceptionGroup as group:
+            # That several nodes were asked side by side is no business of those who wait.
+            raise first(group) from None
+        return _indices_done(states)
+
+    async def _wait_some(self, states: Sequence[ReferenceState], count: int) -> None:
+        async with trio.open_nursery() as nursery:
+            watched: dict[NodeId, list[ReferenceState]] = {}
+            for state in states:
+                if not state.is_settled and not state.is_done and not self._is_told(state):
+                    watched.setdefault(state.owner_id, []).append(state)
+            if count:
+                for owner_id, those in watched.items():
+                    nursery.start_soon(self._watch, owner_id, those)
+                while len(_indices_done(states)) < count:
+                    await self._changes.wait_any()
+                nursery.cancel_scope.cancel()
+            else:
+                for owner_id, those in watched.items():
+                    nursery.start_soon(self._look, owner_id, those)
+
+    def on_dropped(self, identity: ReferenceId) -> None:
+        """Nothing refers to the value here any more. What was fetched of it is kept a little
+        longer: the next message may name it again.
+        """
+        encoded = self._cached.get(identity)
+        if encoded is None:
+            return
+        if encoded.references:
+            self._forget(identity)
+        else:
+            self._left.append((self._now() + CACHE_SECONDS, identity))
+
+    def tidy(self) -> None:
+        """Forget what was fetched and not named since, and what was read in place and is not any
+        more.
+        """
+        self._guards.gone()
+        while self._left and self._left[0][0] <= self._now():
+            _, identity = self._left.popleft()
+            if self._table.find(identity) is None:
+                self._forget(identity)
+
+    @property
+    def keeps_unnamed(self) -> bool:
+        """True if `tidy` will have something to do."""
+        return bool(self._left)
+
+    def on_node_ended(self, owner: NodeId) -> None:
+        """That incarnation is no more: keep nothing mapped of its memory."""
+        self._unreadable.discard(owner)
+        process = self._processes.pop(owner, None)
+        if process is not None:
+            self._others.forget(process)
+
+    def close(self) -> None:
+        """Nothing is read in place any more but what is at the moment."""
+        self._others.close()
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every value that is cached: for
+        tests and simulations.
+        """
+        assert self.cached_bytes == sum(each.size for each in self._cached.values())
+        assert self.cached_bytes <= self._cache_limit, "the cache is within its limit"
+        assert all(lock.locked() for lock in self._moving.values()), "a lock that is free is kept"
+
+    def _forget(self, identity: ReferenceId) -> None:
+        encoded = self._cached.pop(identity, None)
+        if encoded is not None:
+            self.cached_bytes -= encoded.size
+
+    def _is_here(self, state: ReferenceState) -> bool:
+        return state.owner_id == self._table.identity
+
+    def _is_told(self, state: ReferenceState) -> bool:
+        """True if this node hears of the outcome without asking."""
+        return self._is_here(state) or self._table.hold_state(state) == "making"
+
+    def _raise_failure(self, state: ReferenceState) -> None:
+        if state.failure is not None:
+            raise self._values.rebuild(state.failure)
+        if state.error is not None:
+            raise type(state.error)(*state.error.args)
+
+    async def _bring(self, state: ReferenceState) -> EncodedValue | None:
+        """Fetch the value, and keep it if there is room; None if it is to be looked for anew."""
+        answer = await self._answer(
+            state,
+            lambda owner_id: self._service(*owner_id).fetch(
+                list(state.identity), self._reader(owner_id)
+            ),
+        )
+        if isinstance(answer, SharedValue):
+            state.shared = answer
+            state.is_done = True
+            return self._read_in_place(state, answer)
+        if not isinstance(answer, EncodedValue):
+            return None
+        encoded = self._value_codec.received(answer)
+        if encoded.size <= self._cache_limit:
+            self._forget(state.identity)
+            self._cached[state.identity] = encoded
+            self.cached_bytes += encoded.size
+            state.is_done = True
+            while self.cached_bytes > self._cache_limit:
+                self._forget(next(iter(self._cached)))
+        return encoded
+
+    def _reader(self, owner_id: NodeId) -> list[object] | None:
+        """Describe this process to an owner, so that the owner need not send what can be read in
+        place.
+        """
+        if not self._shared or owner_id in self._unreadable:
+            return None
+        process = self._process
+        return [*self._table.identity, process.host, process.pid, process.started]
+
+    def _read_in_place(self, state: ReferenceState, shared: SharedValue) -> EncodedValue | None:
+        """The value of a process of this host; None if its memory cannot be read: then it has to be
+        sent.
+
+        Everything made of it keeps the reference state: its owner uses the memory for something
+        else when this node does not hold the value.
+        """
+        segments: list[Segment] = []
+        try:
+            for one in shared.segments:
+                if isinstance(one, SharedMemoryLocation):
+                    self._processes[state.owner_id] = one.process
+                    segments.append(Segment(self._others.lend(one, self._guards.token(state))))
+                else:
+                    segments.append(Segment(one))
+        except NotLendableError as error:
+            logger.info("values of node %s are not read in place: %s", state.owner, error)
+            self._unreadable.add(state.owner_id)
+            state.shared = None
+            return None
+        return EncodedValue(shared.control, tuple(segments))
+
+    async def _answer(
+        self, state: ReferenceState, ask: Callable[[NodeId], Awaitable[object]]
+    ) -> object:
+        """Ask the owner, and the next owner if the value has moved; return the answer, or None if
+        there is no outcome yet. Raises what the producing call raised.
+        """
+        since: float | None = None
+        while True:
+            self._raise_failure(state)
+            if self._table.hold_state(state) == "making":
+                # The owner may not have heard of the call yet; it reports when the value is there.
+                await self._changes.wait(state)
+                continue
+            owner_id = state.owner_id
+            try:
+                answer = await ask(owner_id)
+            except PASSING:
+                # If the owner has ended, that is about to be known here; it may have handed the
+                # value on.
+                await trio.sleep(LOOK_AGAIN_SECONDS)
+                continue
+            if isinstance(answer, FailedValue):
+                self._apply(self._table.on_failure_fetched(state, answer))
+            elif type(answer) is int and answer == UNKNOWN:
+                since = await self._unknown(state, owner_id, since)
+            elif isinstance(answer, list) and len(cast("list[object]", answer)) == 2:
+                self._apply(self._table.on_moved(state.identity, NodeId(answer[0], answer[1])))
+            elif type(answer) is int:
+                return None
+            else:
+                return answer
+
+    async def _unknown(
+        self, state: ReferenceState, owner_id: NodeId, since: float | None
+    ) -> float | None:
+        """The owner knows nothing of the value: it may not have heard of it yet. Return since when
+        the owner has denied a hold that it confirmed. Raises ReferenceReleasedError after
+        `UNKNOWN_SECONDS` of that.
+        """
+        hold_state = self._table.hold_state(state)
+        if hold_state in ("claiming", "asking"):
+            await self._changes.wait(state)
+            return None
+        if hold_state == "held" and state.owner_id == owner_id:
+            now = self._now()
+            if since is not None and now - since > UNKNOWN_SECONDS:
+                raise ReferenceReleasedError(f"{state!r} was freed by its owner")
+            await trio.sleep(LOOK_AGAIN_SECONDS)
+            return since or now
+        await trio.lowlevel.checkpoint()
+        return None
+
+    async def _watch(self, owner_id: NodeId, states: list[ReferenceState]) -> None:
+        """Note which of these have outcomes at their owner, until all have."""
+        waiting = list(states)
+        while waiting := [
+            state
+            for state in waiting
+            if state.owner_id == owner_id and not state.is_settled and not state.is_done
+        ]:
+            await self._look(owner_id, waiting, wait=True)
+        elsewhere: dict[NodeId, list[ReferenceState]] = {}
+        for state in states:
+            if (
+                state.owner_id not in (owner_id, self._table.identity)
+                and not state.is_settled
+                and not state.is_done
+            ):
+                elsewhere.setdefault(state.owner_id, []).append(state)
+        async with trio.open_nursery() as nursery:
+            for there, those in elsewhere.items():
+                nursery.start_soon(self._watch, there, those)
+
+    async def _look(
+        self, owner_id: NodeId, states: list[ReferenceState], *, wait: bool = False
+    ) -> None:
+        try:
+            places = await self._service(*owner_id).outcomes(
+                [list(state.identity) for state in states], wait
+            )
+        except PASSING:
+            await trio.sleep(LOOK_AGAIN_SECONDS)
+            return
+        for place in places:
+            if 0 <= place < len(states):
+                self._apply(self._table.on_outcome_known(states[place]))
+
+
+def _indices_done(states: Sequence[ReferenceState]) -> frozenset[int]:
+    return frozenset(
+        index for index, state in enumerate(states) if state.is_settled or state.is_done
+    )

@@ -1,0 +1,440 @@
+"""The references of one identity: the shell around the pure table, and all that its effects need.
+
+`ReferenceManager` owns the codec, the transport, the values in memory and on disk, and the cache of
+fetched values. It makes them once, leaves first, and each of them gets what it needs when it is
+made. Events go to `ReferenceTable`; `apply` carries out what it returns.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import attrs
+import trio
+
+from actors.errors import ProtocolError
+from actors.reference import Reference
+from runtime.environment import Environment
+from runtime.identifiers import NodeId
+from runtime.lifetime import Lifetime
+from runtime.references.fetcher import ValueFetcher
+from runtime.references.leaving import Leaving
+from runtime.references.memory.values import MEMORY_BYTES, Memory, ValueStore
+from runtime.references.owned_values import OwnedValues, StateChanges
+from runtime.references.protocol import ReferenceProtocol
+from runtime.references.table import (
+    Ask,
+    AskUnsettled,
+    Claim,
+    Conclude,
+    Effect,
+    Finalized,
+    Forwarder,
+    HolderCounted,
+    NodeEnded,
+    ReaderEnded,
+    ReferenceDropped,
+    ReferenceId,
+    ReferenceMade,
+    ReferenceState,
+    ReferenceTable,
+    Release,
+    StateChanged,
+    ValueFreed,
+)
+from runtime.references.value_codec import (
+    STORED_VALUE_TAG,
+    PassedReferences,
+    ValueCodec,
+    stored_from_plain,
+    stored_to_plain,
+)
+from runtime.references.values import FailedValue, SharedValue, StoredValue
+from runtime.wire.codec import Codec, Extension, UnsendableError
+from runtime.wire.frames import Buffer, Outgoing
+
+REFERENCE_TAG = 64_101
+
+
+TIDY_SECONDS = 1.0
+"""How often it is looked what of the memory of values can be given back, while any is used."""
+
+
+OnLeave = Literal["move", "lose"]
+"""Whether the values of a node that leaves go to others, or end with it, of which all holders are
+told.
+"""
+
+
+@attrs.frozen
+class MemoryOptions:
+    """How a node keeps values. `limit` in bytes of memory; `directory` for those beyond it, by
+    default TMPDIR or /var/tmp; `shared`: other processes of the host read them where they lie;
+    `on_leave`: what becomes of them when the node leaves.
+    """
+
+    limit: int = MEMORY_BYTES
+    directory: Path | None = None
+    shared: bool = False
+    on_leave: OnLeave = "move"
+
+
+# What a reference looks like in a message: its identity, its owner, and the node that forwarded it.
+
+
+class InFlightReference:
+    """Lives as long as the message that a reference was put into may still be sent."""
+
+    __slots__ = ("_landed", "_number")
+
+    def __init__(self, number: int, landed: list[int]) -> None:
+        self._number = number
+        self._landed = landed
+
+    def __del__(self) -> None:
+        self._landed.append(self._number)
+
+
+class ReferenceParts(NamedTuple):
+    """What a message says of a reference. `forwarder` is None for a reference that was only copied;
+    `shared` says where the value can be read in place, if that is so.
+    """
+
+    identity: ReferenceId
+    owner_id: NodeId
+    forwarder: Forwarder | None
+    shared: SharedValue | None
+
+
+def parts(plain: object) -> ReferenceParts:
+    """Return the parts of what `ReferenceManager.write` made. Raises ProtocolError."""
+    items = plain if isinstance(plain, list) else []
+    shared = items.pop() if items and isinstance(items[-1], SharedValue) else None
+    kinds = (str, int, int, str, int, str, int, int, int)
+    if len(items) not in (5, 9) or any(
+        type(item) is not kind for item, kind in zip(items, kinds, strict=False)
+    ):
+        raise ProtocolError(
+            "malformed reference: expected a list of its identity, its owner and its forwarder"
+        )
+    maker, incarnation, number, owner, owner_incarnation, *rest = items
+    forwarder = Forwarder(NodeId(rest[0], rest[1]), rest[2], rest[3]) if rest else None
+    # Nodes are few and references many: their names are kept once.
+    return ReferenceParts(
+        (sys.intern(maker), incarnation, number),
+        NodeId(sys.intern(owner), owner_incarnation),
+        forwarder,
+        shared,
+    )
+
+
+class ReferenceManager:
+    """The references of one identity; see the module docstring.
+
+    `service(node, incarnation)` gives a handle of a node's `ReferenceService` that calls until
+    there is an answer, `service_once` one that calls once; `rebuild` makes errors of failures;
+    `make_codec(extensions)` makes the codec of this identity.
+    """
+
+    def __init__(
+        self,
+        identity: NodeId,
+        service: Callable[[str, int], Any],
+        service_once: Callable[[str, int], Any],
+        environment: Environment,
+        numbers: Callable[[], int],
+        rebuild: Callable[[FailedValue], Exception],
+        options: MemoryOptions,
+        lifetime: Lifetime,
+        make_codec: Callable[[list[Extension]], Codec],
+    ) -> None:
+        self.identity = identity
+        self._service = service
+        self.now = environment.now
+        self._finalized: Finalized = []
+        self._landed: list[int] = []
+        self.table = ReferenceTable(identity, numbers, self._finalized)
+        self.passed = PassedReferences()
+        self.site: Callable[[], str] | None = None
+        """Tells where in the program a value is being made, if that is traced."""
+        self.codec = make_codec(
+            [
+                Extension(REFERENCE_TAG, Reference, self.write, self.read),
+                Extension(STORED_VALUE_TAG, StoredValue, self._write_stored, stored_from_plain),
+            ]
+        )
+        self._changes = StateChanges(lifetime)
+        self._memory = Memory(environment, options.limit, shared=options.shared)
+        self.value_store: ValueStore[ReferenceId] = ValueStore(
+            environment, options.limit, options.directory
+        )
+        value_codec = ValueCodec(self.codec, self.passed, self._memory)
+        self.owned = OwnedValues(
+            self.table,
+            self.apply,
+            self._changes,
+            value_codec,
+            self.value_store,
+            environment,
+            rebuild,
+        )
+        self.fetcher = ValueFetcher(
+            self.table,
+            self.apply,
+            self._changes,
+            self.owned,
+            value_codec,
+            service_once,
+            environment,
+            lifetime,
+            shared=options.shared,
+        )
+        self.protocol = ReferenceProtocol(
+            self.table, self.apply, self.tidy, lambda: self.is_busy, service, environment
+        )
+
+    def __len__(self) -> int:
+        """How many values of its own others hold, or live references do."""
+        self.tidy()
+        return len(self.table)
+
+    @property
+    def held(self) -> int:
+        """How many values this node has references to, or open forks of."""
+        self.tidy()
+        return self.table.held
+
+    @property
+    def is_busy(self) -> bool:
+        """True if anything may come to an end that only the garbage collector reports."""
+        return bool(
+            self.table.is_busy or self._finalized or self._landed or self.fetcher.keeps_unnamed
+        )
+
+    @property
+    def has_open_forks(self) -> bool:
+        """True while the receiver of a forwarded reference may not be registered."""
+        self.tidy()
+        return self.table.has_open_forks
+
+    def has_ended(self, peer: NodeId) -> bool:
+        """True if this node knows that incarnation to be no more."""
+        return self.table.has_ended(peer)
+
+    def own(self) -> list[ReferenceState]:
+        """The values of this node."""
+        self.tidy()
+        return self.table.own()
+
+    def others(self) -> list[ReferenceState]:
+        """The values of other nodes that this node has references to."""
+        self.tidy()
+        return self.table.others()
+
+    def apply(self, effects: Iterable[Effect]) -> None:
+        """Carry out what the table has decided, in its order."""
+        protocol = self.protocol
+        for effect in effects:
+            match effect:
+                case StateChanged(state):
+                    self._changes.notify(state)
+                case ReferenceMade():
+                    protocol.wake()
+                case Claim(owner, identity, version, after, again):
+                    protocol.claim(owner, identity, version, after, again=again)
+                case Release(owner, identity, version):
+                    protocol.release(owner, identity, version)
+                case Ask(forwarder, identity, number, after):
+                    protocol.ask(forwarder, identity, number, after)
+                case HolderCounted(owner, identity):
+                    protocol.on_counted(owner, identity)
+                case Conclude(owner, identity, failure):
+                    protocol.conclude(owner, identity, failure)
+                case AskUnsettled(peer):
+                    protocol.ask_unsettled(peer)
+                case ReferenceDropped(identity):
+                    self.fetcher.on_dropped(identity)
+                case ValueFreed(identity, size):
+                    self.value_store.remove(identity, size)
+                case ReaderEnded(state, reader):
+                    self.value_store.on_reader_ended(reader, state.identity, state.stored)
+                case NodeEnded(peer):
+                    protocol.on_node_ended(peer)
+                    self.owned.on_node_ended(peer)
+                    self.fetcher.on_node_ended(peer)
+
+    def tidy(self) -> bool:
+        """Act upon what the garbage collector has noted; return whether there was anything."""
+        self.fetcher.tidy()
+        if not (self._finalized or self._landed):
+            return False
+        # The garbage collector may add to both lists at any time, also here.
+        while self._landed:
+            self.table.on_landed(self._landed.pop())
+        while self._finalized:
+            self.apply(self.table.on_dropped(*self._finalized.pop()))
+        self.apply(self.table.forks_due())
+        return True
+
+    # What this node's own actors and calls do.
+
+    def reference(self, state: ReferenceState) -> Reference[Any]:
+        """A reference for users."""
+        return Reference(state, self)
+
+    async def put(self, value: object) -> Reference[Any]:
+        """Keep a copy of a value; see `OwnedValues.put`."""
+        return Reference(await self.owned.put(value, self._site), self)
+
+    def make(self, owner: NodeId, maker: str) -> ReferenceState:
+        """See `ReferenceTable.make`."""
+        state, effects = self.table.make(owner, maker, self._site(), self.now())
+        self.apply(effects)
+        return state
+
+    def redirect(self, state: ReferenceState, owner: NodeId) -> None:
+        """See `ReferenceTable.redirect`."""
+        self.apply(self.table.redirect(state, owner))
+
+    def on_call_ended(
+        self, state: ReferenceState, failure: FailedValue | None, *, agreed: bool = False
+    ) -> None:
+        """See `ReferenceTable.on_call_ended`."""
+        self.apply(self.table.on_call_ended(state, failure, agreed=agreed))
+
+    def begin(
+        self, identity: ReferenceId, holder: NodeId, version: int, maker: str
+    ) -> ReferenceState:
+        """See `ReferenceTable.begin`."""
+        state, effects = self.table.begin(identity, holder, version, maker, self.now())
+        self.apply(effects)
+        return state
+
+    def on_attempt_failed(self, state: ReferenceState, failure: FailedValue) -> None:
+        """See `ReferenceTable.on_attempt_failed`."""
+        self.apply(self.table.on_attempt_failed(state, failure))
+
+    def close_attempts(self, state: ReferenceState) -> None:
+        """See `ReferenceTable.close`."""
+        self.apply(self.table.close(state))
+
+    def on_node_ended(self, peer: NodeId) -> None:
+        """See `ReferenceTable.on_node_ended`."""
+        self.apply(self.table.on_node_ended(peer))
+
+    def _site(self) -> str:
+        return self.site() if self.site is not None else ""
+
+    # What a `Reference` asks; see `actors.reference.ReferenceSource`.
+
+    async def fetch(self, state: ReferenceState) -> object:
+        """See `Reference.fetch`."""
+        return await self.fetcher.fetch(state)
+
+    def local_value(self, state: ReferenceState) -> object:
+        """See `Reference.local_value`."""
+        return self.fetcher.local_value(state)
+
+    async def wait_some(
+        self, states: Sequence[ReferenceState], count: int, timeout: float | None
+    ) -> frozenset[int]:
+        """See `actors.reference.ReferenceSource.wait_some`."""
+        return await self.fetcher.wait_some(states, count, timeout)
+
+    async def call(
+        self,
+        state: ReferenceState,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
+        """See `RemoteMethod.__call__`."""
+        return await self.fetcher.call(state, method, args, kwargs)
+
+    async def call_and_keep(
+        self,
+        state: ReferenceState,
+        method: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Reference[object]:
+        """See `RemoteMethod.remote`."""
+        return await self.fetcher.call_and_keep(state, method, args, kwargs)
+
+    # References in messages.
+
+    def write(self, reference: Reference[Any], segments: list[Buffer]) -> object:
+        """A reference as it goes into a message. If that goes to another node, it is a fork."""
+        if reference._source is not self:
+            raise UnsendableError(
+                "belongs to another node that this process has open; let that one send it"
+            )
+        state = cast("ReferenceState", reference._state)
+        self.passed.wrote_any = True
+        if type(segments) is not Outgoing:
+            return [*state.identity, *state.owner_id]
+        number, distance = self.table.forward(state, segments.peer)
+        segments.attach(InFlightReference(number, self._landed))
+        plain = [*state.identity, *state.owner_id, *self.identity, number, distance]
+        if state.owner_id == self.identity:
+            # Who can read the value in place need not ask where it is.
+            shared = self.owned.shared_with(state, segments.peer)
+            if shared is not None:
+                plain.append(shared)
+        return plain
+
+    def read(self, plain: object) -> Reference[object]:
+        """A reference that came in a message, or was copied. Raises ProtocolError."""
+        arrived = parts(plain)
+        if self._finalized and self.table.find(arrived.identity) is None:
+            # The same reference may have been dropped a moment ago.
+            self.tidy()
+        state, effects = self.table.on_arrived(*arrived, self.now())
+        self.apply(effects)
+        reference = Reference[object](state, self)
+        self.passed.read_any = True
+        if self.passed.arrivals is not None:
+            self.passed.arrivals.append(reference)
+        return reference
+
+    def _write_stored(self, stored: StoredValue, segments: list[Buffer]) -> object:
+        return stored_to_plain(self.codec, stored, segments)
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps of a task: for tests and simulations."""
+        self.table.check_invariants()
+        self.fetcher.check_invariants()
+        self.protocol.check_invariants()
+
+    # The life of a node.
+
+    async def hand_over(self, staying: Callable[[], Sequence[NodeId]]) -> int:
+        """This node leaves: see `Leaving.hand_over`."""
+        leaving = Leaving(self.table, self.apply, self.tidy, self.owned, self._service)
+        return await leaving.hand_over(staying)
+
+    async def run(self) -> None:
+        """Run the background tasks of the references, for as long as the node lives."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.protocol.run)
+            nursery.start_soon(self.owned.spill)
+            nursery.start_soon(self._tidy_memory)
+
+    def close(self) -> None:
+        """Share nothing, and read nothing of others in place, from now on. Tasks that wait for a
+        value learn that.
+        """
+        for state in self.table.states():
+            self._changes.notify(state)
+        self._memory.close()
+        self.fetcher.close()
+
+    async def _tidy_memory(self) -> None:
+        while True:
+            await self.value_store.wait_used()
+            await trio.sleep(TIDY_SECONDS)
+            self.value_store.tidy()
+            self._memory.tidy()

@@ -1,0 +1,471 @@
+"""The values of this node: kept, waited for, served to other nodes, and worked with in place."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final, cast
+from uuid import UUID
+
+import attrs
+import trio
+
+from actors.errors import (
+    NodeDrainingError,
+    ReferenceNotReadyError,
+    ReferenceReleasedError,
+)
+from actors.messages import message_type
+from runtime.environment import Environment, Process
+from runtime.identifiers import NodeId
+from runtime.lifetime import Lifetime
+from runtime.references.memory.values import Segment, ValueStore
+from runtime.references.table import (
+    Effect,
+    ReferenceId,
+    ReferenceState,
+    ReferenceTable,
+    StateChanged,
+)
+from runtime.references.value_codec import ValueCodec
+from runtime.references.values import (
+    NOT_YET,
+    UNKNOWN,
+    EncodedValue,
+    FailedValue,
+    OnDisk,
+    SharedValue,
+    SizedValue,
+    StoredValue,
+    ValueWithReferences,
+)
+from runtime.service_calls import LONG_POLL_SECONDS
+
+UNKNOWN_SECONDS = 5.0
+"""How long an owner is asked again that does not know a value which it has confirmed to this node,
+before that is believed.
+"""
+
+
+class StateChanges:
+    """Wakes the tasks that wait for a change of a reference state. Waiting raises
+    `NotAMemberError` once this node has left.
+    """
+
+    def __init__(self, lifetime: Lifetime) -> None:
+        self._lifetime = lifetime
+        self._waiting: dict[ReferenceId, trio.Event] = {}
+        """For states that tasks wait for, and only while they do."""
+        self._any: trio.Event | None = None
+
+    def notify(self, state: ReferenceState) -> None:
+        """Wake the tasks that wait for this state, or for any."""
+        event = self._waiting.pop(state.identity, None)
+        if event is not None:
+            event.set()
+        if self._any is not None:
+            self._any.set()
+            self._any = None
+
+    async def wait(self, state: ReferenceState) -> None:
+        """Wait until this state changes."""
+        identity = state.identity
+        event = self._waiting.get(identity)
+        if event is None:
+            event = self._waiting[identity] = trio.Event()
+        try:
+            await event.wait()
+        finally:
+            # The last task that is cancelled leaves nothing behind.
+            if not event.statistics().tasks_waiting and self._waiting.get(identity) is event:
+                del self._waiting[identity]
+        self._lifetime.check()
+
+    async def wait_any(self) -> None:
+        """Wait until any state changes."""
+        if self._any is None:
+            self._any = trio.Event()
+        await self._any.wait()
+        self._lifetime.check()
+
+
+# Which methods of a referenced value may be called from elsewhere: those that work with the value,
+# and nothing else of its node.
+
+PLAIN: Final = (
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    datetime,
+    date,
+    time,
+    timedelta,
+    Decimal,
+    UUID,
+    Enum,
+)
+"""Types of which every public method may be called: none of them reaches beyond its value."""
+
+
+OF_ARRAYS: Final = frozenset(
+    [
+        "all",
+        "any",
+        "argmax",
+        "argmin",
+        "argpartition",
+        "argsort",
+        "astype",
+        "choose",
+        "clip",
+        "compress",
+        "conj",
+        "conjugate",
+        "copy",
+        "cumprod",
+        "cumsum",
+        "diagonal",
+        "dot",
+        "flatten",
+        "item",
+        "max",
+        "mean",
+        "min",
+        "nonzero",
+        "prod",
+        "ravel",
+        "repeat",
+        "reshape",
+        "round",
+        "searchsorted",
+        "squeeze",
+        "std",
+        "sum",
+        "swapaxes",
+        "take",
+        "tolist",
+        "trace",
+        "transpose",
+        "var",
+    ]
+)
+"""Of numpy's arrays and scalars. Left out is what writes files, changes the array in place, or
+hands out memory or pickles.
+"""
+
+
+def method_of(value: object, name: str) -> Callable[..., Any]:
+    """The method `name` of `value`. Raises AttributeError if there is none that may be called."""
+    kind = type(value)
+    found = getattr(value, name, None)
+    if name.startswith("_") or not callable(found):
+        raise AttributeError(f"a {kind.__qualname__} has no public method called {name}")
+    if message_type(kind) is None and not isinstance(value, PLAIN):
+        numpy = sys.modules.get("numpy")
+        if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
+            raise AttributeError(
+                f"methods of a {kind.__qualname__} cannot be called through a reference; mark the "
+                "class with @message"
+            )
+        if name not in OF_ARRAYS:
+            raise AttributeError(
+                f"{name} of a numpy array cannot be called through a reference; fetch it, or give "
+                "the reference to an actor"
+            )
+    return cast("Callable[..., Any]", found)
+
+
+@attrs.frozen
+class Reader:
+    """The node that asks for a value, and its process."""
+
+    node: NodeId
+    process: Process
+
+
+MOST_SENT = 4096
+"""Bytes of a value that travel with its reference, if all the rest is read in place."""
+
+
+METHOD_THREADS = 40
+"""Methods of values that may run at once, each in a thread. They are users' code: what blocks there
+holds up nothing else.
+"""
+
+
+class OwnedValues:
+    """The values of this node: kept, waited for, served to other nodes, and worked with in place.
+
+    `rebuild(failure)` gives the error to raise for a failure. Events go to the `table`; `apply`
+    carries out their effects.
+    """
+
+    def __init__(
+        self,
+        table: ReferenceTable,
+        apply: Callable[[Iterable[Effect]], None],
+        changes: StateChanges,
+        value_codec: ValueCodec,
+        value_store: ValueStore[ReferenceId],
+        environment: Environment,
+        rebuild: Callable[[FailedValue], Exception],
+    ) -> None:
+        self._table = table
+        self._apply = apply
+        self._changes = changes
+        self._value_codec = value_codec
+        self._environment = environment
+        self._methods = trio.CapacityLimiter(METHOD_THREADS)
+        self.value_store = value_store
+        self._host = environment.process().host
+        self._near: dict[NodeId, Process] = {}
+        """Nodes that have read values in place, and what processes they are."""
+        self.rebuild = rebuild
+        self.takes_over = True
+        """False once this node, which leaves, has given away what it had."""
+
+    async def put(self, value: object, site: Callable[[], str]) -> ReferenceState:
+        """Keep a copy of a value; waits while too much is in memory. `site()` tells where in the
+        program that is. Raises EncodeError, ReferenceMemoryError.
+        """
+        await trio.lowlevel.checkpoint()
+        await self.value_store.room()
+        stored = self._value_codec.pack(value, "value")
+        state, effects = self._table.put(stored, site(), self._environment.now())
+        self._apply(effects)
+        self.value_store.add(state.identity, stored.size)
+        return state
+
+    def resolve(self, state: ReferenceState, value: object) -> int:
+        """The method has returned what `state` is for; returns its size in bytes. Raises
+        EncodeError.
+        """
+        stored = self._value_codec.pack(value, "result")
+        if not state.is_settled:
+            effects = self._table.on_result(state, stored)
+            self.value_store.add(state.identity, stored.size)
+            self._apply(effects)
+        return stored.size
+
+    def value_now(self, state: ReferenceState) -> object:
+        """A copy of the value. Raises what the producing call raised, and
+        `ReferenceNotReadyError`.
+        """
+        if state.stored is None:
+            self._raise_failure(state)
+            raise ReferenceNotReadyError(
+                f"{state!r} has no value yet; `await reference.fetch()` waits for it"
+            )
+        if isinstance(state.stored, OnDisk):
+            raise ReferenceNotReadyError(
+                f"{state!r} has its value on disk; `await reference.fetch()` reads it"
+            )
+        self.value_store.on_used(state.identity)
+        return self._value_codec.unpack(state.stored)
+
+    async def value(self, state: ReferenceState) -> object:
+        """A copy of the value, once it is there. Raises what the producing call raised."""
+        while not state.is_settled:
+            await self._changes.wait(state)
+        self._raise_failure(state)
+        assert state.stored is not None
+        self.value_store.on_used(state.identity)
+        return self._value_codec.unpack(await _loaded(state.stored))
+
+    async def serve(self, identity: ReferenceId, reader: Reader | None = None) -> object:
+        """The value for another node, or the failure, or whom to ask (a pair of name and
+        incarnation), UNKNOWN or NOT_YET.
+
+        If `reader` says that it is on this host, it is told where the value lies, if that is where
+        it can be read.
+        """
+        owner, state = self._find(identity)
+        if state is None:
+            return list(owner) if owner is not None else UNKNOWN
+        with trio.move_on_after(LONG_POLL_SECONDS):
+            while not state.is_settled:
+                await self._changes.wait(state)
+        if state.stored is None:
+            return state.failure if state.failure is not None else NOT_YET
+        self.value_store.on_used(identity)
+        stored = await _loaded(state.stored)
+        if (
+            reader is None
+            or stored is not state.stored
+            or not isinstance(stored, EncodedValue)
+            or not stored.is_shared
+        ):
+            return stored
+        if not self._host or reader.process.host != self._host:
+            return stored
+        self._near[reader.node] = reader.process
+        self.value_store.on_shared(identity, reader.node, reader.process)
+        return SharedValue(
+            stored.control, tuple(segment.place or segment.buffer for segment in stored.segments)
+        )
+
+    def shared_with(self, state: ReferenceState, node: NodeId) -> SharedValue | None:
+        """Where a value of this node lies, for a node that is known to read there; None if it has
+        to ask.
+        """
+        process = self._near.get(node)
+        stored = state.stored
+        if process is None or not isinstance(stored, EncodedValue) or not stored.is_shared:
+            return None
+        shared = SharedValue(
+            stored.control, tuple(segment.place or segment.buffer for segment in stored.segments)
+        )
+        if shared.sent > MOST_SENT:
+            return None
+        self.value_store.on_shared(state.identity, node, process)
+        return shared
+
+    def on_node_ended(self, node: NodeId) -> None:
+        """That incarnation is no more."""
+        self._near.pop(node, None)
+
+    async def outcome(self, state: ReferenceState) -> object:
+        """What there is to be given to another owner: the value, or why there is none."""
+        return await _loaded(state.stored) if state.stored is not None else state.failure
+
+    async def adopt(
+        self,
+        identity: ReferenceId,
+        outcome: object,
+        registers: list[tuple[str, int, int]],
+        maker: str,
+        site: str,
+    ) -> bool:
+        """A value is this node's from now on; its owner leaves. False if this node has had it, and
+        given it on, while there was no memory.
+
+        Raises NodeDrainingError if this node leaves, too, and has no time left to give it on, and
+        DecodeError for what is no value.
+        """
+        await self.value_store.room()
+        if self._table.given_to(identity) is not None:
+            return False
+        if not self.takes_over:
+            raise NodeDrainingError("this node leaves the cluster, too")
+        here = self._table.find(identity)
+        stored: EncodedValue | ValueWithReferences | None = None
+        if isinstance(outcome, EncodedValue) and (here is None or here.stored is None):
+            # Before anything is this node's: it may be more than can be read.
+            stored = self._value_codec.taken_over(outcome)
+        state, effects = self._table.adopt(
+            identity, registers, maker, site, self._environment.now()
+        )
+        self._apply(effects)
+        if state.is_settled:
+            return True
+        effects = [StateChanged(state)]
+        if isinstance(outcome, FailedValue):
+            effects = self._table.on_result(state, outcome)
+        elif stored is not None:
+            effects = self._table.on_result(state, stored)
+            self.value_store.add(identity, stored.size)
+        self._apply(effects)
+        return True
+
+    async def spill(self) -> None:
+        """Write to disk what does not fit into memory, for as long as the node lives."""
+        while True:
+            for identity in await self.value_store.wait_full():
+                await self._write(identity)
+                if self.value_store.broken:
+                    await self.value_store.disk_rested()
+                    break
+
+    async def _write(self, identity: ReferenceId) -> None:
+        # In a function of its own, so that nothing here keeps the last value that was written.
+        state = self._table.find(identity)
+        stored = state.stored if state is not None else None
+        if state is None or not isinstance(stored, EncodedValue):
+            return
+        spilled = await self.value_store.write(identity, stored.buffers)
+        if spilled is not None and state.stored is stored:
+            self._table.on_spilled(state, OnDisk(stored.control, spilled, stored.size))
+
+    def _raise_failure(self, state: ReferenceState) -> None:
+        if state.failure is not None:
+            raise self.rebuild(state.failure)
+        if state.error is not None:
+            raise type(state.error)(*state.error.args)
+
+    async def outcomes(self, identities: Sequence[ReferenceId], *, wait: bool) -> list[int]:
+        """Which of them have outcomes, by their places, or are not known here; with `wait` as soon
+        as there is one, or after a while.
+        """
+        states = [self._find(identity)[1] for identity in identities]
+        done: list[int] = []
+        with trio.move_on_after(LONG_POLL_SECONDS if wait else 0):
+            while not (done := _done(states)) and wait:
+                await self._changes.wait_any()
+        return done or _done(states)
+
+    async def call(
+        self, identity: ReferenceId, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """Run a method of a value in a thread. Returns [its result], or what `serve` does. Raises
+        AttributeError, and what it raises.
+        """
+        _, state = self._find(identity)
+        answer = await self.serve(identity)
+        if state is None or not isinstance(answer, StoredValue):
+            return answer
+        method = method_of(self._value_codec.unpack(answer), name)
+        return [
+            await self._environment.in_thread(
+                functools.partial(method, *args, **kwargs), self._methods
+            )
+        ]
+
+    async def call_and_keep(
+        self, identity: ReferenceId, name: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """Likewise, for a result that stays here. Raises every error itself, because the caller
+        cannot ask again.
+        """
+        with trio.move_on_after(UNKNOWN_SECONDS):
+            while self._table.owner(identity) is None:
+                # The call that makes it is on its way here.
+                await self._changes.wait_any()
+        answer: object = NOT_YET
+        while answer == NOT_YET:
+            answer = await self.call(identity, name, args, kwargs)
+        if isinstance(answer, FailedValue):
+            raise self.rebuild(answer)
+        if isinstance(answer, list) and len(cast("list[object]", answer)) == 1:
+            return cast("list[object]", answer)[0]
+        raise ReferenceReleasedError(
+            f"node {self._table.identity[0]} does not have the value whose method {name} was to "
+            "be called"
+        )
+
+    def _find(self, identity: ReferenceId) -> tuple[NodeId | None, ReferenceState | None]:
+        owner = self._table.owner(identity)
+        return owner, self._table.find(identity) if owner == self._table.identity else None
+
+
+async def _loaded(stored: SizedValue) -> EncodedValue | ValueWithReferences:
+    """Return the value with all its segments in memory."""
+    if isinstance(stored, OnDisk):
+        return EncodedValue(
+            stored.control, tuple(Segment(buffer) for buffer in await stored.spilled.read())
+        )
+    return stored
+
+
+def _done(states: Sequence[ReferenceState | None]) -> list[int]:
+    return [index for index, state in enumerate(states) if state is None or state.is_settled]

@@ -1,0 +1,406 @@
+"""What a node says to others about references: claims, releases, questions and moves, in batches
+that are sent again until they are answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterable, Sized
+from typing import Any, NamedTuple
+
+import trio
+
+from actors.errors import ActorNotFoundError, CallError, OutcomeUnknownError
+from runtime.environment import Environment
+from runtime.identifiers import NodeId
+from runtime.references.table import Effect, ReferenceId, ReferenceTable
+from runtime.references.values import FailedValue
+
+logger = logging.getLogger("understudy.references")
+
+
+# What one node has to say to another about references, until it has been said.
+#
+# No I/O and no clock. Everything is said again until it was answered, and may be said twice.
+
+
+class UpdateQueue(NamedTuple):
+    """Claims and releases that are sent together, each with its version."""
+
+    claims: dict[ReferenceId, int]
+    releases: dict[ReferenceId, int]
+
+
+class UpdateBatch:
+    """The updates for one node. A time is the one before which an update need not be sent."""
+
+    __slots__ = (
+        "asks",
+        "claims",
+        "conclusions",
+        "counted",
+        "moves",
+        "not_before",
+        "questions_at",
+        "releases",
+        "under_way",
+    )
+
+    def __init__(self) -> None:
+        self.claims: dict[ReferenceId, tuple[int, float]] = {}
+        self.releases: dict[ReferenceId, int] = {}
+        self.counted: set[ReferenceId] = set()
+        """Claims of which the receiver may know, although it has not answered them."""
+        self.asks: dict[ReferenceId, tuple[int, float]] = {}
+        self.moves: dict[ReferenceId, int] = {}
+        """Values that have come to this node, and the versions in which the receiver held them."""
+        self.conclusions: dict[ReferenceId, FailedValue] = {}
+        """Values whose calls this node has given up."""
+        self.questions_at = math.inf
+        self.not_before = -math.inf
+        self.under_way = False
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it can be forgotten."""
+        said = not (self.claims or self.releases or self.asks or self.moves or self.conclusions)
+        return said and self.questions_at == math.inf and not self.under_way
+
+    def due_at(self) -> float:
+        """When there is something to say: at once where that is minus infinity."""
+        first = -math.inf if self.releases or self.moves or self.conclusions else self.questions_at
+        for _, at in self.claims.values():
+            first = min(first, at)
+        for _, at in self.asks.values():
+            first = min(first, at)
+        return max(first, self.not_before)
+
+    def claim(self, identity: ReferenceId, version: int, at: float, *, again: bool) -> None:
+        """This node holds a value of the receiver's; to be said at that time, or later. `again`:
+        the receiver may know of it.
+        """
+        self.claims[identity] = (version, at)
+        if again:
+            self.counted.add(identity)
+
+    def on_counted(self, identity: ReferenceId) -> None:
+        """The receiver has said by itself that it counts this node as a holder: it has got the
+        value, and its holders, from another.
+        """
+        if identity in self.claims:
+            self.counted.add(identity)
+
+    def release(self, identity: ReferenceId, version: int) -> None:
+        """This node does not hold it any more. A hold that began and ended between two batches is
+        not sent.
+        """
+        claim = self.claims.get(identity)
+        if claim is not None and claim[0] <= version:
+            del self.claims[identity]
+            if identity not in self.counted:
+                return
+            self.counted.remove(identity)
+        self.releases[identity] = max(version, self.releases.get(identity, 0))
+        assert len(self.counted) <= len(self.claims), "more claims are counted than there are"
+
+    def due_updates(self, now: float) -> UpdateQueue:
+        """Return the updates to send now; they are returned again until `on_answered` is called."""
+        claims = {identity: version for identity, (version, at) in self.claims.items() if at <= now}
+        self.counted.update(claims)
+        return UpdateQueue(claims, dict(self.releases))
+
+    def on_answered(self, updates: UpdateQueue) -> None:
+        """Record that these updates were answered."""
+        self.counted.difference_update(updates.claims)
+        for identity, version in updates.claims.items():
+            if self.claims.get(identity, (0, 0.0))[0] == version:
+                del self.claims[identity]
+        for identity, version in updates.releases.items():
+            if self.releases.get(identity) == version:
+                del self.releases[identity]
+        assert len(self.counted) <= len(self.claims), "more claims are counted than there are"
+
+
+# What a node has to say to others about references, gathered and said: claims, releases, questions,
+# and values that are its own now.
+#
+# At most one update batch to each node is under way at a time; what comes up meanwhile goes with
+# the next. A batch that is not answered is sent again for as long as its receiver may live.
+# Everything in it may be said twice, so a lost answer does no harm.
+
+GATHER_SECONDS = 0.02
+"""How long the first thing to be said waits for others, at most: nodes that hear of something
+together do not answer together.
+"""
+
+
+COLLECTOR_LOOK_SECONDS = (0.005, 0.2)
+"""How often the garbage collector's notes are read while there are references: sooner after there
+were any.
+"""
+
+
+SEND_AGAIN_SECONDS = 0.1
+"""Seconds until an update batch that failed is sent again."""
+
+
+MOST_ITEMS = 10_000
+"""Items of one kind in one update batch."""
+
+
+MOST_CONCLUSIONS = 100
+"""Conclusions in one update batch: they have errors in them."""
+
+
+class ReferenceProtocol:
+    """Tells other nodes what concerns their references, in batches.
+
+    `service(node, incarnation)` gives a handle of a node's `ReferenceService`. Answers are events
+    of the `table`, whose effects `apply` carries out; `tidy` handles what the garbage collector has
+    noted, and returns whether there was anything; `is_busy` is true while there may be.
+    """
+
+    def __init__(
+        self,
+        table: ReferenceTable,
+        apply: Callable[[Iterable[Effect]], None],
+        tidy: Callable[[], bool],
+        is_busy: Callable[[], bool],
+        service: Callable[[str, int], Any],
+        environment: Environment,
+    ) -> None:
+        self._table = table
+        self._apply = apply
+        self._tidy = tidy
+        self._is_busy = is_busy
+        self._identity = table.identity
+        self._service = service
+        self._environment = environment
+        self._now = environment.now
+        self._batches: dict[NodeId, UpdateBatch] = {}
+        self._awake: trio.Event | None = None
+        self._is_looking = True
+
+    def claim(
+        self, owner: NodeId, identity: ReferenceId, version: int, after: float, *, again: bool
+    ) -> None:
+        """Tell `owner`, in `after` seconds, that this node holds a value, of which it may know if
+        this is said `again`.
+        """
+        self._batch(owner).claim(
+            identity, version, self._now() + after if after else -math.inf, again=again
+        )
+        self._hurry()
+
+    def on_counted(self, owner: NodeId, identity: ReferenceId) -> None:
+        """`owner` counts this node as a holder already; see `UpdateBatch.is_counted`."""
+        batch = self._batches.get(owner)
+        if batch is not None:
+            batch.on_counted(identity)
+
+    def release(self, owner: NodeId, identity: ReferenceId, version: int) -> None:
+        """Tell `owner` that it does not any more."""
+        self._batch(owner).release(identity, version)
+        self._hurry()
+
+    def ask(self, forwarder: NodeId, identity: ReferenceId, number: int, after: float) -> None:
+        """Ask `forwarder`, in `after` seconds, where a value is. `number` is not sent,
+        and goes with the answer; see `runtime.references.table.Ask`.
+        """
+        self._batch(forwarder).asks[identity] = (
+            number,
+            self._now() + after if after else -math.inf,
+        )
+        self._hurry()
+
+    def announce(self, holder: NodeId, identity: ReferenceId, version: int) -> None:
+        """Tell `holder`, which held a value in `version` when its owner left, that it is this
+        node's now. If it does not hold it any more, perhaps only the old owner was told.
+        """
+        self._batch(holder).moves[identity] = version
+        self._hurry()
+
+    def conclude(self, owner: NodeId, identity: ReferenceId, failure: FailedValue) -> None:
+        """Tell `owner` that the call which makes a value was given up; see
+        `ReferenceTable.conclude`.
+        """
+        self._batch(owner).conclusions[identity] = failure
+        self._hurry()
+
+    def ask_unsettled(self, peer: NodeId) -> None:
+        """Ask `peer` which forks are not settled there."""
+        batch = self._batch(peer)
+        batch.questions_at = min(batch.questions_at, self._now())
+        self._hurry()
+
+    def on_node_ended(self, peer: NodeId) -> None:
+        """That node has ended: drop the updates for it."""
+        self._batches.pop(peer, None)
+
+    def wake(self) -> None:
+        """There is a reference now, which may be dropped at any time."""
+        if not self._is_looking and self._awake is not None:
+            self._awake.set()
+
+    async def run(self) -> None:
+        """Send all updates as they come up, for as long as the node lives."""
+        async with trio.open_nursery() as nursery:
+            pause = COLLECTOR_LOOK_SECONDS[1]
+            while True:
+                self._awake = trio.Event()
+                news = self._tidy()
+                soonest = self._dispatch(nursery)
+                pause = (
+                    COLLECTOR_LOOK_SECONDS[0] if news else min(2 * pause, COLLECTOR_LOOK_SECONDS[1])
+                )
+                self._is_looking = self._is_busy()
+                with trio.move_on_at(
+                    min(soonest, self._now() + pause if self._is_looking else math.inf)
+                ):
+                    await self._awake.wait()
+                    # Much of what comes up comes together.
+                    await trio.sleep(GATHER_SECONDS * self._environment.random())
+
+    def _dispatch(self, nursery: trio.Nursery) -> float:
+        """Begin the update batches that are due; return when the next is."""
+        now = self._now()
+        soonest = math.inf
+        for peer, batch in list(self._batches.items()):
+            if batch.under_way:
+                continue
+            if batch.is_empty:
+                del self._batches[peer]
+                continue
+            due = batch.due_at()
+            if due <= now:
+                batch.under_way = True
+                nursery.start_soon(self._write, peer, batch)
+            else:
+                soonest = min(soonest, due)
+        return soonest
+
+    async def _write(self, peer: NodeId, batch: UpdateBatch) -> None:
+        try:
+            await self._send_updates(peer, batch)
+            await self._send_moves(peer, batch)
+            await self._send_conclusions(peer, batch)
+            await self._send_asks(peer, batch)
+            await self._send_questions(peer, batch)
+        except ActorNotFoundError:
+            # A system service is missing only where its node has ended. The membership may not
+            # report that end: the peer may have been no member.
+            self._apply(self._table.on_node_ended(peer))
+        except CallError as error:
+            logger.info(
+                "an update batch about references to node %s failed and is sent again: %s",
+                peer[0],
+                error,
+            )
+            batch.not_before = self._now() + SEND_AGAIN_SECONDS
+        finally:
+            batch.under_way = False
+            self._hurry()
+
+    async def _send_updates(self, peer: NodeId, batch: UpdateBatch) -> None:
+        updates = batch.due_updates(self._now())
+        claims, releases = updates
+        if not claims and not releases:
+            return
+        answers = await self._service(*peer).update(
+            *self._identity,
+            [[*identity, version] for identity, version in claims.items()],
+            [[*identity, version] for identity, version in releases.items()],
+        )
+        _check_number(answers[0], claims, peer)
+        _check_number(answers[1], releases, peer)
+        # Only now: what was not answered is said again.
+        batch.on_answered(updates)
+        for (identity, version), answer in zip(claims.items(), answers[0], strict=True):
+            self._apply(self._table.on_claim_answered(identity, version, peer, _identity(answer)))
+        for (identity, version), answer in zip(releases.items(), answers[1], strict=True):
+            owner = _identity(answer)
+            if owner is not None and owner != peer:
+                self.release(owner, identity, version)
+
+    async def _send_moves(self, peer: NodeId, batch: UpdateBatch) -> None:
+        for identity, version in list(batch.moves.items()):
+            if not await self._service(*peer).moved(list(identity), *self._identity):
+                self._table.release(identity, peer, version)
+            if batch.moves.get(identity) == version:
+                del batch.moves[identity]
+
+    async def _send_conclusions(self, peer: NodeId, batch: UpdateBatch) -> None:
+        given_up = dict(itertools.islice(batch.conclusions.items(), MOST_CONCLUSIONS))
+        if not given_up:
+            return
+        answers = await self._service(*peer).conclude(
+            [[list(identity), failure] for identity, failure in given_up.items()]
+        )
+        _check_number(answers, given_up, peer)
+        for (identity, failure), answer in zip(given_up.items(), answers, strict=True):
+            batch.conclusions.pop(identity, None)
+            owner = _identity(answer) if isinstance(answer, list) else answer
+            self._apply(self._table.on_conclusion_answered(identity, failure, owner))
+
+    async def _send_asks(self, peer: NodeId, batch: UpdateBatch) -> None:
+        now = self._now()
+        asks = {identity: number for identity, (number, at) in batch.asks.items() if at <= now}
+        if not asks:
+            return
+        answers = await self._service(*peer).where([list(identity) for identity in asks])
+        _check_number(answers, asks, peer)
+        for identity, number in asks.items():
+            if batch.asks.get(identity, (-1, 0.0))[0] == number:
+                del batch.asks[identity]
+        for (identity, number), answer in zip(asks.items(), answers, strict=True):
+            owner = _identity(answer) if isinstance(answer, list) else answer
+            self._apply(self._table.on_where_answered(identity, peer, number, owner))
+
+    async def _send_questions(self, peer: NodeId, batch: UpdateBatch) -> None:
+        if batch.questions_at > self._now():
+            return
+        batch.questions_at = math.inf
+        numbers = self._table.forks_to_ask(peer, MOST_ITEMS)
+        if not numbers:
+            return
+        try:
+            unsettled = await self._service(*peer).unsettled(*self._identity, numbers)
+        except BaseException:
+            self._table.on_unsettled_answered(numbers, numbers)
+            batch.questions_at = -math.inf
+            raise
+        self._table.on_unsettled_answered(numbers, frozenset(unsettled))
+        if unsettled or len(numbers) == MOST_ITEMS:
+            batch.questions_at = self._now() + COLLECTOR_LOOK_SECONDS[0]
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at every batch: for tests and
+        simulations.
+        """
+        for batch in self._batches.values():
+            assert batch.counted <= batch.claims.keys(), "only claims that are open are counted"
+
+    def _batch(self, peer: NodeId) -> UpdateBatch:
+        batch = self._batches.get(peer)
+        if batch is None:
+            batch = self._batches[peer] = UpdateBatch()
+        return batch
+
+    def _hurry(self) -> None:
+        if self._awake is not None:
+            self._awake.set()
+
+
+def _check_number(answers: Sized, asked: Sized, peer: NodeId) -> None:
+    """Raises CallError where a peer has not answered each of what it was asked, once."""
+    if len(answers) != len(asked):
+        raise OutcomeUnknownError(
+            f"node {peer[0]} gave {len(answers)} answers to {len(asked)} updates about references",
+            node=peer[0],
+        )
+
+
+def _identity(answer: Any) -> NodeId | None:
+    return NodeId(answer[0], answer[1]) if answer is not None else None

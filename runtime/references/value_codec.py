@@ -1,0 +1,139 @@
+"""Packing of values: into what is kept and travels, and back."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import attrs
+
+from actors.errors import ProtocolError
+from actors.reference import Reference
+from runtime.references.memory.pool import SharedMemoryLocation
+from runtime.references.memory.values import Memory, Segment
+from runtime.references.values import (
+    EncodedValue,
+    SharedValue,
+    StoredValue,
+    ValueWithReferences,
+)
+from runtime.wire.codec import Codec
+from runtime.wire.frames import Attachment, Buffer, Outgoing
+
+STORED_VALUE_TAG = 64_102
+
+
+class PassedReferences:
+    """Notes which references the codec of this node has read and written."""
+
+    __slots__ = ("arrivals", "read_any", "wrote_any")
+
+    def __init__(self) -> None:
+        self.arrivals: list[Reference[object]] | None = None
+        """A list to which references that are being read are added; None if that is not wanted."""
+        self.read_any = False
+        self.wrote_any = False
+        """Set by each reference that is read from a message, or written."""
+
+
+class ValueCodec:
+    """The packing of one node, with its `codec`, which notes in `passed` what references it reads
+    and writes.
+    """
+
+    def __init__(self, codec: Codec, passed: PassedReferences, memory: Memory) -> None:
+        self._codec = codec
+        self._passed = passed
+        self._memory = memory
+
+    def pack(self, value: object, path: str) -> EncodedValue | ValueWithReferences:
+        """The value as it is now, whatever becomes of it. Raises EncodeError, with the way to what
+        cannot be sent.
+        """
+        segments: list[Buffer] = []
+        self._passed.wrote_any = False
+        control = self._codec.encode(value, segments, path)
+        if self._passed.wrote_any:
+            return ValueWithReferences(
+                self._codec.copy(value, path), len(control) + sum(map(len, segments))
+            )
+        return EncodedValue(control, self._memory.hold(segments))
+
+    def unpack(self, stored: StoredValue) -> object:
+        """Decode a separate copy for each caller; its arrays are read-only."""
+        if isinstance(stored, EncodedValue):
+            return self._codec.decode_shared(stored.control, stored.buffers)
+        assert isinstance(stored, ValueWithReferences)
+        return self._codec.copy(stored.value)
+
+    def received(self, encoded: EncodedValue) -> EncodedValue:
+        """The same, with the references in it. Raises DecodeError, ProtocolError."""
+        before, self._passed.arrivals = self._passed.arrivals, []
+        try:
+            self._codec.decode_shared(encoded.control, encoded.buffers)
+            references = self._passed.arrivals
+        finally:
+            self._passed.arrivals = before
+        return attrs.evolve(encoded, references=tuple(references)) if references else encoded
+
+    def taken_over(self, encoded: EncodedValue) -> EncodedValue | ValueWithReferences:
+        """What another owner had, as this node keeps it from now on. Raises DecodeError,
+        ProtocolError.
+        """
+        received = self.received(encoded)
+        if received.references:
+            return ValueWithReferences(
+                self._codec.copy(self._codec.decode_shared(received.control, received.buffers)),
+                received.size,
+            )
+        return EncodedValue(received.control, self._memory.hold(received.buffers))
+
+
+# The codec's extension for stored values.
+
+
+def stored_to_plain(codec: Codec, stored: StoredValue, segments: list[Buffer]) -> object:
+    """See `Extension.to_plain`; `codec` is the one that asks."""
+    if isinstance(stored, EncodedValue):
+        return [stored.control, list(stored.buffers)]
+    if isinstance(stored, SharedValue):
+        return [
+            stored.control,
+            [
+                one.plain() if isinstance(one, SharedMemoryLocation) else one
+                for one in stored.segments
+            ],
+        ]
+    assert isinstance(stored, ValueWithReferences)
+    inner: list[Buffer] = Outgoing(segments.peer) if type(segments) is Outgoing else []
+    control = codec.encode(stored.value, inner)
+    if type(segments) is Outgoing and inner and isinstance(inner[-1], Attachment):
+        segments.attach(inner.pop())
+    return [control, list(inner)]
+
+
+def stored_from_plain(plain: object) -> StoredValue:
+    """See `Extension.from_plain`."""
+    if (
+        not isinstance(plain, list)
+        or len(plain) != 2
+        or type(plain[0]) is not bytes
+        or not isinstance(plain[1], list)
+    ):
+        raise ProtocolError("malformed kept value: expected control part and list of segments")
+    segments: list[object] = plain[1]
+    if all(type(segment) is bytes for segment in segments):
+        return EncodedValue(
+            plain[0], tuple(Segment(cast("bytes", segment)) for segment in segments)
+        )
+    return SharedValue(
+        plain[0],
+        tuple(segment if type(segment) is bytes else _place(segment) for segment in segments),
+    )
+
+
+def _place(plain: object) -> SharedMemoryLocation:
+    if not isinstance(plain, list) or [type(item) for item in plain] != [int, int, bytes, int, int]:
+        raise ProtocolError(
+            "malformed place: expected a process, a descriptor, a key, an offset and a size"
+        )
+    return SharedMemoryLocation(*plain)

@@ -1,0 +1,308 @@
+"""Outbursts: actors that raise anything, anywhere: what is no `Exception`, what another library
+means for itself, what does harm as it is looked at.
+
+Whatever user code raises ends its call, or its actor, and nothing more. So the node goes on, the
+call ends with one of its outcomes, and an actor beside it answers. A share of the seeds has them,
+drawn apart from all else: the runs of other seeds are the same as without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import NoReturn
+
+import attrs
+import trio
+
+from actors import Actor, message, method
+from actors.errors import ActorStartError, CallError, RemoteError, UnderstudyError
+from runtime.hosting.host import STOP_SECONDS
+from runtime.node import Node
+from runtime.simulation.cluster import SimulatedCluster
+from runtime.user_errors import class_name, is_cancellation
+
+SHARE = 0.25
+"""Of the seeds."""
+
+ACTORS = 3
+PAUSE = 1.0
+"""Seconds between the calls of a node, on average."""
+
+SECONDS = 4.0
+"""What a call is given."""
+
+MOST_SECONDS = 10.0
+"""What a start and a call are given together."""
+
+LATE = STOP_SECONDS + 0.2
+"""Seconds by which they may outlast that: a start that is cancelled gives the actor's name back
+first, which is given so long.
+"""
+
+SHOWN = 20
+WAYS = ("in_turn", "beside", "in_thread", "in_a_nursery", "midway", "on_start", "in_constructor")
+
+
+class PanicError(BaseException):
+    """As those of other languages' libraries are: no `Exception`."""
+
+
+class TextError(Exception):
+    """Raises what ends processes as it is shown."""
+
+    def __str__(self) -> NoReturn:
+        raise SystemExit("str")
+
+    def __repr__(self) -> NoReturn:
+        raise PanicError("repr")
+
+
+class LookError(Exception):
+    """Raises for each attribute that it is asked for."""
+
+    def __getattribute__(self, name: str) -> NoReturn:
+        raise SystemExit(name)
+
+
+class EqualityError(Exception):
+    """Cannot be compared, and is neither true nor false."""
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    def __hash__(self) -> NoReturn:
+        raise KeyboardInterrupt
+
+    def __bool__(self) -> NoReturn:
+        raise KeyboardInterrupt
+
+
+@message
+class BuildError(Exception):
+    """Registered, so that it would be built again where it arrives; but its class does not allow
+    that.
+    """
+
+    def __init__(self, one: int, two: int, *, three: int) -> None:
+        super().__init__("built")
+        self.sum = one + two + three
+
+
+@message
+class AttributeOfItsOwnError(Exception):
+    """Has what a call error has, itself."""
+
+    node = property(lambda self: 1 / 0)
+    actor = property(lambda self: 1 / 0)
+
+
+def _group() -> BaseException:
+    return BaseExceptionGroup(
+        "all at once",
+        [
+            KeyboardInterrupt(),
+            TextError(),
+            BaseExceptionGroup("within", [PanicError(), SystemExit(3)]),
+        ],
+    )
+
+
+OUTBURSTS: dict[str, Callable[[], BaseException]] = {
+    "an ordinary one": lambda: ValueError("ordinary"),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "SystemExit": lambda: SystemExit(3),
+    "GeneratorExit": GeneratorExit,
+    "asyncio.CancelledError": asyncio.CancelledError,
+    "a panic": lambda: PanicError("a panic"),
+    "BaseException": lambda: BaseException("base"),
+    "StopIteration": lambda: StopIteration(3),
+    "StopAsyncIteration": StopAsyncIteration,
+    "one that cannot be shown": TextError,
+    "one with an argument that cannot be shown": lambda: ValueError(TextError()),
+    "one that cannot be looked at": LookError,
+    "one that cannot be compared": EqualityError,
+    "one that cannot be built again": lambda: BuildError(1, 2, three=3),
+    "one with attributes of its own": lambda: AttributeOfItsOwnError("own"),
+    "a group": lambda: ExceptionGroup("two", [ValueError(1), TextError()]),
+    "a group of all": _group,
+    "a syntax error": lambda: SyntaxError(2, "x"),  # type: ignore[call-overload]
+    "an error of the runtime's": lambda: RemoteError("at once"),
+}
+
+KEPT = "a cancellation that was kept"
+"""Raised again when nothing is cancelled."""
+
+
+async def _outburst(what: str) -> BaseException:
+    if what != KEPT:
+        return OUTBURSTS[what]()
+    kept: list[BaseException] = []
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            await trio.lowlevel.checkpoint()
+        except trio.Cancelled as cancelled:
+            kept.append(cancelled)
+            raise
+    # A cancellation names its task by its address in memory, which is another in each run of a
+    # seed.
+    object.__setattr__(kept[0], "source_task", None)
+    kept[0].args = ()
+    return kept[0]
+
+
+class Hothead(Actor):
+    """Raises what it is told to, where it is told to."""
+
+    def __init__(self, where: str = "", what: str = "") -> None:
+        self.where, self.what = where, what
+        if where == "in_constructor":
+            error = OUTBURSTS[what]()
+            raise error
+
+    async def on_start(self) -> None:
+        """One of the places."""
+        if self.where == "on_start":
+            raise await _outburst(self.what)
+
+    @method
+    async def in_turn(self, what: str) -> None:
+        """In a call that others wait behind."""
+        raise await _outburst(what)
+
+    @method(concurrent=True, idempotent=True)
+    async def beside(self, what: str) -> None:
+        """In a call that may be made again."""
+        await trio.lowlevel.checkpoint()
+        raise await _outburst(what)
+
+    @method
+    def in_thread(self, what: str) -> None:
+        """In a plain method."""
+        error = OUTBURSTS[what]()
+        raise error
+
+    @method
+    async def in_a_nursery(self, what: str) -> None:
+        """Together with a cancellation that is the nursery's."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            raise await _outburst(what)
+
+    @method
+    async def midway(self, what: str) -> AsyncIterator[int]:
+        """Between two items of a stream."""
+        yield 1
+        raise await _outburst(what)
+
+
+class Bystander(Actor):
+    """Runs on the same node, and has no part in it."""
+
+    @method
+    async def ping(self) -> str:
+        """Answer."""
+        return "pong"
+
+
+def has_outbursts(seed: int) -> bool:
+    """Whether the run of a seed has them."""
+    return random.Random(f"{seed} outbursts").random() < SHARE
+
+
+@attrs.define(eq=False)
+class Outbursts:
+    """What nodes provoke, and how it ended."""
+
+    cluster: SimulatedCluster
+    raised: int = 0
+    """Calls of which the caller was told what was raised."""
+    lost: int = 0
+    """Calls that ended with another outcome."""
+    wrong: list[str] = attrs.field(factory=list)
+    over: bool = False
+
+    async def run(self, node: Node, draw: random.Random, fair: bool) -> None:
+        """What one node provokes, on all of them, until it is `over`. `fair`: no faults
+        were drawn.
+        """
+        while True:
+            await trio.sleep(draw.expovariate(1 / PAUSE))
+            if self.over:
+                return
+            where, what = draw.choice(WAYS), draw.choice([*OUTBURSTS, KEPT])
+            if what == KEPT and where in ("in_thread", "in_constructor", "in_a_nursery"):
+                # It takes a loop to get one, and a nursery takes it for its own.
+                continue
+            on = draw.choice(
+                [member.name for member in node.members() if member.state == "up"] or [node.name]
+            )
+            number = draw.randrange(ACTORS)
+            said = f"{what}, {where.replace('_', ' ')}, on {on}, for {node.name}"
+            self.cluster.trace.tell(node.name, "outburst", said)
+            began = self.cluster.now()
+            try:
+                with trio.move_on_after(MOST_SECONDS):
+                    await self._provoke(node, on, number, where, what)
+                    self._say(node, f"{said}: nothing came of it")
+                # Starts are called again for as long as there is time.
+                self.lost += 1
+            except (RemoteError, ActorStartError):
+                self.raised += 1
+            except UnderstudyError as error:
+                self._ended(node, said, error)
+            except BaseException as error:  # noqa: ASYNC103  a cancellation goes on, and all else is what must never be seen
+                if is_cancellation(error):
+                    raise
+                self._say(node, f"{said}: the caller's own task got {class_name(type(error))}")  # noqa: ASYNC104
+            if self.cluster.live(node.name) is not node:
+                return
+            took = self.cluster.now() - began - self.cluster.stopped(node.name, began)
+            if took > MOST_SECONDS + LATE:
+                self._say(node, f"{said}: it took {took:.3f} s")
+            await self._ask_neighbour(node, on, said, fair)
+
+    async def _provoke(self, node: Node, on: str, number: int, where: str, what: str) -> None:
+        if where in ("on_start", "in_constructor"):
+            await node.options(on=on).spawn(Hothead, where, what)
+            return
+        hothead = await node.options(name=f"hothead-{on}-{number}", on=on).get_or_spawn(Hothead)
+        if where == "midway":
+            async for _ in hothead.midway.options(timeout=SECONDS)(what):
+                pass
+            return
+        await getattr(hothead, where).options(timeout=SECONDS)(what)
+
+    def _ended(self, node: Node, said: str, error: UnderstudyError) -> None:
+        """A call ended with something else than what was raised: it may, under faults or with its
+        actor, if it is an outcome.
+        """
+        self.lost += 1
+        if not isinstance(error, CallError):
+            self._say(
+                node,
+                f"{said}: it ended with {type(error).__name__}, which is no outcome of a call: "
+                f"{error}",
+            )
+
+    async def _ask_neighbour(self, node: Node, on: str, said: str, fair: bool) -> None:
+        """Without faults it answers, whatever was raised beside it."""
+        try:
+            with trio.fail_after(2 * SECONDS):
+                neighbour = await node.options(name=f"neighbour-{on}", on=on).get_or_spawn(
+                    Bystander
+                )
+                await neighbour.ping()
+        except (UnderstudyError, trio.TooSlowError) as error:
+            if fair and not self.over:
+                self._say(
+                    node,
+                    f"after {said}: the neighbour did not answer: {type(error).__name__}: {error}",
+                )
+
+    def _say(self, node: Node, text: str) -> None:
+        if len(self.wrong) < SHOWN:
+            self.wrong.append(text)
+        self.cluster.trace.tell(node.name, "wrong", text)

@@ -1,0 +1,557 @@
+"""Whole runs: the built-in workload under the faults of one seed, and what the checkers say
+of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import attrs
+import trio
+
+from actors.errors import UnderstudyError
+from runtime.environment import real_seconds
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
+from runtime.node import Node
+from runtime.simulation.cluster import SimulatedCluster, all_up
+from runtime.simulation.faults import KINDS, FaultInjector, check_kinds, draw_faults
+from runtime.simulation.linearizability import RegisterModel, UndecidedError, check
+from runtime.simulation.report import CheckResult, Report
+from runtime.simulation.scheduler import VirtualClock, belonging_to, run
+from runtime.simulation.workload import FETCH_SECONDS, Register, Workload
+
+# Simulations of one's own actors: a scenario is an async function, run once for each seed on a
+# cluster that meets that seed's faults.
+
+OWN = "scenario"
+"""The name of the node that a scenario runs on."""
+
+
+WITHOUT_DISK = "lost disk"
+"""The fault that a scenario meets only if it asks for it: after it, what was saved is gone."""
+
+
+LIMIT_SECONDS = 900.0
+
+
+CALM_SECONDS = 60.0
+
+
+FAULT_SECONDS = 60.0
+"""Faults befall a scenario for so long, in virtual seconds, or until it asks for calm. Whatever
+must be done in the end gets done then.
+"""
+
+
+Scenario = Callable[["Simulation"], Awaitable[None]]
+
+
+class SimulationError(UnderstudyError):
+    """A scenario failed under a seed, which will fail in the same way when it is tried again.
+    `report` tells what happened.
+    """
+
+    def __init__(self, text: str, report: Report) -> None:
+        super().__init__(text)
+        self.report = report
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.report), vars(self)
+
+
+class Simulation:
+    """What a scenario is given: a cluster whose nodes are killed, stopped and cut off while it
+    runs. Its own node is spared.
+
+    `random`: for whatever the scenario draws, by the seed.
+    """
+
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        node: Node,
+        injector: FaultInjector,
+        fault_scope: trio.CancelScope,
+    ) -> None:
+        self._node = node
+        self.random = random.Random(f"{cluster.seed} scenario")
+        self._cluster = cluster
+        self._injector = injector
+        self._fault_scope = fault_scope
+
+    @property
+    def node(self) -> Node:
+        """The scenario's own, a member of the cluster like the others. No fault befalls it, but if
+        the store is away for longer than its lease it loses its place like any other, and is opened
+        again: then this is the new one, and what belongs to the old one, handles as well, raises
+        errors.
+        """
+        self._node = self._cluster.live(OWN) or self._node
+        return self._node
+
+    @property
+    def seed(self) -> int:
+        """The seed of this run."""
+        return self._cluster.seed
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes that faults befall; the first keeps the cluster's store."""
+        return tuple(name for name in self._cluster.machines if name != OWN)
+
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+        return self._cluster.now()
+
+    def note(self, text: str) -> None:
+        """Put something on the time line of the report."""
+        self._cluster.trace.tell(OWN, "note", text)
+
+    def kill(self, name: str, restart_after: float = 0.5) -> None:
+        """Kill the process of a node; it is started again after so many seconds."""
+        self._cluster.machines[self._known(name)].restart_after = restart_after
+        self._cluster.crash(name)
+
+    def pause(self, name: str) -> None:
+        """Stop the process of a node until `resume`."""
+        self._cluster.pause(self._known(name))
+
+    def resume(self, name: str) -> None:
+        """Let it go on."""
+        self._cluster.resume(self._known(name))
+
+    def block(self, name: str) -> None:
+        """Stop the event loop of a node, as an `async def` method does that computes, until
+        `unblock`; its lease is kept meanwhile.
+        """
+        self._cluster.block_loop(self._known(name))
+
+    def unblock(self, name: str) -> None:
+        """Let it go on."""
+        self._cluster.unblock_loop(self._known(name))
+
+    def partition(self, *sides: Iterable[str]) -> Callable[[], None]:
+        """Let nothing through between nodes of different sides; returns what ends it."""
+        return self._cluster.partition(*([self._known(name) for name in side] for side in sides))
+
+    async def calm(self) -> None:
+        """End all faults, for good, and wait until all nodes are members again. Raises
+        `TimeoutError` if that takes a minute.
+        """
+        self._fault_scope.cancel()
+        self._injector.heal()
+        with trio.move_on_after(CALM_SECONDS) as patience:
+            await all_up(self._cluster)
+        if patience.cancelled_caught:
+            raise TimeoutError(
+                f"the cluster was not whole again {CALM_SECONDS:g} s after the last fault"
+            )
+
+    def _known(self, name: str) -> str:
+        if name not in self._cluster.machines:
+            raise ValueError(
+                f"there is no node {name!r} in this simulation; there are: "
+                f"{', '.join(self._cluster.machines)}"
+            )
+        return name
+
+
+def simulate(
+    scenario: Scenario,
+    *,
+    seeds: Iterable[int] = range(20),
+    nodes: int = 3,
+    faults: Iterable[str] | None = None,
+) -> None:
+    """Run `scenario(simulation)` once for each of `seeds`, on `nodes` nodes and its own, under the
+    faults that the seed draws.
+
+    Must not be called inside an event loop. `faults`: kinds that may happen, see
+    `runtime.simulation.faults.KINDS`; all but "lost disk" if None, none if empty. Actors are found
+    by their import path, as on any cluster; those of the test's own module will do.
+
+    Raises `SimulationError` for the first seed under which the scenario raises, or a process ends
+    by an error that is not one of ours. Raises ValueError for arguments that make no sense.
+    """
+    for seed in seeds:
+        report = run_scenario(scenario, seed, nodes=nodes, faults=faults)
+        wrong = [result for result in report.verdicts if not result.holds]
+        if wrong:
+            # Not among the words of the first line: a test's summary shows that one only.
+            raise SimulationError(
+                f"seed {seed} fails: {wrong[0].text.splitlines()[0]}\n"
+                f"to see it again: simulate({getattr(scenario, '__name__', 'scenario')}, "
+                f"seeds=[{seed}], nodes={nodes})\n"
+                f"faults: {', '.join(report.faults) or 'none'}\n\n{wrong[0].text}",
+                report,
+            )
+
+
+def run_scenario(
+    scenario: Scenario, seed: int, *, nodes: int = 3, faults: Iterable[str] | None = None
+) -> Report:
+    """Run a scenario under one seed, and report."""
+    if nodes < 1:
+        raise ValueError(f"a cluster has one node at least, not {nodes}")
+    allowed = (
+        tuple(kind for kind in KINDS if kind != WITHOUT_DISK) if faults is None else tuple(faults)
+    )
+    check_kinds(allowed)
+    began = real_seconds()
+    performance = _Performance(
+        scenario,
+        seed,
+        [*(f"node-{number}" for number in range(1, nodes + 1)), OWN],
+        draw_faults(seed, allowed),
+    )
+    cluster = run(seed, performance.main)
+    return Report(
+        seed=seed,
+        nodes=tuple(cluster.machines),
+        seconds=cluster.now(),
+        took=real_seconds() - began,
+        trace_hash=cluster.trace.digest(),
+        faults=performance.faults,
+        calls={},
+        happenings=tuple(cluster.trace.happenings),
+        verdicts=tuple(performance.verdicts),
+    )
+
+
+@attrs.define(eq=False)
+class _Performance:
+    scenario: Scenario
+    seed: int
+    names: list[str]
+    faults: dict[str, float]
+    verdicts: list[CheckResult] = attrs.field(factory=list)
+    error: BaseException | None = None
+
+    async def main(self, clock: VirtualClock) -> SimulatedCluster:
+        cluster = SimulatedCluster(self.seed, self.names, clock)
+        await cluster.run(lambda: self._body(cluster))
+        text = "" if self.error is None else _told(self.error)
+        if text:
+            cluster.trace.tell(OWN, "wrong", text.splitlines()[0])
+        self.verdicts.append(
+            CheckResult("the scenario", self.error is None, text or "it ended without an error")
+        )
+        unexpected = "\n".join(cluster.unexpected)
+        self.verdicts.append(
+            CheckResult(
+                "no unexpected end",
+                not unexpected,
+                unexpected or "no process ended by an error that is none of ours",
+            )
+        )
+        return cluster
+
+    async def _body(self, cluster: SimulatedCluster) -> None:
+        injector = FaultInjector(cluster, self.faults, frozenset({OWN}))
+        await all_up(cluster)
+        node = await cluster.node(OWN)
+        over = trio.Event()
+        async with trio.open_nursery() as nursery:
+            fault_scope = await nursery.start(_inject, injector)
+            with belonging_to(cluster.machines[OWN].process):
+                nursery.start_soon(
+                    self._play, Simulation(cluster, node, injector, fault_scope), over
+                )
+            with trio.move_on_after(LIMIT_SECONDS):
+                await over.wait()
+            if not over.is_set():
+                self.error = TimeoutError(
+                    f"the scenario had not ended after {LIMIT_SECONDS:g} virtual seconds"
+                )
+            nursery.cancel_scope.cancel()
+        injector.heal()
+
+    async def _play(self, simulation: Simulation, over: trio.Event) -> None:
+        try:
+            await self.scenario(simulation)
+        except Exception as error:
+            self.error = error
+        finally:
+            over.set()
+
+
+async def _inject(
+    injector: FaultInjector, *, task_status: trio.TaskStatus[trio.CancelScope]
+) -> None:
+    with trio.move_on_after(FAULT_SECONDS) as scope:
+        task_status.started(scope)
+        await injector.run()
+    injector.heal()
+
+
+def _told(error: BaseException) -> str:
+    """What went wrong, in one line, and below it where."""
+    said = str(error).strip().splitlines()
+    return (
+        f"{type(error).__name__}: "
+        f"{said[0] if said else ''}\n\n{''.join(traceback.format_exception(error))}"
+    )
+
+
+START_SECONDS = 60.0
+
+
+SHORT_LIMIT = 3.0
+"""Seconds for which the lease of a node whose loop is blocked is kept in some of the runs."""
+
+
+MOST_CALLS = 12
+"""Calls of the runtime itself that a quiet node may have open: watches of the store, and of
+children.
+"""
+
+
+@attrs.define(eq=False)
+class _SimulationRun:
+    """One run under way."""
+
+    seed: int
+    names: Sequence[str]
+    seconds: float
+    faults: dict[str, float]
+    verdicts: list[CheckResult] = attrs.field(factory=list)
+
+    async def main(self, clock: VirtualClock) -> tuple[SimulatedCluster, Workload]:
+        """Faults, then calm; the checkers look while the nodes live, and after they have left."""
+        cluster = SimulatedCluster(self.seed, self.names, clock)
+        # Below the longest fault in half of the seeds: then loops that are blocked lose their
+        # leases, too.
+        cluster.blocked_limit = random.Random(f"{self.seed} blocked limit").choice(
+            (BLOCKED_LIMIT_SECONDS, SHORT_LIMIT)
+        )
+        work = Workload(cluster)
+        work.oracle.fair = not self.faults
+        cluster.scenario, cluster.program = work, work.program
+        injector = FaultInjector(cluster, self.faults, disk_lost=work.disk_lost)
+        try:
+            await cluster.run(lambda: self._body(cluster, work, injector))
+        except BaseExceptionGroup as group:
+            self._say(
+                "no error but expected ones", [f"{error!r}" for error in group.exceptions], ""
+            )
+        return cluster, work
+
+    async def _body(
+        self, cluster: SimulatedCluster, work: Workload, injector: FaultInjector
+    ) -> None:
+        with trio.move_on_after(START_SECONDS):
+            await all_up(cluster)
+        with trio.move_on_after(self.seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(injector.run)
+                nursery.start_soon(work.watch_queues)
+                await trio.sleep_forever()
+        injector.heal()
+        await self._converge(cluster, work)
+        work.calling, work.reference_oracle.calm, work.crowds.over = False, True, True
+        if work.outbursts is not None:
+            work.outbursts.over = True
+        await trio.sleep(cluster.timings.quiescence)
+        if any(
+            len(node._endpoint.references) or node._endpoint.references.held
+            for node in map(cluster.live, cluster.machines)
+            if node
+        ):
+            # The errors of calls lie in cycles, and references with them. Nothing else collects
+            # garbage during a run.
+            gc.collect()
+            await trio.sleep(cluster.timings.quiescence)
+        self._look_for_leftovers(cluster)
+        cluster.check_invariants()
+
+    async def _converge(self, cluster: SimulatedCluster, work: Workload) -> None:
+        began = cluster.now()
+        wrong: list[str] = []
+        with trio.move_on_after(cluster.timings.convergence) as patience:
+            await all_up(cluster)
+            for name in cluster.machines:
+                for key in work.keys:
+                    await self._answers(cluster, name, key)
+        if patience.cancelled_caught:
+            for name in cluster.machines:
+                node = cluster.live(name)
+                seen = (
+                    [f"{each.name}.{each.incarnation} {each.state}" for each in node.members()]
+                    if node is not None
+                    else "no node"
+                )
+                wrong.append(f"{name}: {seen}")
+        self._say(
+            "converges",
+            wrong,
+            f"all nodes see each other, and all registers answer, {cluster.now() - began:.1f} s "
+            "after the last fault",
+        )
+
+    async def _answers(self, cluster: SimulatedCluster, name: str, key: str) -> None:
+        while True:
+            node = await cluster.node(name)
+            try:
+                register = await node.options(name=key).get_or_spawn(Register)
+                await register.read.options(timeout=2.0)()
+                return
+            except UnderstudyError:
+                await trio.sleep(0.2)
+
+    def _look_for_leftovers(self, cluster: SimulatedCluster) -> None:
+        wrong: list[str] = []
+        for name in cluster.machines:
+            node = cluster.live(name)
+            if node is None:
+                wrong.append(f"{name} has no node in the calm")
+                continue
+            loads = {**node._endpoint.loads(), "references held": node._endpoint.references.held}
+            for what, count in loads.items():
+                if count > (MOST_CALLS if what == "calls made" else 0):
+                    wrong.append(f"{name} still has {count} {what}")
+        self._say(
+            "nothing is left",
+            wrong,
+            "no call, stream or reference is kept when nobody asks for anything",
+        )
+
+    def judge(self, cluster: SimulatedCluster, work: Workload) -> None:
+        """What the history and the oracle say."""
+        oracle = work.oracle
+        self._say(
+            "one owner per name",
+            oracle.overlaps,
+            f"{oracle.runs} runs of {len(oracle.owners)} names",
+        )
+        self._say(
+            "at most once",
+            oracle.twice,
+            f"{len(oracle.executions)} calls that may run once were executed",
+        )
+        self._say(
+            "within the intensity",
+            oracle.beyond,
+            f"{sum(map(len, oracle.restarts.values()))} restarts in the last periods",
+        )
+        self._say(
+            "denied is not executed",
+            work.executed_though_denied(),
+            f"{len(work.denied)} calls were reported as never run",
+        )
+        self._say("answers the question", work.mistaken, "no answer belonged to another call")
+        if oracle.fair:
+            self._say(
+                "heard in order",
+                work.crowds.out_of_order,
+                f"{work.crowds.heard_in_all} calls to an actor that ends now and then",
+            )
+            self._say(
+                "repeated as the policy says",
+                work.crowds.unanswered,
+                f"{work.crowds.answered} calls to it were answered",
+            )
+        if work.outbursts is not None:
+            outbursts = work.outbursts
+            said = (
+                f"{outbursts.raised} callers were told what was raised, {outbursts.lost} calls "
+                "were lost"
+            )
+            self._say("what is raised ends its call", outbursts.wrong, said)
+        self._judge_references(work)
+        self._say("bounded", oracle.unbounded, "no mailbox held more than its limit")
+        self._say(
+            "every call ends in time",
+            work.late,
+            f"{len(work.history.operations)} calls and {work.lookups} lookups",
+        )
+        self._say(
+            "one of three outcomes", work.not_outcomes, "no call or lookup ended with anything else"
+        )
+        self._say(
+            "no unexpected end",
+            cluster.unexpected,
+            "no process ended by an error that is none of ours",
+        )
+        self._say(
+            "tables agree with themselves", cluster.broken, "no invariant of a node's was broken"
+        )
+        self._judge_history(work)
+
+    def _judge_references(self, work: Workload) -> None:
+        """What those who held references saw."""
+        self._say(
+            "fetched is what was made",
+            work.reference_oracle.mixed_up,
+            f"{work.reference_oracle.fetched} values were fetched by those who held them",
+        )
+        self._say(
+            "nothing is freed that is held",
+            work.reference_oracle.freed,
+            "no value was gone but with those who had a part in it",
+        )
+        self._say(
+            "one outcome",
+            work.reference_oracle.torn,
+            "no reference was a value for one and a failure for another",
+        )
+        self._say(
+            "every fetch ends",
+            work.reference_oracle.stuck,
+            f"within {FETCH_SECONDS:g} s, when nothing is in its way",
+        )
+
+    def _judge_history(self, work: Workload) -> None:
+        """Whether each register was one, by Wing and Gong's search."""
+        wrong: list[str] = []
+        keys = work.history.by_key()
+        undecided = 0
+        for operations in keys.values():
+            try:
+                violation = check(operations, RegisterModel(), limit=300_000)
+            except UndecidedError:
+                undecided += 1
+                continue
+            if violation is not None:
+                wrong.append(str(violation))
+        said = f"{len(keys)} registers" + (f", {undecided} of them undecided" if undecided else "")
+        self._say("linearizable", wrong, said)
+
+    def _say(self, name: str, wrong: Sequence[str], right: str) -> None:
+        self.verdicts.append(CheckResult(name, not wrong, "\n".join(wrong) if wrong else right))
+
+
+def simulate_once(
+    seed: int, *, nodes: int = 3, seconds: float = 30.0, faults: Iterable[str] | None = None
+) -> Report:
+    """Run the built-in workload on `nodes` machines under the faults that `seed` draws from
+    `faults` (all there are) for `seconds`.
+
+    The report depends on nothing but the arguments and this version of the code, but for how long
+    it took.
+    """
+    allowed = tuple(KINDS if faults is None else faults)
+    check_kinds(allowed)
+    began = real_seconds()
+    names = [f"node-{number}" for number in range(1, nodes + 1)]
+    drawn = draw_faults(seed, allowed)
+    running = _SimulationRun(seed, names, seconds, drawn)
+    cluster, work = run(seed, running.main)
+    running.judge(cluster, work)
+    calls: dict[str, int] = {}
+    calls.update(dict.fromkeys(("ok", "failed", "unknown", "pending"), 0))
+    for operation in work.history.operations:
+        calls[operation.outcome] += 1
+    return Report(
+        seed=seed,
+        nodes=tuple(names),
+        seconds=cluster.now(),
+        took=real_seconds() - began,
+        trace_hash=cluster.trace.digest(),
+        faults=drawn,
+        calls=calls,
+        happenings=tuple(cluster.trace.happenings),
+        verdicts=tuple(running.verdicts),
+    )

@@ -1,0 +1,439 @@
+"""Starting actors where they belong, and what supervisors do through their node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import trio
+
+from actors.actor import Actor, Member
+from actors.errors import (
+    ActorClassError,
+    ActorNotFoundError,
+    ActorStartError,
+    CallError,
+    MethodNotFoundError,
+    NodeDiedError,
+    NodeDrainingError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    NoPlacementError,
+    RemoteError,
+    StoreError,
+)
+from actors.handle import Handle
+from actors.messages import import_path, path_by_file
+from actors.method import Address
+from actors.options import SpawnOptions
+from actors.supervision import ExitReason, Shutdown
+from actors.supervisor import ChildSpec
+from runtime.calls.arguments import StartRequest
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.error_codec import plain_error
+from runtime.environment import Environment
+from runtime.hosting.host import STOP_SECONDS, birthplace
+from runtime.identifiers import NodeId
+from runtime.membership.members import Members
+from runtime.membership.names import CLUSTER, NAMES, Lookups, Names
+from runtime.store.interface import StoreEvent
+from runtime.supervision.placement import NodeLoad, NodeLoads, PlacedActor, choose_node
+
+# Placing actors: what `runtime.supervision.placement` decides, with what this node knows of the
+# others.
+
+
+class ActorPlacement:
+    """Where actors go that this node starts. It counts what the names tell (`changed` and
+    `forget`, see `Lookups.run`) while `lookups` follows them; otherwise it asks each time.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        names: Names,
+        environment: Environment,
+        lookups: Lookups,
+    ) -> None:
+        self._members = members
+        self._names = names
+        self._environment = environment
+        self._lookups = lookups
+        self._loads = NodeLoads()
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests and simulations."""
+        self._loads.check_invariants()
+
+    def on_changed(self, event: StoreEvent) -> None:
+        """A name was claimed or given back."""
+        name = event.key.removeprefix(NAMES)
+        if event.kind == "delete":
+            self._loads.on_gone(name, event.revision)
+        else:
+            owner = self._names.owner(event.value)
+            self._loads.put(
+                name,
+                PlacedActor(NodeId(owner.node, owner.incarnation), owner.resources, event.revision),
+            )
+
+    def forget(self) -> None:
+        """Changes of names may have been missed."""
+        self._loads.forget()
+
+    async def place(self, options: SpawnOptions) -> Member:
+        """The node for an actor with these options. Raises `NodeNotFoundError` or
+        `NoPlacementError`.
+        """
+        if options.on is None or options.resources:
+            await self._ask()
+        loads = self._loads.of
+        if not self._lookups.is_following:
+            self._loads.forget()
+        try:
+            return self._chosen(options, loads)
+        except (NodeNotFoundError, NoPlacementError) as error:
+            # A node that fits may be up already, and this one not have heard of it yet: the store
+            # has.
+            try:
+                await self._members.caught_up(self._members.revision + 1)
+            except StoreError:
+                raise error from None
+            return self._chosen(options, loads)
+
+    def _chosen(self, options: SpawnOptions, loads: Mapping[NodeId, NodeLoad]) -> Member:
+        living = [
+            member
+            for member in self._members.all()
+            if self._members.is_current(NodeId(member.name, member.incarnation))
+        ]
+        return choose_node(living, options, loads, self._environment.random())
+
+    @contextmanager
+    def starting(self, options: SpawnOptions, member: Member) -> Iterator[None]:
+        """Count an actor that is being started there, although its name is not claimed yet."""
+        name = options.name
+        if name is None:
+            yield
+            return
+        self._loads.on_placed(name, NodeId(member.name, member.incarnation), options.resources)
+        try:
+            yield
+        finally:
+            self._loads.on_settled(name)
+
+    async def _ask(self) -> None:
+        # Once more if changes were missed meanwhile, or another placement made all be forgotten.
+        while not self._loads.known:
+            expected = self._loads.expect()
+            owners = await self._names.owners()
+            names = [
+                (
+                    address.name,
+                    PlacedActor(
+                        NodeId(owner.node, owner.incarnation), owner.resources, address.epoch
+                    ),
+                )
+                for address, owner in owners
+            ]
+            self._loads.fill(names, expected)
+
+
+MOST_STARTED = 10_000
+
+
+FREED_NAME_LOOK_SECONDS = 0.05
+"""Seconds between looks at a name whose actor has ended, until it is free."""
+
+
+TAKE_BACK_SECONDS = 1.0
+"""How long a spawn that is cancelled may take to undo itself."""
+
+
+class ActorSpawner:
+    """Actors, started and stopped from this node on any: the cluster, as the supervisors and
+    candidates of this node reach it.
+    """
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        names: Names,
+        members: Members,
+        environment: Environment,
+        placement: ActorPlacement,
+    ) -> None:
+        self._placement = placement
+        self._endpoint = endpoint
+        self._names = names
+        self._members = members
+        self._environment = environment
+        self._started: dict[str, int] = {}
+        """Epochs of actors that are known to have started, by name: about these no node is asked
+        again.
+        """
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps: for tests and simulations."""
+        self._placement.check_invariants()
+
+    async def start(self, request: StartRequest) -> Address:
+        """Start an actor where its options say, on this node unless they say otherwise."""
+        if self.is_for_here(request.options):
+            return await self._start_here(request)
+        with request.naming_arguments(self._endpoint.codec):
+            return await self.start_actor(
+                import_path(request.cls), request.args, dict(request.kwargs), request.options, ""
+            )
+
+    def is_for_here(self, options: SpawnOptions) -> bool:
+        """True if an actor with these options starts on this node, without a choice among nodes."""
+        return (
+            options.on in (None, self._endpoint.identity.name)
+            and not options.labels
+            and not options.resources
+            and options.placement is None
+        )
+
+    async def _start_here(self, request: StartRequest, on_behalf_of: str = "") -> Address:
+        codec = self._endpoint.codec
+        with request.naming_arguments(codec):
+            args = tuple(map(codec.copy, request.args))
+            kwargs = {key: codec.copy(value, key) for key, value in request.kwargs.items()}
+        return await self._endpoint.host.start(
+            request.cls, args, kwargs, request.options, import_path(request.cls), on_behalf_of
+        )
+
+    async def start_candidate(self, request: StartRequest) -> Address:
+        """Start the actor of a candidate on this node, on behalf of the cluster. Raises what
+        `ActorHost.start` raises.
+        """
+        return await self._start_here(request, CLUSTER)
+
+    async def stand_for(self, name: str) -> None:
+        """See `runtime.membership.names.RestartIntents.stand_for`."""
+        await self._names.intents.stand_for(name, self._endpoint.identity[0])
+
+    async def stand_down(self, name: str, *, for_good: bool) -> None:
+        """See `runtime.membership.names.RestartIntents.stand_down`."""
+        await self._names.intents.stand_down(name, self._endpoint.identity[0], for_good=for_good)
+
+    async def find(self, name: str) -> Address | None:
+        """The address of the actor that has `name` now."""
+        return await self._names.find(name)
+
+    async def is_supervised(self, name: str) -> bool:
+        """True if the supervisor of this name lives, or will again."""
+        born = birthplace(name)
+        if born is not None and self._members.is_current(born):
+            return True
+        return await self._names.intents.supervised(name)
+
+    async def find_started(self, name: str, *, waits: bool = True) -> Address | None:
+        """The address of the actor that has `name` now, once it has started. Raises the
+        ActorStartError of its start.
+
+        It is not waited for (`waits`) in the start of another actor: the two might wait for each
+        other.
+        """
+        while True:
+            found = await self._names.find(name)
+            if (
+                found is None
+                or not waits
+                or self._endpoint.host.is_within_start()
+                or self._started.get(name) == found.epoch
+            ):
+                return found
+            if await self._has_started(found):
+                self._started[name] = found.epoch
+                if len(self._started) > MOST_STARTED:
+                    del self._started[next(iter(self._started))]
+                return found
+            # It has ended, or its node has: its name is about to be free.
+            await trio.sleep(FREED_NAME_LOOK_SECONDS)
+
+    async def _has_started(self, address: Address) -> bool:
+        """Wait while the actor there is being started; False if it is not there. Raises its
+        ActorStartError.
+        """
+        try:
+            while (started := await self._ask_whether_started(address)) is None:
+                continue
+        except MethodNotFoundError:
+            # A node of the version before does not tell.
+            return True
+        except ActorStartError as error:
+            failure = error
+        except (ActorNotFoundError, NodeDiedError, NodeUnreachableError):
+            # Its node is no more.
+            return False
+        else:
+            return started
+        if await self._names.is_promised(address.name):
+            # Its supervisor tries again: calls through a handle wait for that.
+            return True
+        raise failure
+
+    async def _ask_whether_started(self, address: Address) -> bool | None:
+        if (address.node, address.incarnation) == self._endpoint.identity:
+            return await self._endpoint.host.wait_started(address.name, address.epoch)
+        try:
+            service = self._endpoint.node_service(address.node, address.incarnation)
+            return cast("bool | None", await service.wait_started(address.name, address.epoch))
+        except RemoteError as error:
+            plain = plain_error(error)
+            if plain is None:
+                raise
+            raise plain from None
+
+    async def start_actor(
+        self,
+        class_path: str,
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        options: SpawnOptions,
+        supervisor: str,
+    ) -> Address:
+        """Start an actor on the node that `options` name or that fits best. Raises `SpawnError` or
+        `CallError`.
+        """
+        member = await self._placement.place(options)
+        by_file = path_by_file(class_path)
+        with self._placement.starting(options, member):
+            try:
+                return await self._spawn_on(member, class_path, args, kwargs, options, supervisor)
+            except ActorClassError:
+                if by_file is None:
+                    raise
+            # A class of this script itself: nodes of a local cluster know it as that, others by the
+            # name of its file.
+            return await self._spawn_on(member, by_file, args, kwargs, options, supervisor)
+
+    async def _spawn_on(
+        self,
+        member: Member,
+        path: str,
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        options: SpawnOptions,
+        supervisor: str,
+    ) -> Address:
+        service = self._endpoint.node_service(member.name, member.incarnation)
+        ticket = self._environment.token(8).hex()
+        try:
+            return cast(
+                "Address",
+                await service.spawn(path, tuple(args), kwargs, options, supervisor, ticket),
+            )
+        except trio.Cancelled:
+            # It may have started, and the answer may be on its way: only this task can know of it.
+            with trio.CancelScope(shield=True), trio.move_on_after(TAKE_BACK_SECONDS):
+                await service.take_back.send(ticket)
+            raise
+        except RemoteError as error:
+            if error.remote_type == import_path(NodeDrainingError):
+                # Of a call that has run that can only be what it says of the node that it ran on.
+                raise NodeDrainingError(
+                    str(error).removeprefix("NodeDrainingError: "), node=member.name
+                ) from None
+            plain = plain_error(error)
+            if plain is None:
+                raise
+            raise plain from None
+
+    async def stop_address(
+        self, address: Address, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS
+    ) -> ExitReason | None:
+        """Stop the actor at `address`, if it is still there; `shutdown` as in `ChildSpec`. Returns
+        how it has ended, if that is known.
+        """
+        service = self._endpoint.node_service(address.node, address.incarnation)
+        try:
+            return cast(
+                "ExitReason | None",
+                await service.stop_actor(address.name, address.epoch, reason, shutdown),
+            )
+        except ActorNotFoundError:
+            return None
+
+    async def watch_address(self, address: Address) -> ExitReason:
+        """Wait until the actor at `address` has ended, by itself or with its node."""
+        while True:
+            try:
+                ended = await self._endpoint.node_service(
+                    address.node, address.incarnation
+                ).watch_actor(address.name, address.epoch)
+                if ended is None:
+                    continue
+                return cast("ExitReason", ended)
+            except CallError:
+                if not self._members.is_current(NodeId(address.node, address.incarnation)):
+                    return ExitReason("node died", f"node {address.node} is gone")
+            # The node lives and only the session with it was lost: watch again.
+            await trio.sleep(0.05)
+
+    async def living(self, supervisor: str, names: Sequence[str]) -> dict[str, Address]:
+        """Of these names, those that have actors which were started for `supervisor`, on nodes that
+        live.
+        """
+        found: dict[str, Address] = {}
+        for name, (address, started_for) in (await self._names.owned(names)).items():
+            await self._members.caught_up(address.incarnation)
+            lives = self._members.is_current(NodeId(address.node, address.incarnation))
+            if started_for == supervisor and lives:
+                found[name] = address
+        return found
+
+    async def is_promised(self, name: str) -> bool:
+        """True if a supervisor, or a candidate, will start an actor of this name again."""
+        return await self._names.is_promised(name)
+
+    async def promise(
+        self, name: str, supervisor: Address, *, lasting: bool, added: ChildSpec | None
+    ) -> None:
+        """See `runtime.membership.names.RestartIntents.give`."""
+        await self._names.intents.give(
+            name, supervisor.name, _epoch(supervisor), lasting=lasting, added=added
+        )
+
+    async def begin(self, supervisor: Address, names: Sequence[str]) -> None:
+        """See `runtime.membership.names.RestartIntents.begin`."""
+        await self._names.intents.begin(supervisor.name, _epoch(supervisor), names)
+
+    async def withdraw(
+        self,
+        supervisor: Address,
+        names: Sequence[str],
+        forget: Sequence[str] = (),
+        *,
+        last: bool = False,
+    ) -> None:
+        """See `runtime.membership.names.RestartIntents.withdraw`."""
+        await self._names.intents.withdraw(
+            supervisor.name, _epoch(supervisor), names, forget=forget, last=last
+        )
+
+    async def tell(self, ends: Mapping[str, str]) -> None:
+        """See `runtime.membership.names.RestartIntents.tell`."""
+        await self._names.intents.tell(ends)
+
+    async def added(self, supervisor: Address) -> list[ChildSpec]:
+        """The children that earlier incarnations of the supervisor were given while they ran."""
+        return await self._names.intents.added(supervisor.name)
+
+    async def members_changed(self, seconds: float) -> None:
+        """Wait until the members have changed, or for so long: what actors take of the nodes may
+        have.
+        """
+        with trio.move_on_after(seconds):
+            await self._members.wait_changed()
+
+    def handle(self, address: Address, actor: type[Actor] | None = None) -> Handle:
+        """A handle of the actor there. Raises ClassMismatchError if it is no `actor`."""
+        return cast("Handle", self._endpoint.typed_handle(address, actor))
+
+
+def _epoch(supervisor: Address) -> int | None:
+    return supervisor.epoch if supervisor.registered else None

@@ -1,0 +1,428 @@
+"""Exceptions arrive whole: fields, groups, text, notes; and they can be pickled and copied. Each
+clause of that, as a user meets it.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import multiprocessing
+import pickle
+import pkgutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+import actors
+import runtime
+from actors import ChildSpec, Supervisor
+from actors.errors import ActorStartError, ChildError, ChildNotFoundError, RemoteError
+from runtime import open_node
+from runtime.calls.error_codec import PassedOnError
+from runtime.elastic.machine import JoinFailed
+from runtime.elastic.rounds import RoundJoinError
+from runtime.environment import raise_alone
+from runtime.hosting.cell import EndedElsewhereError
+from runtime.hosting.workers import LeftOpenError
+from runtime.processes.fork_server import ChildDiedError, ExitStatus
+from runtime.simulation.runs import SimulationError
+from tests.calls.whole_errors import (
+    KINDS,
+    BadConstructor,
+    BadStart,
+    FrozenError,
+    LateOrderError,
+    OrderError,
+    PrivateError,
+    Raising,
+    ShopGroup,
+)
+from tests.live_pair import SECRET, Pair
+
+FILE = str(Path(__file__).with_name("whole_errors.py"))
+LINES = [
+    number
+    for number, line in enumerate(Path(FILE).read_text().splitlines(), 1)
+    if line.endswith("# the line that fails")
+]
+
+
+@pytest.fixture(
+    params=[{}, {"on": "there"}, {"isolation": "process"}], ids=["here", "there", "process"]
+)
+def spawner(pair: Pair, request: pytest.FixtureRequest) -> Any:
+    """The ways in which an actor can be started."""
+    return pair.here.options(**request.param)
+
+
+async def raised(call: Callable[[], Any]) -> Any:
+    """What the call raises."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011  looked at by who asks
+        await call()
+    return caught.value
+
+
+def fields(error: BaseException) -> dict[str, object]:
+    """What an exception of these has, wherever it keeps that."""
+    names = [
+        *vars(error),
+        *(
+            name
+            for base in type(error).__mro__
+            for name in getattr(base, "__slots__", ())
+            if not name.startswith("__")
+        ),
+    ]
+    builtin = (
+        "errno",
+        "strerror",
+        "filename",
+        "filename2",
+        "start",
+        "end",
+        "object",
+        "reason",
+        "name",
+        "path",
+        "msg",
+        "lineno",
+        "text",
+    )
+    return {
+        name: getattr(error, name)
+        for name in (*names, *builtin)
+        if name != "__notes__" and hasattr(error, name)
+    }
+
+
+@pytest.mark.parametrize("name", ["fail", "fail_in_thread", "fail_while_streaming"])
+async def test_fields_arguments_and_text_arrive(spawner: Any, name: str) -> None:
+    raising = await spawner.spawn(Raising)
+
+    async def call(kind: str) -> None:
+        if name == "fail_while_streaming":
+            async for _ in raising.fail_while_streaming(kind):
+                pass
+        else:
+            await getattr(raising, name)(kind)
+
+    for kind, make in KINDS.items():
+        original = make()
+        error = await raised(lambda kind=kind: call(kind))  # type: ignore[misc]
+        assert isinstance(error, type(original)), kind
+        assert isinstance(error, RemoteError), kind
+        assert error.args == original.args, kind
+        assert {key: getattr(error, key) for key in fields(original)} == fields(original), kind
+        assert str(error) == str(original), kind
+        assert "Traceback" not in str(error), kind
+        assert "Traceback" in "".join(error.__notes__), kind
+        assert FILE in error.remote_traceback, kind
+
+
+async def test_groups_arrive_as_groups_so_that_except_star_finds_what_is_in_them(
+    spawner: Any,
+) -> None:
+    raising = await spawner.spawn(Raising)
+    found: dict[str, Any] = {}
+    try:
+        await raising.fail_together()
+    except* FrozenError as frozen:
+        found["frozen"] = [
+            error.need for error in frozen.exceptions if isinstance(error, FrozenError)
+        ]
+    except* LateOrderError as late:
+        found["late"] = [
+            (type(inner).__name__, inner.message)
+            for inner in late.exceptions
+            if isinstance(inner, ExceptionGroup)
+        ]
+    except* (OrderError, ValueError) as others:
+        (inner,) = others.exceptions
+        assert isinstance(inner, ExceptionGroup)
+        found["others"] = [type(error).__name__ for error in inner.exceptions]
+    except* RemoteError as rest:
+        found["rest"] = [
+            str(error) for error in rest.exceptions if not isinstance(error, ExceptionGroup)
+        ]
+        found["data"] = [
+            error.code
+            for shop in rest.exceptions
+            if isinstance(shop, ShopGroup)
+            for error in shop.exceptions
+        ]  # type: ignore[attr-defined]
+    assert found == {
+        "frozen": [1],
+        "late": [("ShopGroup", "shop")],
+        "others": ["OrderError", "ValueError"],
+        "rest": ["PrivateError: private"],
+        "data": [2],
+    }
+    caught: list[BaseException] = []
+    try:
+        await raising.fail_together()
+    except* RemoteError as everything:
+        caught.append(everything)
+    (everything,) = caught
+    assert str(everything) == "outer (4 sub-exceptions)"
+    assert not isinstance(everything, PrivateError)
+
+
+async def test_what_caused_it_stands_in_the_note(spawner: Any) -> None:
+    raising = await spawner.spawn(Raising)
+    error = await raised(raising.fail_for_a_cause)
+    assert str(error) == "order 1: lost"
+    assert "ValueError: the cause of it" in error.__notes__[-1]
+    assert "ValueError: the cause of it" in "".join(traceback.format_exception(error))
+
+
+def same(one: Any, other: Any) -> None:
+    """Raises AssertionError unless the two errors are alike, members and all."""
+    assert type(other).__mro__[1:] == type(one).__mro__[1:]
+    assert str(other) == str(one)
+    assert getattr(other, "__notes__", None) == getattr(one, "__notes__", None)
+    if isinstance(one, ExceptionGroup):
+        assert len(one.exceptions) == len(other.exceptions)
+        for mine, its in zip(one.exceptions, other.exceptions, strict=True):
+            same(mine, its)
+    else:
+        assert other.args == one.args
+        assert {k: v for k, v in fields(other).items() if k != "_understudy_origin"} == {
+            k: v for k, v in fields(one).items() if k != "_understudy_origin"
+        }
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.cluster
+async def test_errors_are_pickled_and_copied_also_to_another_process(spawner: Any) -> None:
+    raising = await spawner.spawn(Raising)
+    errors = [await raised(lambda kind=kind: raising.fail(kind)) for kind in KINDS]  # type: ignore[misc]
+    errors += [
+        await raised(raising.fail_together),
+        await raised(lambda: spawner.spawn(BadConstructor, 1)),
+    ]
+    top: Any = await spawner.options(isolation="none").spawn(Supervisor)
+    errors += [
+        await raised(lambda: top.stop_child("nobody")),
+        await raised(lambda: top.start_child(ChildSpec.of("bad", BadConstructor, 1))),
+    ]
+    for error in errors:
+        for again in (
+            pickle.loads(pickle.dumps(error)),
+            copy.copy(error),
+            copy.deepcopy(error),
+            pickle.loads(pickle.dumps(error, 0)),
+        ):
+            same(error, again)
+
+    def elsewhere() -> list[Exception]:
+        came: list[Exception] = []
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            for error in errors:
+                try:
+                    pool.submit(_raise, error).result(60)
+                except Exception as again:  # the error itself, raised there
+                    came.append(again)
+        return came
+
+    came = await trio.to_thread.run_sync(elsewhere)
+    for error, again in zip(errors, came, strict=True):
+        same(error, again)
+
+
+def _all_error_classes() -> set[type[Exception]]:
+    found: set[type[Exception]] = set()
+    for package in (actors, runtime):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            # What simulated actors raise does harm on purpose.
+            if module.name.endswith((".__main__", ".plugin", ".pytest_plugin", ".outbursts")):
+                continue
+            members = vars(importlib.import_module(module.name)).values()
+            found |= {
+                one
+                for one in members
+                if isinstance(one, type)
+                and issubclass(one, Exception)
+                and one.__module__ == module.name
+            }
+    return found
+
+
+INTERNAL = {PassedOnError, EndedElsewhereError, LeftOpenError}
+"""Never leave the runtime, as they say of themselves."""
+
+UNLIKE_OTHERS: dict[type[Exception], Callable[[], Exception]] = {
+    ChildDiedError: lambda: ChildDiedError("pen", ExitStatus(code=3, signal=None), ("one", "two")),
+    SimulationError: lambda: SimulationError("text", cast("Any", "a report")),
+    RoundJoinError: lambda: RoundJoinError(JoinFailed("timeout", "nobody came")),
+}
+
+
+def test_every_error_of_this_project_can_be_pickled_and_copied() -> None:
+    classes = _all_error_classes()
+    assert len(classes) > 90
+    assert set(UNLIKE_OTHERS) | INTERNAL < classes
+    for cls in classes - INTERNAL:
+        if cls.__name__.startswith("_"):
+            continue
+        error: Any = UNLIKE_OTHERS[cls]() if cls in UNLIKE_OTHERS else cls("text")
+        for name in (
+            "actor",
+            "method",
+            "node",
+            "epoch",
+            "attempts",
+            "path",
+            "remote_type",
+            "remote_traceback",
+        ):
+            if name in vars(error) or hasattr(cls, name):
+                setattr(error, name, f"its {name}")
+        error.add_note("a note")
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+            assert type(again) is cls
+            assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error)), (
+                cls
+            )
+
+
+@pytest.mark.parametrize("cls", [BadConstructor, BadStart])
+async def test_the_error_of_a_start_shows_its_file_and_line(spawner: Any, cls: Any) -> None:
+    args = (1,) if cls is BadConstructor else ()
+    place = f"{FILE}:{LINES[0 if args else 1]}, in {'__init__' if args else 'on_start'}"
+    error = await raised(lambda: spawner.spawn(cls, *args))
+    assert type(error) is ActorStartError
+    assert place in str(error)
+    assert "Traceback" not in str(error)
+    # What people see if nobody catches it: the traceback of the start, once, and nothing of how it
+    # came.
+    shown = "".join(traceback.format_exception(error))
+    assert shown.count("# the line that fails") == 1
+    assert "Elsewhere" not in shown
+
+
+async def test_the_error_of_a_child_shows_its_file_and_line(pair: Pair, where: str) -> None:
+    bad = ChildSpec.of("bad", BadConstructor, 1).changed(on=where)
+    error = await raised(lambda: pair.here.options(name="top", on=where).spawn(Supervisor, [bad]))
+    assert type(error) is ActorStartError
+    assert (
+        f"child 'bad' did not start: start failed: top/bad: top/bad did not start on {where}: "
+        "ZeroDivisionError" in str(error)
+    )
+    assert f"({FILE}:" in str(error)
+    assert "supervisor.py" not in str(error)
+    assert "# the line that fails" in "".join(traceback.format_exception(error))
+    top: Any = await pair.here.options(name="top", on=where).spawn(Supervisor)
+    error = await raised(lambda: top.start_child(bad))
+    assert isinstance(error, ActorStartError)
+    assert f"({FILE}:" in str(error)
+    assert "Traceback" not in str(error)
+    assert "# the line that fails" in "".join(traceback.format_exception(error))
+    error = await raised(lambda: top.restart_child("nobody"))
+    assert isinstance(error, ChildNotFoundError)
+    assert isinstance(error, ChildError)
+    assert isinstance(error, LookupError)
+    assert "nobody" in str(error)
+    assert "Traceback" not in str(error)
+
+
+async def test_those_who_wait_for_the_same_start_see_where_it_failed(
+    pair: Pair, where: str
+) -> None:
+    shown: list[str] = []
+
+    async def start() -> None:
+        error = await raised(
+            lambda: pair.here.options(name="bad", on=where).get_or_spawn(BadConstructor, 1)
+        )
+        shown.append("".join(traceback.format_exception(error)))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(start)
+    assert [text.count("# the line that fails") for text in shown] == [1] * 10
+
+
+SCRIPT = """
+import sys
+import trio
+from actors import Actor
+from runtime import open_local_cluster
+
+class Bad(Actor):
+    def __init__(self, amount):
+        self.part = amount / 0  # the line that fails
+
+async def main():
+    async with open_local_cluster(nodes=1) as cluster:
+        await cluster.node.options(**eval(sys.argv[1])).spawn(Bad, 1)
+
+if __name__ == "__main__":
+    trio.run(main)
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("options", ["{}", "{'on': 'worker-1'}", "{'isolation': 'process'}"])
+def test_a_script_that_does_not_catch_it_shows_the_line_of_the_constructor(
+    options: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script, options], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert f"{script}:9, in __init__)" in done.stderr
+    assert done.stderr.count(f'File "{script}", line 9, in __init__') == 1, done.stderr
+    assert "ExceptionGroup" not in done.stderr
+
+
+async def _fail_for_a_cause() -> None:
+    async with open_node("alone", secret=SECRET):
+        raise OrderError(1, "lost") from ValueError("the cause")
+
+
+async def _fail_in_a_context() -> None:
+    async with open_node("alone", secret=SECRET):
+        try:
+            raise ValueError("the context")
+        except ValueError:
+            raise OrderError(1, "lost")  # noqa: B904  that is what is tested
+
+
+async def test_the_block_of_a_node_leaves_the_history_of_an_error_as_it_was() -> None:
+    error = await raised(_fail_for_a_cause)
+    assert str(error.__cause__) == "the cause"
+    error = await raised(_fail_in_a_context)
+    assert (error.__cause__, str(error.__context__), error.__suppress_context__) == (
+        None,
+        "the context",
+        False,
+    )
+
+
+def _out_of_its_group(error: Exception) -> None:
+    try:
+        raise ExceptionGroup("outer", [ExceptionGroup("inner", [error])])
+    except ExceptionGroup as group:
+        raise_alone(group)
+
+
+def test_an_error_that_is_taken_out_of_its_group_keeps_its_history() -> None:
+    error = OrderError(1, "lost")
+    error.__cause__ = ValueError("the cause")
+    with pytest.raises(OrderError) as caught:
+        _out_of_its_group(error)
+    assert caught.value is error
+    assert str(error.__cause__) == "the cause"
+    assert error.__context__ is None

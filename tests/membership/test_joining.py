@@ -1,0 +1,166 @@
+"""Joining while others cannot wait: a node is called from the moment its name is in the store. And
+joining where others have much to do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from actors import Actor, method
+from actors.errors import JoinError
+from runtime import Node, open_node
+from runtime.environment import SystemEnvironment
+from runtime.links.transports import Connection, SocketConnection, SocketNetwork
+from runtime.membership import cluster_client as cluster_client_module
+from runtime.testing import Platform
+from runtime.timings import Timings
+from tests.live_pair import SECRET
+from tests.waiting import until
+
+
+class Greeter(Actor):
+    """Says where it is."""
+
+    @method
+    async def where(self) -> str:
+        return self.node.name
+
+
+class Hesitant(SocketNetwork):
+    """Joins at once, but dials as a node only after somebody has dialled it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dials = 0
+        self.dialled = trio.Event()
+
+    async def connect(self, address: str) -> Connection:
+        self.dials += 1
+        if self.dials > 1:
+            await self.dialled.wait()
+        return await super().connect(address)
+
+    async def listen(  # noqa: ASYNC128  passed on
+        self,
+        address: str,
+        handler: Callable[[Connection], Awaitable[None]],
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async def handle(connection: Connection) -> None:
+            self.dialled.set()
+            await handler(connection)
+
+        await super().listen(address, handle, task_status=task_status)
+
+
+async def test_a_node_that_is_called_while_it_still_joins_answers() -> None:
+    """Both dial each other then; the connection that stands must not be the one that waits for the
+    join to be over.
+    """
+    answers: list[str] = []
+
+    async def call(founder: Node) -> None:
+        async for members in founder.watch_members():
+            if len(members) == 2:
+                break
+        answers.append(await (await founder.options(on="newcomer").spawn(Greeter)).where())
+
+    with trio.fail_after(10):
+        async with open_node("founder", secret=SECRET) as founder, trio.open_nursery() as nursery:
+            nursery.start_soon(call, founder)
+            async with open_node(
+                "newcomer",
+                join=founder.address,
+                secret=SECRET,
+                platform=Platform(network=Hesitant()),
+            ):
+                await until(lambda: answers, "the newcomer was called")
+    assert answers == ["newcomer"]
+
+
+class Unlucky(SocketNetwork):
+    """Its first connections come about and get no further: `how` they end."""
+
+    def __init__(self, how: str, times: int) -> None:
+        super().__init__()
+        self.how = how
+        self.left = times
+        self.dials = 0
+
+    async def connect(self, address: str) -> Connection:
+        self.dials += 1
+        connection = await super().connect(address)
+        if self.left and isinstance(connection, SocketConnection):
+            self.left -= 1
+            connection.receive = self._receive  # type: ignore[method-assign]
+        return connection
+
+    async def _receive(self) -> bytes:
+        if self.how == "silent":
+            await trio.sleep_forever()
+        await trio.lowlevel.checkpoint()
+        if self.how == "reset":
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+        return b""
+
+
+@pytest.mark.parametrize("how", ["silent", "reset", "closed"])
+async def test_a_joiner_whose_first_connections_come_to_nothing_dials_again(how: str) -> None:
+    async with open_node("founder", secret=SECRET) as founder:
+        network = Unlucky(how, cluster_client_module.ATTEMPTS - 1)
+        # Long enough for a handshake on a loaded machine, which the last attempt needs.
+        platform = Platform(environment=SystemEnvironment(Timings(handshake=1.0)), network=network)
+        async with open_node("newcomer", join=founder.address, secret=SECRET, platform=platform):
+            assert [member.name for member in founder.members()] == ["founder", "newcomer"]
+
+
+@pytest.mark.parametrize("how", ["reset", "closed"])
+async def test_a_joiner_that_never_gets_through_is_told_so_after_some_attempts(how: str) -> None:
+    async with open_node("founder", secret=SECRET) as founder:
+        network = Unlucky(how, 1000)
+        with pytest.raises(JoinError, match=founder.address):
+            async with open_node(
+                "newcomer", join=founder.address, secret=SECRET, platform=Platform(network=network)
+            ):
+                pass
+        assert network.dials == cluster_client_module.ATTEMPTS
+
+
+async def test_a_store_that_takes_long_is_waited_for_while_its_node_is_connected() -> None:
+    gate = trio.Event()
+    looks = iter([True, True])
+
+    def connected() -> bool:
+        gate.set()
+        return next(looks)
+
+    async def ask() -> str:
+        await gate.wait()
+        return "entered"
+
+    assert await cluster_client_module.answered(ask, connected, 0.2) == "entered"
+
+
+async def test_an_answer_that_does_not_come_is_waited_for_neither_unconnected_nor_for_ever() -> (
+    None
+):
+    looks: list[bool] = []
+
+    async def never() -> str:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    def connected(answer: bool) -> bool:
+        looks.append(answer)
+        return answer
+
+    assert await cluster_client_module.answered(never, lambda: connected(False), 0.01) is None
+    assert looks == [False]
+    assert await cluster_client_module.answered(never, lambda: connected(True), 0.01) is None
+    assert looks == [False] + [True] * cluster_client_module.PATIENCE

@@ -1,0 +1,107 @@
+"""Lookups that need not ask the store every time, and never answer with what is known to have
+ended.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from actors import Actor, method
+from actors.errors import ActorNotFoundError
+from runtime import Node
+from runtime.store.interface import Operation, Store
+from tests.live_pair import Pair
+from tests.waiting import until
+
+
+class Clerk(Actor):
+    """Says which one it is."""
+
+    @method
+    async def who(self) -> tuple[str, int]:
+        return self.node.name, self.epoch
+
+    @method
+    async def crash(self) -> None:
+        raise SystemExit(1)
+
+
+def counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[Operation]:
+    """What the names of a node ask of the store from now on."""
+    asked: list[Operation] = []
+    store: Store = node._names._store
+    transaction = store.transaction
+
+    async def counting(compare: object, then: object, otherwise: object = ()) -> object:
+        asked.extend(then)  # type: ignore[arg-type]
+        return await transaction(compare, then, otherwise)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "transaction", counting)
+    return asked
+
+
+@pytest.mark.parametrize("at", ["here", "there"])
+async def test_a_name_is_asked_of_the_store_once_and_again_when_it_has_moved(
+    pair: Pair, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, other = (pair.here, pair.there) if at == "here" else (pair.there, pair.here)
+    spawned = await other.options(name="clerk").spawn(Clerk)
+    await until(
+        lambda: node._lookups._seen >= spawned.address.epoch,
+        "the watch has told of the actor",
+        every=0.001,
+    )
+    asked = counted(node, monkeypatch)
+    for _ in range(10):
+        clerk = await node.lookup("clerk", Clerk)
+    assert len(asked) == 2, "one transaction of two reads"
+    first = await clerk.who()
+    await other.stop(await other.lookup("clerk"))
+    await node.options(name="clerk").spawn(Clerk)
+
+    async def asked() -> int:
+        return await (await node.lookup("clerk", Clerk)).who()
+
+    # The watch is on its way.
+    await until(asked, "the new one is found", lambda who: who != first, every=0.001)
+
+
+@pytest.mark.parametrize("on", ["here", "there"])
+async def test_after_a_stop_the_next_line_finds_nothing_and_may_spawn_anew(
+    pair: Pair, on: str
+) -> None:
+    for _ in range(20):
+        clerk = await pair.here.options(name="clerk", on=on).spawn(Clerk)
+        epoch = (await (await pair.here.lookup("clerk", Clerk)).who())[1]
+        await pair.here.stop(clerk)
+        with pytest.raises(ActorNotFoundError):
+            await pair.here.lookup("clerk")
+        await pair.here.options(name="clerk", on=on).spawn(Clerk)
+        assert (await (await pair.here.lookup("clerk", Clerk)).who())[1] > epoch
+        await pair.here.stop(await pair.here.lookup("clerk"))
+
+
+async def test_an_actor_that_this_node_knows_to_have_ended_is_not_found_before_the_store_says_so(
+    pair: Pair,
+) -> None:
+    for _ in range(20):
+        clerk = await pair.here.options(name="clerk").spawn(Clerk)
+        await pair.here.lookup("clerk")
+        await clerk.crash.send()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ActorNotFoundError):
+            await pair.here.lookup("clerk")
+
+
+async def test_a_call_on_an_address_out_of_date_finds_the_actor_where_it_is_now(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pair.there.options(name="clerk").spawn(Clerk)
+    await pair.here.lookup("clerk")
+    # As if the watch were late.
+    monkeypatch.setattr(pair.here._lookups, "forget", lambda name: None)
+    await pair.there.stop(await pair.there.lookup("clerk"))
+    await pair.here.options(name="clerk").spawn(Clerk)
+    assert (await (await pair.here.lookup("clerk", Clerk)).who())[0] == "here"

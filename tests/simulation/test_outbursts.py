@@ -1,0 +1,51 @@
+"""Actors that raise anything end no more than a call, or themselves."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from runtime.simulation import simulate_once
+from runtime.simulation.outbursts import KEPT, OUTBURSTS, WAYS, has_outbursts
+
+SEEDS = [seed for seed in range(200) if has_outbursts(seed)]
+
+
+def test_a_quarter_of_the_seeds_has_outbursts() -> None:
+    assert 0.2 < sum(map(has_outbursts, range(2000))) / 2000 < 0.3
+
+
+@pytest.mark.parametrize(
+    "seed", [*SEEDS[:2], *(pytest.param(seed, marks=pytest.mark.long) for seed in SEEDS[2:6])]
+)
+def test_whatever_is_raised_ends_its_call_and_nothing_else(seed: int) -> None:
+    report = simulate_once(seed)
+    assert report.holds, [result for result in report.verdicts if not result.holds]
+    (said,) = [
+        result.text for result in report.verdicts if result.name == "what is raised ends its call"
+    ]
+    raised = re.match(r"([0-9]+) callers were told", said)
+    assert raised is not None
+    assert int(raised[1]) >= 5
+
+
+def test_in_fair_weather_everything_is_raised_everywhere_and_callers_are_told() -> None:
+    seen: set[tuple[str, str]] = set()
+    for seed in SEEDS[:2]:
+        report = simulate_once(seed, seconds=45.0, faults=())
+        assert report.holds, [result for result in report.verdicts if not result.holds]
+        for event in report.happenings:
+            if event.kind == "outburst":
+                what, where, *_ = event.text.split(", ")
+                seen.add((what, where))
+    assert {where.replace(" ", "_") for _, where in seen} == set(WAYS)
+    assert {what for what, _ in seen} == {*OUTBURSTS, KEPT}
+
+
+def test_a_seed_without_outbursts_says_nothing_of_them() -> None:
+    seed = next(seed for seed in range(200) if not has_outbursts(seed))
+    assert all(
+        result.name != "what is raised ends its call"
+        for result in simulate_once(seed, seconds=5.0).verdicts
+    )

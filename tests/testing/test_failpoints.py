@@ -1,0 +1,36 @@
+"""Failpoints as a text, which the environment variable `UNDERSTUDY_FAULTS` has; what they do to
+calls is in `tests/calls/test_faults.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.testing import Faults
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("reply-lots=0.1", "there is no point 'reply-lots'"),
+        ("reply-lost=2", "from 0 to 1"),
+        ("reply-lost=often", "'reply-lost=often' is no fault"),
+        ("slow=1@-1", "at least 0"),
+        ("slow=1@nan", "at least 0"),
+        ("=0.1", "there is no point ''"),
+    ],
+)
+def test_a_text_that_names_no_faults_is_refused_with_what_is_wrong_in_it(
+    text: str, expected: str
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        Faults.parse(text)
+
+
+def test_a_text_may_name_several_faults() -> None:
+    faults = Faults.parse("reply-lost=0.25, slow=0.5@0.2,cut")
+    assert [(fault.point, fault.probability, fault.seconds) for fault in faults.active] == [
+        ("reply-lost", 0.25, 0.1),
+        ("slow", 0.5, 0.2),
+        ("cut", 1.0, 0.1),
+    ]
