@@ -1,4 +1,6 @@
-"""`python -m tests.benchmarks`: what the runtime does in a second, beside the bare floor measured in the same run."""
+"""`python -m tests.benchmarks`: what the runtime does in a second, beside the bare floor measured
+in the same run.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,43 @@ def main() -> None:
     """Measure, print a line as soon as it is known, and write all as data if asked."""
     parser = argparse.ArgumentParser(prog="tests.benchmarks", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows as JSON, too")
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each figure (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds after one that is not (default: %(default)s)")
-    parser.add_argument("--short", action="store_true", help="sizes that only show that it works; the figures mean nothing")
-    parser.add_argument("--only", action="append", choices=list(GROUPS), help="measure only these rows; may be repeated")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="for each figure (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="counted rounds after one that is not (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="sizes that only show that it works; the figures mean nothing",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(GROUPS),
+        help="measure only these rows; may be repeated",
+    )
     options = parser.parse_args()
-    settings = Settings(min(options.seconds, 0.25) if options.short else options.seconds, options.rounds, options.short)
-    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("trio", "cbor2", "attrs"))
-    print(f"Python {platform.python_version()}, {versions}; {os.cpu_count()} cores, {platform.machine()}")
-    print(f"median of {options.rounds} rounds (min-max); ratio: more is better, whatever the unit; weights are taken once")
+    settings = Settings(
+        min(options.seconds, 0.25) if options.short else options.seconds,
+        options.rounds,
+        options.short,
+    )
+    versions = " ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("trio", "cbor2", "attrs")
+    )
+    print(
+        f"Python {platform.python_version()}, {versions}; {os.cpu_count()} cores, "
+        f"{platform.machine()}"
+    )
+    print(
+        f"median of {options.rounds} rounds (min-max); ratio: more is better, whatever the unit; "
+        "weights are taken once"
+    )
     print(f"{'work':<42} {'unit':<8} {'ours':>26} {'floor':>26} {'ratio':>6}  goal", flush=True)
     rows: list[Row] = []
     for word in options.only or GROUPS:
@@ -41,7 +71,10 @@ def main() -> None:
 def _line(row: Row) -> str:
     goal = f"{row.goal}: {'met' if row.met else 'MISSED'}" if row.goal else ""
     against = "" if row.against == "floor" else f" [against: {row.against}]"
-    return f"{row.work:<42} {row.unit:<8} {_figure(row.ours):>26} {_figure(row.floor):>26} {row.ratio:>6.2f}  {goal}{against}"
+    return (
+        f"{row.work:<42} {row.unit:<8} {_figure(row.ours):>26} {_figure(row.floor):>26} "
+        f"{row.ratio:>6.2f}  {goal}{against}"
+    )
 
 
 def _figure(figure: Figure) -> str:

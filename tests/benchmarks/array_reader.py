@@ -1,7 +1,9 @@
-"""A process that reads arrays from another's memory: `python -m tests.benchmarks.array_reader lent|bare SIZE [DESCRIPTOR]`.
+"""A process that reads arrays from another's memory: `python -m tests.benchmarks.array_reader
+lent|bare SIZE [DESCRIPTOR]`.
 
-Each line of its input says where an array of SIZE bytes lies (`bare`: at the start of the descriptor, which is mapped once), and whether to
-look at one number of each page or to sum them all. It prints a line when it has done so.
+Each line of its input says where an array of SIZE bytes lies (`bare`: at the start of the
+descriptor, which is mapped once), and whether to look at one number of each page or to sum them
+all. It prints a line when it has done so.
 """
 
 from __future__ import annotations
@@ -12,21 +14,27 @@ import sys
 
 import numpy
 
-from runtime.references.memory.lent import MemoryOfOthers
-from runtime.references.memory.place import Place
+from runtime.references.memory.mapped import MappedArenas
+from runtime.references.memory.pool import SharedMemoryLocation
 
 PAGE = mmap.PAGESIZE // 8
 
 
 def main(kind: str, size: int, descriptor: int = -1) -> None:
     """Read until the input ends."""
-    others = MemoryOfOthers()
-    memory = memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)) if kind == "bare" else memoryview(b"")
+    others = MappedArenas()
+    memory = (
+        memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ))
+        if kind == "bare"
+        else memoryview(b"")
+    )
     for line in sys.stdin.buffer:
         step, *where = json.loads(line)
         if kind == "lent":
             process, number, key, offset = where
-            memory = others.lend(Place(process, number, bytes.fromhex(key), offset, size), None)
+            memory = others.lend(
+                SharedMemoryLocation(process, number, bytes.fromhex(key), offset, size), None
+            )
         array = numpy.frombuffer(memory, "float64")
         found = float(array[:: PAGE if step else 1].sum())
         del array

@@ -1,7 +1,9 @@
-"""How long until a death is known, and until a named actor answers elsewhere: `python -m tests.benchmarks.deaths [KILLS] [PAUSES]`.
+"""How long until a death is known, and until a named actor answers elsewhere: `python -m
+tests.benchmarks.deaths [KILLS] [PAUSES]`.
 
-Real processes of a local cluster are killed (SIGKILL), or stopped (SIGSTOP), while a supervised actor with a name is on them. Then one runs
-for a minute with every core taken by others and with event loops that are blocked for 2 s every 10 s: nobody may be held for dead.
+Real processes of a local cluster are killed (SIGKILL), or stopped (SIGSTOP), while a supervised
+actor with a name is on them. Then one runs for a minute with every core taken by others and with
+event loops that are blocked for 2 s every 10 s: nobody may be held for dead.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import trio
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import CallError
 from runtime.local_cluster import LocalCluster, open_local_cluster
+from tests.waiting import until
 
 QUIET_SECONDS = 60.0
 BLOCK_SECONDS = 2.0
@@ -77,8 +80,9 @@ async def die(cluster: LocalCluster, serial: list[int], times: Times, *, silentl
 
     async def wait_known() -> None:
         if silently:
-            while name not in cluster.node.unreachable():  # noqa: ASYNC110  asked until it is
-                await trio.sleep(0.005)
+            await until(
+                cluster.node.unreachable, f"{name} is out of reach", lambda names: name in names
+            )
         else:
             await cluster.node.wait_gone(name)
         times.known.append(trio.current_time() - began)
@@ -114,7 +118,9 @@ async def measure(kills: int, pauses: int) -> tuple[Times, Times]:
     async with open_local_cluster(nodes=0, cluster="deaths") as cluster:
         for _ in range(3):
             await start(cluster, serial)
-        spec = ChildSpec(id="keeper", actor=Keeper, options=SpawnOptions(name="keeper", labels={"keeps": "it"}))
+        spec = ChildSpec(
+            id="keeper", actor=Keeper, options=SpawnOptions(name="keeper", labels={"keeps": "it"})
+        )
         await cluster.node.options(name="supervisor").spawn(Supervisor, [spec], intensity=10_000)
         for _ in range(kills):
             await die(cluster, serial, killed, silently=False)
@@ -124,7 +130,9 @@ async def measure(kills: int, pauses: int) -> tuple[Times, Times]:
 
 
 async def false_deaths(seconds: float) -> int:
-    """How many members went while all cores were taken and event loops were blocked, though nobody died."""
+    """How many members went while all cores were taken and event loops were blocked, though nobody
+    died.
+    """
     gone = 0
     async with trio.open_nursery() as hogs:
         for _ in range(2 * (os.cpu_count() or 1)):
@@ -135,7 +143,10 @@ async def false_deaths(seconds: float) -> int:
             before = {(member.name, member.incarnation) for member in cluster.node.members()}
             with trio.move_on_after(seconds):
                 async for members in cluster.node.watch_members():
-                    gone = max(gone, len(before - {(member.name, member.incarnation) for member in members}))
+                    gone = max(
+                        gone,
+                        len(before - {(member.name, member.incarnation) for member in members}),
+                    )
         hogs.cancel_scope.cancel()
     return gone
 
@@ -151,7 +162,10 @@ def main(kills: int = 50, pauses: int = 50) -> int:
         lines.append(shown("stopped: known to be unreachable", paused.known, 3.0))
         lines.append(shown("stopped: its named actor answers elsewhere", paused.answered, 8.0))
     gone = trio.run(false_deaths, QUIET_SECONDS)
-    lines.append(f"{'members lost in a minute of taken cores and blocked loops':<58} {gone}  goal 0  {'met' if not gone else 'MISSED'}")
+    lines.append(
+        f"{'members lost in a minute of taken cores and blocked loops':<58} {gone}  goal 0  "
+        f"{'met' if not gone else 'MISSED'}"
+    )
     sys.stdout.write("\n".join(lines) + "\n")
     return int(any("MISSED" in line for line in lines))
 

@@ -1,9 +1,10 @@
 """The floor: the same frames through trio and cbor2 between two processes, with no actor machinery.
 
-No names, epochs, errors, deadlines, acknowledgements, limits or proof of identity: what is left is what any such runtime pays at least. One
-receive loop parses all frames of a receive; the writer gathers what one pass of the scheduler queued into one send, and what comes alone is
-sent at once; the server's mailbox is drained by one task. It can spin, too: so many rounds of looking and letting others have a turn before
-it sleeps, always and without a thought.
+No names, epochs, errors, deadlines, acknowledgements, limits or proof of identity: what is left is
+what any such runtime pays at least. One receive loop parses all frames of a receive; the writer
+gathers what one pass of the scheduler queued into one send, and what comes alone is sent at once;
+the server's mailbox is drained by one task. It can spin, too: so many rounds of looking and letting
+others have a turn before it sleeps, always and without a thought.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ LEAST = HEADER.size + 6 + len(PREFIX)
 class Pipe:
     """One end of a connection: a receive loop and a gathering writer."""
 
-    def __init__(self, connected: socket.socket, on_frame: Callable[[int, bytes], None], spin: int = 0) -> None:
+    def __init__(
+        self, connected: socket.socket, on_frame: Callable[[int, bytes], None], spin: int = 0
+    ) -> None:
         connected.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, BUFFER)
@@ -72,7 +75,9 @@ class Pipe:
                 self.writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(abort)
             out, self.out = self.out, []
-            for data in map(memoryview, out if len(out) == 2 and len(out[1]) > LARGE else [b"".join(out)]):
+            for data in map(
+                memoryview, out if len(out) == 2 and len(out[1]) > LARGE else [b"".join(out)]
+            ):
                 while data:
                     try:
                         data = data[self.socket.send(data) :]
@@ -114,7 +119,9 @@ class Pipe:
         return self.socket.recv(LARGE)
 
     async def _rest(self, begun: bytes, length: int) -> bytes:
-        """A large frame, received straight into its buffer; the next one is not sent before it is answered."""
+        """A large frame, received straight into its buffer; the next one is not sent before it is
+        answered.
+        """
         whole = bytearray(length)
         whole[: len(begun)] = begun
         missing = memoryview(whole)[len(begun) :]
@@ -138,7 +145,9 @@ class Client:
         slot: list[object] = [trio.lowlevel.current_task(), None]
         alone = not self.waiting
         self.waiting[self.number] = slot
-        self.pipe.post(CALL, b"\x85\x1a%b%b\x80" % (self.number.to_bytes(4, "big"), PREFIX), at_once=alone)
+        self.pipe.post(
+            CALL, b"\x85\x1a%b%b\x80" % (self.number.to_bytes(4, "big"), PREFIX), at_once=alone
+        )
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
         return slot[1]
 
@@ -163,7 +172,8 @@ async def open_floor(spin: int = 0) -> AsyncIterator[Client]:
     """A client whose server is another process; both spin for so many rounds before they sleep."""
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(  # noqa: ASYNC220  before anything is measured
-        [sys.executable, "-m", "tests.benchmarks.floor", str(theirs.fileno()), str(spin)], pass_fds=[theirs.fileno()]
+        [sys.executable, "-m", "tests.benchmarks.floor", str(theirs.fileno()), str(spin)],
+        pass_fds=[theirs.fileno()],
     )
     theirs.close()
     client = Client(ours, spin)

@@ -1,4 +1,6 @@
-"""How the rows measure: works done in turn, several times, in one run; medians; and what a row says."""
+"""How the rows measure: works done in turn, several times, in one run; medians; and what a row
+says.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import trio
 CALLERS = 1_000
 MEBIBYTE = 1024 * 1024
 LESS_IS_BETTER = ("ms", "KiB", "MiB")
-"""Units of which less is better: the ratio is the other way round, so that more is better everywhere."""
+"""Units of which less is better: the ratio is the other way round, so that more is better
+everywhere.
+"""
 
 Call = Callable[[], Awaitable[object]]
 Work = Callable[[], Awaitable[float]]
@@ -48,7 +52,9 @@ class Figure:
 
 @attrs.frozen
 class Row:
-    """One line of the report. `floor` is what `against` says: by default the bare floor, measured in turn with ours."""
+    """One line of the report. `floor` is what `against` says: by default the bare floor, measured
+    in turn with ours.
+    """
 
     work: str
     unit: str
@@ -79,7 +85,9 @@ def at_most(row: Row, value: float) -> Row:
 
 
 async def in_turn(rounds: int, *works: Work) -> list[Figure]:
-    """Each work once and again, so that a machine whose speed drifts drifts for all; the first round is not counted."""
+    """Each work once and again, so that a machine whose speed drifts drifts for all; the first
+    round is not counted.
+    """
     values: list[list[float]] = [[] for _ in works]
     for number in range(rounds + 1):
         for work, found in zip(works, values, strict=True):
@@ -90,7 +98,9 @@ async def in_turn(rounds: int, *works: Work) -> list[Figure]:
 
 
 async def sequential(call: Call, seconds: float, step: int = 20) -> float:
-    """Calls per second, one after the other. The clock is looked at after `step` calls: one, if they are long."""
+    """Calls per second, one after the other. The clock is looked at after `step` calls: one, if
+    they are long.
+    """
     began, count = trio.current_time(), 0
     while trio.current_time() - began < seconds:
         for _ in range(step):
@@ -118,7 +128,9 @@ async def pipelined(call: Call, seconds: float) -> float:
 
 
 async def times(call: Call, seconds: float) -> list[float]:
-    """How long each of the calls took that follow each other for `seconds`, sorted, in milliseconds."""
+    """How long each of the calls took that follow each other for `seconds`, sorted, in
+    milliseconds.
+    """
     began = trio.current_time()
     took: list[float] = []
     while not took or trio.current_time() - began < seconds:
@@ -130,7 +142,9 @@ async def times(call: Call, seconds: float) -> list[float]:
 
 @contextmanager
 def spinning(how: str) -> Iterator[None]:
-    """Nodes opened in the block, here or in processes that are started in it, spin as UNDERSTUDY_SPIN says: auto, on or off."""
+    """Nodes opened in the block, here or in processes that are started in it, spin as
+    UNDERSTUDY_SPIN says: auto, on or off.
+    """
     before = os.environ.get("UNDERSTUDY_SPIN")
     os.environ["UNDERSTUDY_SPIN"] = how
     try:

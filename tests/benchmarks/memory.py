@@ -1,7 +1,8 @@
 """What things weigh: resident memory of a process before and after.
 
-`python -m tests.benchmarks.memory objects|pipes COUNT` prints, for the bare floor, the bytes of one thing and how many are made in a
-second: an object in a dictionary, or one end of a connection with its reader and its writer.
+`python -m tests.benchmarks.memory objects|pipes COUNT` prints, for the bare floor, the bytes of one
+thing and how many are made in a second: an object in a dictionary, or one end of a connection with
+its reader and its writer.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from tests.benchmarks.floor import Pipe
 
 
 def resident() -> int:
-    """Bytes of memory that this process occupies now. What the kernel keeps for its sockets is not among them."""
+    """Bytes of memory that this process occupies now. What the kernel keeps for its sockets is not
+    among them.
+    """
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def floor_weight(what: str, count: int) -> tuple[float, float]:
-    """The bytes of one thing, and how many of them are made in a second, by a fresh process without the runtime."""
+    """The bytes of one thing, and how many of them are made in a second, by a fresh process without
+    the runtime.
+    """
     command = [sys.executable, "-m", "tests.benchmarks.memory", what, str(count)]
-    done = await trio.to_thread.run_sync(lambda: subprocess.run(command, check=True, capture_output=True, text=True))
+    done = await trio.to_thread.run_sync(
+        lambda: subprocess.run(command, check=True, capture_output=True, text=True)
+    )
     weight, rate = done.stdout.split()
     return float(weight), float(rate)
 

@@ -1,7 +1,8 @@
-"""One busy pair: a process that calls and a process that answers, measured when asked. Several of them compete for the cores.
+"""One busy pair: a process that calls and a process that answers, measured when asked. Several of
+them compete for the cores.
 
-`python -m tests.benchmarks.pair ours|floor sequential|pipelined` reads a number of seconds from each line of its input, and answers with
-the calls per second.
+`python -m tests.benchmarks.pair ours|floor sequential|pipelined` reads a number of seconds from
+each line of its input, and answers with the calls per second.
 """
 
 from __future__ import annotations
@@ -38,10 +39,15 @@ class Pairs:
 
 @asynccontextmanager
 async def open_pairs(kind: str, work: str, count: int = 2) -> AsyncIterator[Pairs]:
-    """Start `count` pairs and wait until they are ready. They inherit the environment of this process."""
+    """Start `count` pairs and wait until they are ready. They inherit the environment of this
+    process.
+    """
     processes = [
         subprocess.Popen(  # noqa: ASYNC220  before anything is measured
-            [sys.executable, "-m", "tests.benchmarks.pair", kind, work], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.benchmarks.pair", kind, work],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(count)
     ]

@@ -17,8 +17,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(target: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
-    command = [sys.executable, "-m", "tests.benchmarks", "--short", "--rounds", "1", "--json", str(target), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks",
+        "--short",
+        "--rounds",
+        "1",
+        "--json",
+        str(target),
+        *arguments,
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(target.read_text()), done.stdout
 
@@ -29,14 +41,24 @@ def run(target: Path, *arguments: str) -> tuple[list[dict[str, Any]], str]:
 @pytest.mark.timeout(240)
 def test_the_rows_are_printed_and_written_as_data(tmp_path: Path) -> None:
     rows, printed = run(tmp_path / "rows.json")
-    units = ["calls/s"] * 6 + ["MiB/s"] * 3 + ["ms"] * 3 + ["actors/s", "KiB", "calls/s", "KiB", "ms", "ms"] + ["GiB/s"] * 3
+    units = (
+        ["calls/s"] * 6
+        + ["MiB/s"] * 3
+        + ["ms"] * 3
+        + ["actors/s", "KiB", "calls/s", "KiB", "ms", "ms"]
+        + ["GiB/s"] * 3
+    )
     units += ["1/s"] * 3 + ["GiB/s"] * 3 + ["MiB"] * 2 + ["x real"]
     assert [row["unit"] for row in rows] == units
     for row in rows:
         assert {"work", "unit", "ours", "floor", "ratio"} <= set(row)
         assert row["ours"] > 0
         assert row["floor"] > 0
-        better = row["floor"] / row["ours"] if row["unit"] in LESS_IS_BETTER else row["ours"] / row["floor"]
+        better = (
+            row["floor"] / row["ours"]
+            if row["unit"] in LESS_IS_BETTER
+            else row["ours"] / row["floor"]
+        )
         assert row["ratio"] == pytest.approx(better)
         assert (row["met"] is None) == (row["goal"] == "")
         assert row["work"] in printed

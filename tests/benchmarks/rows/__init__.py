@@ -1,4 +1,6 @@
-"""What is measured: each module has one `measure(settings)`, which returns rows whose figures were taken in turn."""
+"""What is measured: each module has one `measure(settings)`, which returns rows whose figures were
+taken in turn.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,27 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 
 from tests.benchmarks.measuring import Row, Settings
-from tests.benchmarks.rows import crowd, isolation, lent, links, pairs, payloads, pipelined, references, sequential, simulation, spawning
+from tests.benchmarks.rows import (
+    crowd,
+    doors,
+    isolation,
+    lent,
+    links,
+    pairs,
+    payloads,
+    pipelined,
+    references,
+    sequential,
+    simulation,
+    spawning,
+)
 
 Measure = Callable[[Settings], Awaitable[list[Row]]]
 
 GROUPS: Mapping[str, Measure] = MappingProxyType(
     {
         "sequential": sequential.measure,
+        "doors": doors.measure,
         "pipelined": pipelined.measure,
         "pairs": pairs.measure,
         "echo": payloads.measure,

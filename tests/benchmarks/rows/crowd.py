@@ -1,9 +1,20 @@
-"""A hundred thousand idle actors in one node: what each weighs, and random calls to them from an actor of another node."""
+"""A hundred thousand idle actors in one node: what each weighs, and random calls to them from an
+actor of another node.
+"""
 
 from __future__ import annotations
 
 from tests.benchmarks.floor import open_floor
-from tests.benchmarks.measuring import CALLERS, Figure, Row, Settings, at_least, at_most, in_turn, pipelined
+from tests.benchmarks.measuring import (
+    CALLERS,
+    Figure,
+    Row,
+    Settings,
+    at_least,
+    at_most,
+    in_turn,
+    pipelined,
+)
 from tests.benchmarks.memory import floor_weight
 from tests.benchmarks.ours import Crowd, Visitor, open_bench
 
@@ -13,7 +24,9 @@ KIBIBYTE = 1024
 
 
 async def measure(settings: Settings) -> list[Row]:
-    """The weight is taken once: the difference of two readings of one process, by the number of actors."""
+    """The weight is taken once: the difference of two readings of one process, by the number of
+    actors.
+    """
     count = settings.size(COUNT)
     step = min(count, AT_ONCE)
     async with open_bench() as (_, cluster), open_floor() as floor:
@@ -31,10 +44,24 @@ async def measure(settings: Settings) -> list[Row]:
             lambda: visitor.visit(settings.seconds),
             lambda: pipelined(floor.call, settings.seconds),
         )
-    weight = Row(f"each of {count:,} idle actors", "KiB", _once(each), _once(bare / KIBIBYTE), against="floor, an object in a dict")
+    weight = Row(
+        f"each of {count:,} idle actors",
+        "KiB",
+        _once(each),
+        _once(bare / KIBIBYTE),
+        against="floor, an object in a dict",
+    )
     return [
         at_most(weight, 2),
-        at_least(Row(f"random calls to them, {CALLERS:,} callers", "calls/s", *calls, against="floor, to one mailbox"), value=60_000),
+        at_least(
+            Row(
+                f"random calls to them, {CALLERS:,} callers",
+                "calls/s",
+                *calls,
+                against="floor, to one mailbox",
+            ),
+            value=60_000,
+        ),
     ]
 
 

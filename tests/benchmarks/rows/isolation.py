@@ -1,4 +1,6 @@
-"""Actors with a process of their own: one that is started until its first answer, and one that is killed until the next answers."""
+"""Actors with a process of their own: one that is started until its first answer, and one that is
+killed until the next answers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.benchmarks.floor import open_floor
 from tests.benchmarks.measuring import Row, Settings, at_most, in_turn, sequential
 
 PAUSE_SECONDS = 0.05
-"""Between two of them, in which the node gets its next spare process: actors are not killed, or started, all the time."""
+"""Between two of them, in which the node gets its next spare process: actors are not killed, or
+started, all the time.
+"""
 
 
 class Resident(Actor):
@@ -37,7 +41,9 @@ async def measure(settings: Settings) -> list[Row]:
         # Each death is an error to the runtime, and here the work.
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.CRITICAL)
-        node = await stack.enter_async_context(open_node("alone", secret="a secret of the benchmark"))
+        node = await stack.enter_async_context(
+            open_node("alone", secret="a secret of the benchmark")
+        )
         floor = await stack.enter_async_context(open_floor())
         spec = ChildSpec.of("resident", Resident).changed(isolation="process")
         await node.options(name="supervisor").spawn(Supervisor, [spec], intensity=1_000_000)
@@ -46,11 +52,23 @@ async def measure(settings: Settings) -> list[Row]:
         async def one_call() -> float:
             return 1000 / await sequential(floor.call, settings.seconds)
 
-        started = await in_turn(settings.rounds, lambda: _median(lambda: _start(node), settings), one_call)
-        killed = await in_turn(settings.rounds, lambda: _median(lambda: _kill(resident), settings), one_call)
+        started = await in_turn(
+            settings.rounds, lambda: _median(lambda: _start(node), settings), one_call
+        )
+        killed = await in_turn(
+            settings.rounds, lambda: _median(lambda: _kill(resident), settings), one_call
+        )
     return [
-        at_most(Row("new isolated actor and its first answer", "ms", *started, against="floor, one call"), 10),
-        at_most(Row("isolated actor killed, its next answer", "ms", *killed, against="floor, one call"), 50),
+        at_most(
+            Row(
+                "new isolated actor and its first answer", "ms", *started, against="floor, one call"
+            ),
+            10,
+        ),
+        at_most(
+            Row("isolated actor killed, its next answer", "ms", *killed, against="floor, one call"),
+            50,
+        ),
     ]
 
 

@@ -1,4 +1,6 @@
-"""An array that another process of the host reads where it lies: what the memory of references does, without its protocol."""
+"""An array that another process of the host reads where it lies: what the memory of references
+does, without its protocol.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ Once = Callable[[bool], None]
 
 
 async def measure(settings: Settings) -> list[Row]:
-    """From the owner's own array, copied into a block that is used again, to the answer of who has read it. In threads: pipes block."""
+    """From the owner's own array, copied into a block that is used again, to the answer of who has
+    read it. In threads: pipes block.
+    """
     size = settings.size(8) * MEBIBYTE
     with ExitStack() as stack:
         array = numpy.arange(size / 8)
@@ -36,12 +40,19 @@ async def measure(settings: Settings) -> list[Row]:
 
         def work(once: Once, pages: bool) -> Work:
             async def rate() -> float:
-                return await trio.to_thread.run_sync(lambda: _rate(once, pages, size, settings.seconds))
+                return await trio.to_thread.run_sync(
+                    lambda: _rate(once, pages, size, settings.seconds)
+                )
 
             return rate
 
         touched, touched_bare, summed, summed_bare, copied = await in_turn(
-            settings.rounds, work(lent, True), work(bare, True), work(lent, False), work(bare, False), work(copy, True)
+            settings.rounds,
+            work(lent, True),
+            work(bare, True),
+            work(lent, False),
+            work(bare, False),
+            work(copy, True),
         )
     name = f"array of {size // MEBIBYTE} MiB read in place"
     against = "a bare memfd, mapped once"
@@ -74,7 +85,11 @@ def _lent(array: numpy.ndarray) -> Iterator[Once]:
             assert block is not None
             block.memory[:] = source
             place = block.place
-            _check(array, pages, ask([pages, place.process, place.descriptor, place.key.hex(), place.offset]))
+            _check(
+                array,
+                pages,
+                ask([pages, place.process, place.descriptor, place.key.hex(), place.offset]),
+            )
 
         yield once
     pool.close()
@@ -107,8 +122,17 @@ def _check(array: numpy.ndarray, pages: bool, found: float) -> None:
 
 @contextmanager
 def _reader(kind: str, size: int, *descriptors: int) -> Iterator[Ask]:
-    command = [sys.executable, "-m", "tests.benchmarks.array_reader", kind, str(size), *map(str, descriptors)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.array_reader",
+        kind,
+        str(size),
+        *map(str, descriptors),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         questions, answers = process.stdin, process.stdout

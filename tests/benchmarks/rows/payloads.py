@@ -8,7 +8,18 @@ import numpy
 import trio
 
 from tests.benchmarks.floor import open_floor
-from tests.benchmarks.measuring import MEBIBYTE, Call, Figure, Row, Settings, at_least, at_most, in_turn, sequential, times
+from tests.benchmarks.measuring import (
+    MEBIBYTE,
+    Call,
+    Figure,
+    Row,
+    Settings,
+    at_least,
+    at_most,
+    in_turn,
+    sequential,
+    times,
+)
 from tests.benchmarks.ours import Bench, open_bench
 
 LONGEST_P99 = 10.0
@@ -24,20 +35,42 @@ async def measure(settings: Settings) -> list[Row]:
         async def beside_the_floor(echo: Call, size: int) -> list[Figure]:
             raw = bytes(size * MEBIBYTE)
             return await in_turn(
-                settings.rounds, lambda: _both_ways(echo, size, settings), lambda: _both_ways(lambda: floor.echo(raw), size, settings)
+                settings.rounds,
+                lambda: _both_ways(echo, size, settings),
+                lambda: _both_ways(lambda: floor.echo(raw), size, settings),
             )
 
         small_bytes, large_bytes = bytes(MEBIBYTE), bytes(large * MEBIBYTE)
         array = numpy.zeros(medium * MEBIBYTE // 8)
         return [
-            at_least(Row("echo of 1 MiB", "MiB/s", *await beside_the_floor(lambda: bench.echo(small_bytes), 1)), value=2000),
-            at_least(Row(f"echo of {large} MiB", "MiB/s", *await beside_the_floor(lambda: bench.echo(large_bytes), large)), value=1200),
-            Row(f"echo of an array of {medium} MiB", "MiB/s", *await beside_the_floor(lambda: bench.echo_array(array), medium)),
+            at_least(
+                Row(
+                    "echo of 1 MiB",
+                    "MiB/s",
+                    *await beside_the_floor(lambda: bench.echo(small_bytes), 1),
+                ),
+                value=2000,
+            ),
+            at_least(
+                Row(
+                    f"echo of {large} MiB",
+                    "MiB/s",
+                    *await beside_the_floor(lambda: bench.echo(large_bytes), large),
+                ),
+                value=1200,
+            ),
+            Row(
+                f"echo of an array of {medium} MiB",
+                "MiB/s",
+                *await beside_the_floor(lambda: bench.echo_array(array), medium),
+            ),
         ]
 
 
 async def measure_mixed(settings: Settings) -> list[Row]:
-    """How long small calls take on a link that carries large transfers all the time, and on the same link without them."""
+    """How long small calls take on a link that carries large transfers all the time, and on the
+    same link without them.
+    """
     large = bytes(settings.size(64) * MEBIBYTE)
     percents = (50, 99)
     beside: list[list[float]] = [[] for _ in percents]
@@ -54,7 +87,13 @@ async def measure_mixed(settings: Settings) -> list[Row]:
                         found.append(took[len(took) * percent // 100])
     against = "nothing else on the link"
     p50, p99 = (
-        Row(f"small calls beside {len(large) // MEBIBYTE} MiB, p{percent}", "ms", Figure.of(loaded), Figure.of(idle), against)
+        Row(
+            f"small calls beside {len(large) // MEBIBYTE} MiB, p{percent}",
+            "ms",
+            Figure.of(loaded),
+            Figure.of(idle),
+            against,
+        )
         for percent, loaded, idle in zip(percents, beside, alone, strict=True)
     )
     return [p50, at_most(p99, LONGEST_P99)]

@@ -24,5 +24,11 @@ async def measure(settings: Settings) -> list[Row]:
         )
     return [
         at_least(Row(f"{CALLERS:,} callers at once", "calls/s", plain, bare), ratio=0.6),
-        Row(f"{CALLERS:,} callers with a timeout", "calls/s", timed, plain, against="without a timeout"),
+        Row(
+            f"{CALLERS:,} callers with a timeout",
+            "calls/s",
+            timed,
+            plain,
+            against="without a timeout",
+        ),
     ]

@@ -1,4 +1,6 @@
-"""Values that stay with their owner: made and dropped, moved, and a hundred thousand of them alive."""
+"""Values that stay with their owner: made and dropped, moved, and a hundred thousand of
+them alive.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,20 @@ import numpy
 
 from runtime import open_local_cluster, open_node
 from runtime.environment import Process, SystemEnvironment
+from runtime.testing import Platform
 from tests.benchmarks.floor import open_floor
-from tests.benchmarks.measuring import MEBIBYTE, Call, Figure, Row, Settings, at_least, at_most, in_turn, pipelined, sequential
+from tests.benchmarks.measuring import (
+    MEBIBYTE,
+    Call,
+    Figure,
+    Row,
+    Settings,
+    at_least,
+    at_most,
+    in_turn,
+    pipelined,
+    sequential,
+)
 from tests.benchmarks.memory import floor_weight
 from tests.benchmarks.ours import Holder, Owner, open_bench
 
@@ -47,9 +61,14 @@ async def _made_and_dropped(settings: Settings) -> list[Row]:
             lambda: pipelined(call, settings.seconds),
             lambda: pipelined(floor.call, settings.seconds),
         )
-    names = ("put and dropped", "made by a call and dropped, one by one", "made by calls and dropped, 1,000 at once")
+    names = (
+        "put and dropped",
+        "made by a call and dropped, one by one",
+        "made by calls and dropped, 1,000 at once",
+    )
     return [
-        at_least(Row(f"references {name}", "1/s", figure, figures[3]), value=10_000) for name, figure in zip(names, figures, strict=False)
+        at_least(Row(f"references {name}", "1/s", figure, figures[3]), value=10_000)
+        for name, figure in zip(names, figures, strict=False)
     ]
 
 
@@ -60,7 +79,11 @@ async def _moved(settings: Settings) -> list[Row]:
     async with open_local_cluster(nodes=1, cluster="bench-references") as cluster:
         near = await cluster.node.options(on="worker-1").spawn(Holder)
         async with open_node(
-            "far", join=cluster.node.address, cluster=cluster.node.cluster, secret=cluster.node.secret, environment=FarAway()
+            "far",
+            join=cluster.node.address,
+            cluster=cluster.node.cluster,
+            secret=cluster.node._secret,
+            platform=Platform(environment=FarAway()),
         ) as node:
             far = await node.options(on="worker-1").spawn(Holder)
 
@@ -90,9 +113,21 @@ async def _moved(settings: Settings) -> list[Row]:
             )
     in_process = "a copy in one process"
     return [
-        at_least(Row(f"array of {size} MiB by reference, one host", "GiB/s", figures[0], figures[3], in_process), value=8),
+        at_least(
+            Row(
+                f"array of {size} MiB by reference, one host",
+                "GiB/s",
+                figures[0],
+                figures[3],
+                in_process,
+            ),
+            value=8,
+        ),
         Row(f"array of {size} MiB by reference, TCP", "GiB/s", figures[1], figures[3], in_process),
-        at_least(Row(f"array of {size} MiB by value, TCP", "GiB/s", figures[2], figures[3], in_process), value=1.5),
+        at_least(
+            Row(f"array of {size} MiB by value, TCP", "GiB/s", figures[2], figures[3], in_process),
+            value=1.5,
+        ),
     ]
 
 
@@ -113,7 +148,13 @@ async def _alive(settings: Settings) -> list[Row]:
     rows: list[Row] = []
     for who, least, most in zip(("owner", "holder"), before, after, strict=True):
         grown = (most - least) / MEBIBYTE
-        row = Row(f"{count:,} references alive, {who}", "MiB", Figure(grown, grown, grown), Figure(bare, bare, bare), against)
+        row = Row(
+            f"{count:,} references alive, {who}",
+            "MiB",
+            Figure(grown, grown, grown),
+            Figure(bare, bare, bare),
+            against,
+        )
         rows.append(at_most(row, 100))
     return rows
 

@@ -30,7 +30,16 @@ async def measure(settings: Settings) -> list[Row]:
             lambda: sequential(floor_awake.call, seconds),
         )
     first = Row("one call after the other, no spin", "calls/s", figures[0], figures[1])
-    second = Row("one call after the other, spin", "calls/s", figures[2], figures[3], against=f"floor, {FLOOR_ROUNDS} rounds of spin")
+    second = Row(
+        "one call after the other, spin",
+        "calls/s",
+        figures[2],
+        figures[3],
+        against=f"floor, {FLOOR_ROUNDS} rounds of spin",
+    )
     twice = 2 * OF_THE_FLOOR * first.floor.value
     goal = f"2 x {OF_THE_FLOOR:.0%} of the floor without spin"
-    return [at_least(first, ratio=OF_THE_FLOOR), attrs.evolve(second, goal=goal, met=second.ours.value >= twice)]
+    return [
+        at_least(first, ratio=OF_THE_FLOOR),
+        attrs.evolve(second, goal=goal, met=second.ours.value >= twice),
+    ]

@@ -13,11 +13,15 @@ from tests.benchmarks.measuring import Row, Settings, at_least, in_turn
 NODES = 20
 SECONDS = 300
 STEPS = 12
-"""Times a second that each idle node does something, about; the floor's tasks do nothing as often."""
+"""Times a second that each idle node does something, about; the floor's tasks do nothing as
+often.
+"""
 
 
 async def measure(settings: Settings) -> list[Row]:
-    """Idle nodes, by the processor's time: whatever else this machine does must not count. In a thread: a simulation has its own loop."""
+    """Idle nodes, by the processor's time: whatever else this machine does must not count. In a
+    thread: a simulation has its own loop.
+    """
     seconds = settings.size(SECONDS)
 
     async def nodes() -> float:
@@ -27,7 +31,12 @@ async def measure(settings: Settings) -> list[Row]:
         return await trio.to_thread.run_sync(lambda: _speed(seconds, nodes=False))
 
     figures = await in_turn(settings.rounds, nodes, sleepers)
-    row = Row(f"{NODES} idle simulated nodes", "x real", *figures, against=f"floor, {NODES} tasks that wake as often")
+    row = Row(
+        f"{NODES} idle simulated nodes",
+        "x real",
+        *figures,
+        against=f"floor, {NODES} tasks that wake as often",
+    )
     return [at_least(row, value=200)]
 
 

@@ -41,8 +41,19 @@ async def measure(settings: Settings) -> list[Row]:
         )
         many = await in_turn(settings.rounds, spawn_many, objects)
     return [
-        at_most(Row("new actor elsewhere and its first answer", "ms", *one, against="floor, one call"), 0.3),
-        at_least(Row(f"{count:,} new actors on one node", "actors/s", *many, against="floor, objects in a dict"), value=20_000),
+        at_most(
+            Row("new actor elsewhere and its first answer", "ms", *one, against="floor, one call"),
+            0.3,
+        ),
+        at_least(
+            Row(
+                f"{count:,} new actors on one node",
+                "actors/s",
+                *many,
+                against="floor, objects in a dict",
+            ),
+            value=20_000,
+        ),
     ]
 
 

@@ -1,0 +1,302 @@
+"""The asyncio door: a cluster for programs on asyncio, such as FastAPI and aiohttp applications.
+
+`async with connect("HOST:7400") as cluster`, or `async with open_local_cluster() as cluster`; then
+`counter = await cluster.lookup("counter", Counter)` gives a handle as trio's door does:
+`await counter.add(5)`, `async for item in counter.scan(1)`. Cancelling the task that waits, also by
+`asyncio.timeout`, cancels the method where it runs. Calls run in the one event loop that a process
+has for its doors, so a cluster may be used from several asyncio loops, and under uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
+
+import attrs
+
+from actors.actor import Ended, Member
+from actors.errors import NotAMemberError
+from actors.options import SpawnChanges, SpawnOptions
+from actors.reference import Reference, wait_any
+from runtime.doors.asyncio_actor import AsyncioActor
+from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
+from runtime.doors.loop_thread import OpenBlock
+from runtime.doors.opening import ProcessFacts, connection, handle_on, local_cluster, starting_on
+from runtime.local_cluster import LocalCluster, NodeProcess
+from runtime.node import Node
+from runtime.processes import ExitStatus
+
+__all__ = [
+    "AioCluster",
+    "AioLocalCluster",
+    "AioNodeProcess",
+    "AsyncioActor",
+    "connect",
+    "open_local_cluster",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+def connect(
+    address: str,
+    *,
+    cluster: str | None = None,
+    secret: bytes | str | None = None,
+    name: str | None = None,
+    call_timeout: float | None = None,
+) -> AioOpening[AioCluster]:
+    """Connect to the cluster of which a node listens at `address`, `HOST:PORT`: by `async with`, or
+    by `await` and later `await cluster.close()`.
+
+    The parameters and errors are those of `runtime.blocking.connect`. Raises `WrongDoorError`
+    outside of asyncio.
+    """
+    block = connection(
+        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout
+    )
+    return AioOpening(block, lambda node: AioCluster(ConnectionDoor(block, node)))
+
+
+def open_local_cluster(
+    nodes: int = 2,
+    *,
+    cluster: str = "local",
+    store: str | None = None,
+    call_timeout: float | None = None,
+) -> AioOpening[AioLocalCluster]:
+    """Start a cluster of real processes on this machine, as `runtime.open_local_cluster` does; by
+    `async with`, or by `await`.
+    """
+    block = local_cluster(nodes, cluster=cluster, store=store, call_timeout=call_timeout)
+    return AioOpening(
+        block, lambda opened: AioLocalCluster(ConnectionDoor(block, opened.node), opened)
+    )
+
+
+class AioOpening(Generic[A]):
+    """A cluster that is to be opened: `async with opening as cluster`, or `await opening`."""
+
+    def __init__(self, block: OpenBlock[Any], made: Callable[[Any], A]) -> None:
+        self._block = block
+        self._made = made
+
+    def __await__(self) -> Generator[Any, Any, A]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> A:
+        """Open it."""
+        return await self._open()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await _close(self._block)
+
+    async def _open(self) -> A:
+        running_loop()
+        block = self._block
+        # In a thread, because the start of the loop takes some time when it is the first.
+        portal = await asyncio.to_thread(block.begin)
+        try:
+            await run_in(portal, block.open)
+        except BaseException:
+            # A task may be cancelled when it has just been opened.
+            block.give_up()
+            raise
+        return self._made(block.opened)
+
+
+async def _close(block: OpenBlock[Any]) -> None:
+    block.check()
+    try:
+        await run_in(block.loop.portal, block.close)
+    except NotAMemberError:
+        # The program ends, and everything was closed before.
+        return
+
+
+class ConnectionDoor(AioDoor):
+    """The door of one connection or local cluster."""
+
+    def __init__(self, block: OpenBlock[Any], node: Node) -> None:
+        super().__init__(node._endpoint.caller)
+        self.block = block
+        self.node = node
+
+    async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        """See `AioDoor.wait`."""
+        self.block.check()
+        return await run_in(self.block.portal, function)
+
+
+class AioSpawner:
+    """A way to start actors with options; see `actors.actor.Spawner`."""
+
+    def __init__(self, door: ConnectionDoor, options: SpawnOptions) -> None:
+        self._door = door
+        self._options = options
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> AioSpawner:
+        """The same with other options; see `SpawnOptions`."""
+        return AioSpawner(self._door, attrs.evolve(self._options, **changes))
+
+    async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """Start an actor and return its handle; see `actors.actor.Spawner.spawn`. Where nothing is
+        said of its place, it runs on the node of the cluster with the fewest actors.
+        """
+        start = starting_on(self._door.node, self._options).spawn
+        handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
+        return cast("A", self._door.handle(handle))
+
+    async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
+        """The handle of the actor that has the name already, or of a new one; see
+        `actors.actor.Spawner.get_or_spawn`.
+        """
+        start = starting_on(self._door.node, self._options).get_or_spawn
+        handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
+        return cast("A", self._door.handle(handle))
+
+
+class AioCluster(AioSpawner):
+    """A cluster, open for use by tasks of any asyncio loop; see `connect`."""
+
+    def __init__(self, door: ConnectionDoor) -> None:
+        super().__init__(door, SpawnOptions())
+
+    @property
+    def name(self) -> str:
+        """The name under which this connection is a member of the cluster."""
+        return self._door.node.name
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT` at which this connection's own node listens."""
+        return self._door.node.address
+
+    @overload
+    async def lookup(self, name: str) -> Any: ...
+    @overload
+    async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
+    async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> Any:
+        """The handle of the actor of this name, wherever it runs; see `Node.lookup`. Without a
+        class any method may be tried.
+        """
+        node = self._door.node
+        if actor is None:
+            return self._door.handle(await self._door.wait(lambda: node.lookup(name)))
+        return self._door.handle(await self._door.wait(lambda: node.lookup(name, actor)))
+
+    @overload
+    def handle(self, handle: type[A]) -> A: ...
+    @overload
+    def handle(self, handle: A) -> A: ...
+    def handle(self, handle: Any) -> Any:
+        """The handle of the same actor at this door, from one of trio's, of the blocking one, of
+        another connection, or out of a value that a method has returned.
+        """
+        return self._door.handle(handle)
+
+    def reference(self, reference: Reference[R]) -> Reference[R]:
+        """A reference out of a value, or of another door, to be waited for here."""
+        return self._door.reference(reference)
+
+    async def put(self, value: T) -> Reference[T]:
+        """Keep a copy of a value in this program, for as long as there is a reference to it."""
+        return self._door.reference(await self._door.wait(lambda: self._door.node.put(value)))
+
+    async def wait_any(
+        self,
+        references: Iterable[Reference[T]],
+        *,
+        count: int = 1,
+        timeout: float | None = None,
+    ) -> tuple[list[Reference[T]], list[Reference[T]]]:
+        """Wait until `count` of the references have outcomes; see `actors.wait_any`."""
+        return await self._door.wait(lambda: wait_any(references, count=count, timeout=timeout))
+
+    async def stop(self, handle: object, *, reason: str = "stopped") -> None:
+        """Stop an actor and wait until it has ended."""
+        stopped = handle_on(self._door.node, handle)
+        await self._door.wait(lambda: self._door.node.stop(stopped, reason=reason))
+
+    async def wait_ended(self, handle: object) -> Ended:
+        """Wait until the present epoch of an actor has ended; see `Node.wait_ended`."""
+        watched = handle_on(self._door.node, handle)
+        return await self._door.wait(lambda: self._door.node.wait_ended(watched))
+
+    async def members(self) -> tuple[Member, ...]:
+        """The nodes known to be in the cluster now, this connection included."""
+        return await self._door.now(self._door.node.members)
+
+    async def close(self) -> None:
+        """Leave the cluster. Calls that are under way in other tasks end with
+        `OutcomeUnknownError`, later ones with `NotAMemberError`. Closing twice is closing once.
+        """
+        await _close(self._door.block)
+
+    async def __aenter__(self) -> Self:
+        """The cluster itself, closed when the block is left."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<asyncio cluster {self._door.node.cluster} by {self.name}>"
+
+
+class AioNodeProcess(ProcessFacts):
+    """One node of a local cluster, in a process of its own; see `runtime.NodeProcess`."""
+
+    def __init__(self, door: ConnectionDoor, process: NodeProcess) -> None:
+        super().__init__(process)
+        self._door = door
+
+    async def kill(self) -> None:
+        """End the process at once, as a crash would."""
+        await self._door.now(self._process.kill)
+
+    async def leave(self) -> ExitStatus:
+        """Ask the node to drain and leave, and wait until its process has ended."""
+        return await self._door.wait(self._process.leave)
+
+    async def wait(self) -> ExitStatus:
+        """Wait until the process has ended."""
+        return await self._door.wait(self._process.wait)
+
+
+class AioLocalCluster(AioCluster):
+    """An open local cluster; see `open_local_cluster`."""
+
+    def __init__(self, door: ConnectionDoor, cluster: LocalCluster) -> None:
+        super().__init__(door)
+        self._cluster = cluster
+
+    @property
+    def processes(self) -> Mapping[str, AioNodeProcess]:
+        """The node processes started so far, by node name; those that have ended included."""
+        return {
+            name: AioNodeProcess(self._door, process)
+            for name, process in self._cluster.processes.items()
+        }
+
+    async def start_node(
+        self, name: str | None = None, *, labels: Mapping[str, str] | None = None
+    ) -> AioNodeProcess:
+        """Start one more node and wait until it has joined; see `LocalCluster.start_node`."""
+        started = await self._door.wait(lambda: self._cluster.start_node(name, labels=labels))
+        return AioNodeProcess(self._door, started)

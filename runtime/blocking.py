@@ -1,0 +1,463 @@
+"""The blocking door: a cluster for scripts, threads and programs that know of no event loop.
+
+`with connect("HOST:7400") as cluster` or `with open_local_cluster() as cluster`; then
+`counter = cluster.lookup("counter", Counter)` gives a handle whose methods block and return the
+value: `counter.add(5)`. Everything here may be used from any thread. Errors, outcomes, options and
+deadlines are those of a call from trio (docs/calls.md).
+
+To a type checker a blocking handle of a `Counter` is the class `Counter` itself, where `add` has no
+`self` and returns an `int`: write `Blocking[Counter]` where you annotate one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from inspect import CO_COROUTINE
+from types import FrameType, TracebackType
+from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast, overload
+
+import attrs
+import trio
+
+from actors import errors
+from actors.actor import Ended, Member
+from actors.blocking import BlockingReference, BlockingStream
+from actors.handle import Handle
+from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
+from actors.options import CallChanges, SpawnChanges, SpawnOptions
+from actors.reference import Reference, wait_any
+from runtime.doors.loop_thread import OpenBlock
+from runtime.doors.opening import ProcessFacts, connection, handle_on, local_cluster, starting_on
+from runtime.local_cluster import LocalCluster, NodeProcess
+from runtime.node import Node
+from runtime.processes import ExitStatus
+
+__all__ = [
+    "Blocking",
+    "BlockingCluster",
+    "BlockingLocalCluster",
+    "BlockingNodeProcess",
+    "BlockingReference",
+    "BlockingStream",
+    "connect",
+    "open_local_cluster",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+A = TypeVar("A")
+T = TypeVar("T")
+
+Blocking: TypeAlias = type[A]
+"""The type of a blocking handle: `def fill(counter: Blocking[Counter]) -> None`."""
+
+NOTEBOOKS = ("ipykernel", "IPython")
+"""Packages that run the cells of a notebook as plain functions within their event loop, which waits
+for a cell whatever it does.
+"""
+
+
+def connect(
+    address: str,
+    *,
+    cluster: str | None = None,
+    secret: bytes | str | None = None,
+    name: str | None = None,
+    call_timeout: float | None = None,
+) -> BlockingCluster:
+    """Connect to the cluster of which a node listens at `address`, `HOST:PORT`; close it by `with`,
+    `close()`, or the end of the program.
+
+    `cluster`, `secret`: as for `open_node`; of a local cluster of this user they are found.
+    `name`: of this connection, as `understudy status` shows it. `call_timeout`: seconds for calls
+    without a `timeout`. Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and
+    `WrongDoorError` in an event loop: use `runtime.aio` there, or `runtime.open_node`.
+    """
+    _refuse_loops()
+    session = connection(
+        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout
+    )
+    _open(session)
+    return BlockingCluster(BlockingDoor(session, session.opened))
+
+
+def open_local_cluster(
+    nodes: int = 2,
+    *,
+    cluster: str = "local",
+    store: str | None = None,
+    call_timeout: float | None = None,
+) -> BlockingLocalCluster:
+    """Start a cluster of real processes on this machine, as `runtime.open_local_cluster` does; its
+    founding node runs beside this program's threads.
+    """
+    _refuse_loops()
+    session = local_cluster(nodes, cluster=cluster, store=store, call_timeout=call_timeout)
+    _open(session)
+    return BlockingLocalCluster(BlockingDoor(session, session.opened.node), session.opened)
+
+
+def _open(session: OpenBlock[Any]) -> None:
+    portal = session.begin()
+    try:
+        portal.call(session.open)
+    except BaseException:
+        # Ctrl-C may come when it has just been opened.
+        session.give_up()
+        raise
+
+
+@attrs.frozen(eq=False)
+class BlockingDoor:
+    """What all that belongs to one connection blocks by."""
+
+    session: OpenBlock[Any]
+    node: Node
+
+    def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run it in the loop, and block until it has ended."""
+        _refuse_loops()
+        self.session.check()
+        return self.session.portal.call(function)
+
+    def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Run it in the loop. Does not block, and so may be asked for from anywhere."""
+        self.session.check()
+        return self.session.portal.future(function)
+
+    def now(self, function: Callable[[], T]) -> T:
+        """Call what does not wait in the loop's thread, as what belongs to it must be."""
+
+        async def called() -> T:
+            return function()
+
+        return self.wait(called)
+
+    def reference(self, reference: Reference[R]) -> BlockingReference[R]:
+        """The reference, to be waited for here."""
+        return BlockingReference(reference._state, reference._source, self.wait)
+
+    def handle(self, handle: object) -> Any:
+        """The handle of any door, at this one."""
+        return BlockingHandle(self, handle_on(self.node, handle))
+
+
+class BlockingHandle(Handle):
+    """What a blocking handle is at run time; a type checker sees the actor's class. In messages it
+    is a handle like any other.
+    """
+
+    def __init__(self, door: BlockingDoor, handle: Handle) -> None:
+        self._door = door
+        self._handle = handle
+        super().__init__(handle._caller, handle.address, handle._methods, handle._options)
+
+    def options(self, **changes: Unpack[CallChanges]) -> BlockingHandle:
+        """See `Handle.options`."""
+        return BlockingHandle(self._door, self._handle.options(**changes))
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(self._handle, attribute)
+        method = (
+            BlockingStreamMethod(self._door, found)
+            if isinstance(found, BoundStream)
+            else BlockingMethod(self._door, found)
+        )
+        # The next access finds it without coming here.
+        self.__dict__[attribute] = method
+        return method
+
+
+class BlockingMethod(Method[P, R]):
+    """A method of one actor, ready to be called by any thread, which blocks meanwhile. Cheap; keep
+    it or make it anew.
+    """
+
+    def __init__(self, door: BlockingDoor, bound: BoundMethod[P, R]) -> None:
+        super().__init__(bound._definition)
+        self._door = door
+        self._bound = bound
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Method.__call__`. Ctrl-C ends it with KeyboardInterrupt, and cancels the method."""
+        return self._door.wait(partial(self._bound, *args, **kwargs))
+
+    def options(self, **changes: Unpack[CallChanges]) -> BlockingMethod[P, R]:
+        """See `Method.options`."""
+        return BlockingMethod(self._door, self._bound.options(**changes))
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """See `Method.send`."""
+        self._door.wait(partial(self._bound.send, *args, **kwargs))
+
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> BlockingReference[R]:
+        """See `Method.remote`."""
+        door = self._door
+        return door.reference(door.wait(partial(self._bound.remote, *args, **kwargs)))
+
+    def future(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """See `Method.future`."""
+        return self._door.future(partial(self._bound, *args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<blocking {repr(self._bound).removeprefix('<')}"
+
+
+class BlockingStreamMethod(StreamMethod[P, T]):
+    """A generator method of one actor, whose items any thread can wait for."""
+
+    def __init__(self, door: BlockingDoor, bound: BoundStream[P, T]) -> None:
+        super().__init__(bound._definition)
+        self._door = door
+        self._bound = bound
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> BlockingStream[T]:
+        """See `StreamMethod.__call__`."""
+        return BlockingItems(self._door, self._bound(*args, **kwargs))
+
+    def options(self, **changes: Unpack[StreamChanges]) -> BlockingStreamMethod[P, T]:
+        """See `StreamMethod.options`."""
+        return BlockingStreamMethod(self._door, self._bound.options(**changes))
+
+    def __repr__(self) -> str:
+        return f"<blocking {repr(self._bound).removeprefix('<')}"
+
+
+class BlockingItems(BlockingStream[T]):
+    """See `BlockingStream`."""
+
+    __slots__ = ("_door", "_stream")
+
+    def __init__(self, door: BlockingDoor, stream: Stream[T]) -> None:
+        self._door = door
+        self._stream = stream
+
+    def __next__(self) -> T:
+        found = self._door.wait(self._next)
+        if not found:
+            raise StopIteration
+        return found[0]
+
+    async def _next(self) -> tuple[T] | tuple[()]:
+        try:
+            return (await anext(self._stream),)
+        except StopAsyncIteration:
+            return ()
+
+    def close(self) -> None:
+        """See `BlockingStream.close`."""
+        try:
+            self._door.wait(self._stream.aclose)
+        except errors.NotAMemberError:
+            # Its connection was closed, which has closed the generator as well.
+            return
+
+
+class BlockingSpawner:
+    """A way to start actors with options; see `actors.actor.Spawner`."""
+
+    def __init__(self, door: BlockingDoor, options: SpawnOptions) -> None:
+        self._door = door
+        self._options = options
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> BlockingSpawner:
+        """The same with other options; see `SpawnOptions`."""
+        return BlockingSpawner(self._door, attrs.evolve(self._options, **changes))
+
+    def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> Blocking[A]:
+        """Start an actor and return its handle; see `actors.actor.Spawner.spawn`. Where nothing is
+        said of its place, it runs on the node of the cluster with the fewest actors.
+        """
+        start = starting_on(self._door.node, self._options).spawn
+        return cast("type[A]", self._started(lambda: start(actor, *args, **kwargs)))
+
+    def get_or_spawn(
+        self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Blocking[A]:
+        """The handle of the actor that has the name already, or of a new one; see
+        `actors.actor.Spawner.get_or_spawn`.
+        """
+        start = starting_on(self._door.node, self._options).get_or_spawn
+        return cast("type[A]", self._started(lambda: start(actor, *args, **kwargs)))
+
+    def _started(self, start: Callable[[], Awaitable[object]]) -> object:
+        return self._door.handle(self._door.wait(start))
+
+
+class BlockingCluster(BlockingSpawner):
+    """A cluster, open for use by any thread; see `connect`."""
+
+    def __init__(self, door: BlockingDoor) -> None:
+        super().__init__(door, SpawnOptions())
+
+    @property
+    def name(self) -> str:
+        """The name under which this connection is a member of the cluster."""
+        return self._door.node.name
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT` at which this connection's own node listens."""
+        return self._door.node.address
+
+    @overload
+    def lookup(self, name: str) -> Any: ...
+    @overload
+    def lookup(self, name: str, actor: Callable[..., A]) -> Blocking[A]: ...
+    def lookup(self, name: str, actor: Callable[..., A] | None = None) -> Any:
+        """The handle of the actor of this name, wherever it runs; see `Node.lookup`. Without a
+        class any method may be tried.
+        """
+        node = self._door.node
+        if actor is None:
+            return self._door.handle(self._door.wait(lambda: node.lookup(name)))
+        return self._door.handle(self._door.wait(lambda: node.lookup(name, actor)))
+
+    @overload
+    def handle(self, handle: type[A]) -> Blocking[A]: ...
+    @overload
+    def handle(self, handle: A) -> Blocking[A]: ...
+    def handle(self, handle: Any) -> Any:
+        """The handle of the same actor at this door, from one of trio's, of asyncio's, of another
+        connection, or out of a value that a method has returned.
+        """
+        return self._door.handle(handle)
+
+    def argument(self, handle: type[A]) -> A:
+        """A blocking handle as type checkers should see it where a method takes a handle: `await`
+        is what that method does with it.
+        """
+        return cast("A", handle_on(self._door.node, handle))
+
+    def reference(self, reference: Reference[R]) -> BlockingReference[R]:
+        """A reference out of a value, or of another door, to be waited for here."""
+        return self._door.reference(reference)
+
+    def put(self, value: T) -> BlockingReference[T]:
+        """Keep a copy of a value in this program, for as long as there is a reference to it."""
+        return self._door.reference(self._door.wait(lambda: self._door.node.put(value)))
+
+    def wait_any(
+        self,
+        references: Iterable[Reference[T]],
+        *,
+        count: int = 1,
+        timeout: float | None = None,
+    ) -> tuple[list[Reference[T]], list[Reference[T]]]:
+        """Block until `count` of the references have outcomes; see `actors.wait_any`."""
+        return self._door.wait(lambda: wait_any(references, count=count, timeout=timeout))
+
+    def stop(self, handle: object, *, reason: str = "stopped") -> None:
+        """Stop an actor and wait until it has ended."""
+        stopped = handle_on(self._door.node, handle)
+        self._door.wait(lambda: self._door.node.stop(stopped, reason=reason))
+
+    def wait_ended(self, handle: object) -> Ended:
+        """Block until the present epoch of an actor has ended; see `Node.wait_ended`."""
+        watched = handle_on(self._door.node, handle)
+        return self._door.wait(lambda: self._door.node.wait_ended(watched))
+
+    def members(self) -> tuple[Member, ...]:
+        """The nodes known to be in the cluster now, this connection included."""
+        return self._door.now(self._door.node.members)
+
+    def close(self) -> None:
+        """Leave the cluster. Calls that are under way in other threads end with
+        `OutcomeUnknownError`, later ones with `NotAMemberError`. Closing twice is closing once.
+        """
+        _refuse_loops()
+        session = self._door.session
+        session.check()
+        try:
+            session.loop.portal.call(session.close)
+        except errors.NotAMemberError:
+            # The program ends, and everything was closed before.
+            return
+
+    def __enter__(self) -> Self:
+        """The cluster itself, closed when the block is left."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<blocking cluster {self._door.node.cluster} by {self.name}>"
+
+
+class BlockingNodeProcess(ProcessFacts):
+    """One node of a local cluster, in a process of its own; see `runtime.NodeProcess`."""
+
+    def __init__(self, door: BlockingDoor, process: NodeProcess) -> None:
+        super().__init__(process)
+        self._door = door
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would."""
+        self._door.now(self._process.kill)
+
+    def leave(self) -> ExitStatus:
+        """Ask the node to drain and leave, and wait until its process has ended."""
+        return self._door.wait(self._process.leave)
+
+    def wait(self) -> ExitStatus:
+        """Wait until the process has ended."""
+        return self._door.wait(self._process.wait)
+
+
+class BlockingLocalCluster(BlockingCluster):
+    """An open local cluster; see `open_local_cluster`."""
+
+    def __init__(self, door: BlockingDoor, cluster: LocalCluster) -> None:
+        super().__init__(door)
+        self._cluster = cluster
+
+    @property
+    def processes(self) -> Mapping[str, BlockingNodeProcess]:
+        """The node processes started so far, by node name; those that have ended included."""
+        return {
+            name: BlockingNodeProcess(self._door, process)
+            for name, process in self._cluster.processes.items()
+        }
+
+    def start_node(
+        self, name: str | None = None, *, labels: Mapping[str, str] | None = None
+    ) -> BlockingNodeProcess:
+        """Start one more node and wait until it has joined; see `LocalCluster.start_node`."""
+        started = self._door.wait(lambda: self._cluster.start_node(name, labels=labels))
+        return BlockingNodeProcess(self._door, started)
+
+
+def _refuse_loops() -> None:
+    """Raises WrongDoorError where blocking would hold up an event loop of this thread."""
+    if trio.lowlevel.in_trio_run():
+        raise errors.WrongDoorError(
+            "a blocking call within a trio program, or in a callback of a future, would hold up "
+            "everything else in it; open a node with runtime.open_node there and await its calls"
+        )
+    # Not imported for this: where it was not, none of its loops runs.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None and not _in_notebook():
+        raise errors.WrongDoorError(
+            "a blocking call within a running asyncio loop would hold up everything else in it; "
+            "use `from runtime.aio import connect` there and await its calls"
+        )
+
+
+def _in_notebook() -> bool:
+    """Whether the coroutine that runs is a notebook's own, which waits for a plain cell anyway."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_flags & CO_COROUTINE:
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            return package in NOTEBOOKS
+        frame = frame.f_back
+    return False

@@ -1,0 +1,539 @@
+"""Actors whose methods run under asyncio, for libraries that need it, such as aiohttp and asyncpg.
+
+Each has an asyncio loop in a thread of its own. To the host it is an actor like any other: a task
+of trio stands for each method, waits for the task of asyncio that runs it, and hands a cancellation
+on to it. What the method asks of the cluster runs in a nursery of that trio task, so that its
+deadline, its call chain and its cancellation are those of the method.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextvars import ContextVar, copy_context
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack, cast
+
+import attrs
+import trio
+
+from actors.actor import (
+    Actor,
+    ActorContext,
+    ActorGroups,
+    ActorNursery,
+    ActorWatching,
+    Ended,
+    Member,
+    NodeInterface,
+    Spawner,
+    Watch,
+)
+from actors.handle import Handle
+from actors.method import Caller, MethodDefinition
+from actors.options import SpawnChanges
+from actors.reference import Reference
+from runtime.doors.asyncio_door import AioDoor, run_in
+from runtime.doors.portal import Portal
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+HOOKS = ("on_start", "on_stop", "on_ended")
+
+OF_METHOD: Final[ContextVar[Portal | None]] = ContextVar("OF_METHOD", default=None)
+"""The portal of the method that the running asyncio task belongs to."""
+
+
+class _AsyncioTask(Generic[T]):
+    """A coroutine as a task of the actor's loop, for a task of trio that waits for its end."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], token: trio.lowlevel.TrioToken) -> None:
+        self._coroutine = coroutine
+        self._token = token
+        self._context = copy_context()
+        self._task: asyncio.Task[T] | None = None
+        self.done = trio.Event()
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop's thread."""
+        self._task = loop.create_task(self._coroutine, context=self._context)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """In the loop's thread, after `start`."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def result(self) -> T:
+        """What it returned or raised, once it is done."""
+        assert self._task is not None, "it was started before it ended"
+        return self._task.result()
+
+    def _ended(self, _: asyncio.Task[T]) -> None:
+        try:
+            self._token.run_sync_soon(self.done.set)
+        except trio.RunFinishedError:
+            # Nobody waits any more.
+            return
+
+
+class AsyncioLoop:
+    """The asyncio loop of one actor, in a thread of its own. It ends with the actor's own tasks,
+    after `on_stop`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._token = trio.lowlevel.current_trio_token()
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._begun = trio.Event()
+        self._over = trio.Event()
+        self._thread = threading.Thread(
+            # A daemon: a task that ignores its cancellation must not keep the process alive.
+            target=self._run,
+            name=f"asyncio of {name}",
+            daemon=True,
+        )
+        self.portal: Portal
+
+    async def serve(self) -> None:
+        """Run the loop until this is cancelled; a task of the actor's nursery."""
+        self._thread.start()
+        try:
+            async with trio.open_nursery() as nursery:
+                self.portal = Portal(self._token, nursery, f"actor {self._name}")
+                try:
+                    await self._begun.wait()
+                    await trio.sleep_forever()
+                finally:
+                    self.portal.close()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._begun.wait()
+                self._loop.call_soon_threadsafe(self._stop.set)
+                await self._over.wait()
+
+    @property
+    def is_here(self) -> bool:
+        """True in the thread of this loop."""
+        return threading.current_thread() is self._thread
+
+    async def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: object) -> T:
+        """Run a coroutine function in the loop, and wait for it. Cancelled, it cancels it and waits
+        until it has ended, as a method that trio cancels does.
+        """
+        await self._begun.wait()
+        async with trio.open_nursery() as nursery:
+            portal = Portal(self._token, nursery, f"a method of {self._name}")
+            before = OF_METHOD.set(portal)
+            try:
+                task = _AsyncioTask(function(*args), self._token)
+            finally:
+                OF_METHOD.reset(before)
+            self._loop.call_soon_threadsafe(task.start, self._loop)
+            try:
+                await task.done.wait()
+            except trio.Cancelled:
+                self._loop.call_soon_threadsafe(task.cancel)
+                with trio.CancelScope(shield=True):
+                    await task.done.wait()
+                raise
+            finally:
+                portal.close()
+        # Only here: a nursery would put what it raises into a group.
+        return task.result()
+
+    async def items(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """The items of a generator of asyncio, for trio. It is held up while nobody asks."""
+        await self._begun.wait()
+        pump = _Pump(generator, self._token)
+        task = _AsyncioTask(pump.run(), self._token)
+        self._loop.call_soon_threadsafe(task.start, self._loop)
+        try:
+            while found := await pump.next(task.done):
+                yield found[0]
+                self._loop.call_soon_threadsafe(pump.wanted.set)
+            task.result()
+        finally:
+            self._loop.call_soon_threadsafe(task.cancel)
+            with trio.CancelScope(shield=True):
+                await task.done.wait()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._main())
+        finally:
+            self._tell(self._over)
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._tell(self._begun)
+        # What still runs afterwards is cancelled by the runner.
+        await self._stop.wait()
+
+    def _tell(self, event: trio.Event) -> None:
+        try:
+            self._token.run_sync_soon(event.set)
+        except trio.RunFinishedError:
+            return
+
+
+class _Pump(Generic[T]):
+    """Hands the items of a generator over, one at a time. It runs in one task of asyncio, because a
+    generator may rely on that.
+    """
+
+    def __init__(self, generator: AsyncGenerator[T, None], token: trio.lowlevel.TrioToken) -> None:
+        self._generator = generator
+        self._token = token
+        self._item: tuple[T] | None = None
+        self._there = trio.Event()
+        self.wanted = asyncio.Event()
+
+    async def run(self) -> None:
+        """In asyncio."""
+        try:
+            async for item in self._generator:
+                self._token.run_sync_soon(self._arrived, item)
+                await self.wanted.wait()
+                self.wanted.clear()
+        finally:
+            await self._generator.aclose()
+
+    async def next(self, done: trio.Event) -> tuple[T] | None:
+        """In trio: the next item; None when there is none any more."""
+        async with trio.open_nursery() as nursery:
+
+            async def look_for_the_end() -> None:
+                await done.wait()
+                self._there.set()
+
+            nursery.start_soon(look_for_the_end)
+            await self._there.wait()
+            nursery.cancel_scope.cancel()
+        found, self._item, self._there = self._item, None, trio.Event()
+        return found
+
+    def _arrived(self, item: T) -> None:
+        self._item = (item,)
+        self._there.set()
+
+
+class ActorDoor(AioDoor):
+    """Makes the calls of an actor whose methods run under asyncio."""
+
+    def __init__(self, client: Caller, loop: AsyncioLoop) -> None:
+        super().__init__(client)
+        self.loop = loop
+
+    @property
+    def portal(self) -> Portal:
+        """That of the running method; that of the actor in its own tasks, and once the method has
+        ended.
+        """
+        portal = OF_METHOD.get()
+        return self.loop.portal if portal is None or portal.closed else portal
+
+    async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        """See `AioDoor.wait`."""
+        return await run_in(self.portal, function)
+
+    def here(self, value: T) -> T:
+        """The value, or what it is at this door if it is a handle or reference."""
+        if isinstance(value, Handle):
+            return cast("T", self.handle(value))
+        if isinstance(value, Reference):
+            return cast("T", self.reference(value))
+        return value
+
+
+class AioContext:
+    """What an actor under asyncio sees of its host; see `actors.actor.ActorContext`."""
+
+    def __init__(self, context: ActorContext, door: ActorDoor) -> None:
+        self._context = context
+        self._door = door
+        self.watching: ActorWatching = AioWatching(context, door)
+        self.groups: ActorGroups = AioGroups(context, door)
+        self.nursery: ActorNursery = AioNursery(context, door)
+        self.node: NodeInterface = cast("NodeInterface", AioNode(context.node, door))
+
+    @property
+    def name(self) -> str:
+        """See `Actor.name`."""
+        return self._context.name
+
+    @property
+    def epoch(self) -> int:
+        """See `Actor.epoch`."""
+        return self._context.epoch
+
+    @property
+    def handle(self) -> Any:
+        """See `Actor.handle`."""
+        return self._door.handle(self._context.handle)
+
+    async def save(self, state: object, answer: object) -> None:
+        """See `Actor.save`."""
+        await self._door.wait(lambda: self._context.save(state, answer))
+
+    async def saved(self) -> Any:
+        """See `Actor.saved`."""
+        return await self._door.wait(self._context.saved)
+
+    async def in_thread(self, function: Callable[[], Any]) -> Any:
+        """See `ActorContext.in_thread`."""
+        return await self._door.wait(lambda: self._context.in_thread(function))
+
+    def supervise(self, supervisor: Any) -> Any:
+        """See `ActorContext.supervise`."""
+        return self._context.supervise(supervisor)
+
+
+class AioWatching:
+    """See `actors.actor.ActorWatching`."""
+
+    def __init__(self, context: ActorContext, door: ActorDoor) -> None:
+        self._context = context
+        self._door = door
+
+    async def watch(self, handle: object) -> Watch:
+        """See `Observer.watch`."""
+        plain = self._door.plain(handle)
+        watch = await self._door.wait(lambda: self._context.watching.watch(plain))
+        portal = self._door.loop.portal
+
+        def cancel() -> None:
+            portal.soon(watch.cancel)
+
+        return Watch(watch.number, watch.name, watch.epoch, cancel)
+
+    async def link(self, handle: object) -> None:
+        """See `Observer.link`."""
+        plain = self._door.plain(handle)
+        await self._door.wait(lambda: self._context.watching.link(plain))
+
+    async def unlink(self, handle: object) -> None:
+        """See `Observer.unlink`."""
+        plain = self._door.plain(handle)
+        await self._door.wait(lambda: self._context.watching.unlink(plain))
+
+
+class AioGroups:
+    """See `actors.actor.ActorGroups`."""
+
+    def __init__(self, context: ActorContext, door: ActorDoor) -> None:
+        self._context = context
+        self._door = door
+
+    async def join(self, group: str) -> None:
+        """See `Observer.join`."""
+        await self._door.wait(lambda: self._context.groups.join(group))
+
+    async def leave(self, group: str) -> bool:
+        """See `Observer.leave`."""
+        return await self._door.wait(lambda: self._context.groups.leave(group))
+
+
+class AioNursery:
+    """The actor's own tasks, under asyncio; see `actors.actor.ActorNursery`."""
+
+    def __init__(self, context: ActorContext, door: ActorDoor) -> None:
+        self._context = context
+        self._door = door
+
+    def start_soon(
+        self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts, name: str | None = None
+    ) -> None:
+        """Start a task soon, in the actor's loop. One that raises ends the actor."""
+
+        async def task() -> None:
+            # No part of the method that starts it.
+            OF_METHOD.set(None)
+            await function(*args)
+
+        def start() -> None:
+            try:
+                self._context.nursery.start_soon(self._door.loop.run, task, name=name)
+            except RuntimeError:
+                # The actor has ended meanwhile, and with it all its tasks.
+                return
+
+        self._door.loop.portal.soon(start)
+
+
+class AioNode:
+    """The node as an actor under asyncio sees it; see `actors.actor.NodeInterface`."""
+
+    def __init__(self, node: Any, door: ActorDoor) -> None:
+        self._node = node
+        self._door = door
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return cast("str", self._node.name)
+
+    @property
+    def incarnation(self) -> int:
+        """This start of the node."""
+        return cast("int", self._node.incarnation)
+
+    def members(self) -> tuple[Member, ...]:
+        """See `NodeInterface.members`. Blocks until the node's loop comes round."""
+
+        async def members() -> tuple[Member, ...]:
+            return cast("tuple[Member, ...]", self._node.members())
+
+        return self._door.portal.call(members)
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
+        """See `Spawner.options`."""
+        return cast("Spawner", AioNode(self._node.options(**changes), self._door))
+
+    async def spawn(self, actor: object, /, *args: object, **kwargs: object) -> Any:
+        """See `Spawner.spawn`."""
+        return await self._handle(lambda: self._node.spawn(actor, *args, **kwargs))
+
+    async def get_or_spawn(self, actor: object, /, *args: object, **kwargs: object) -> Any:
+        """See `Spawner.get_or_spawn`."""
+        return await self._handle(lambda: self._node.get_or_spawn(actor, *args, **kwargs))
+
+    async def singleton(self, actor: object, /, *args: object, **kwargs: object) -> Any:
+        """See `Spawner.singleton`."""
+        return await self._handle(lambda: self._node.singleton(actor, *args, **kwargs))
+
+    async def lookup(self, name: str, actor: object = None) -> Any:
+        """See `NodeInterface.lookup`."""
+        return await self._handle(lambda: self._node.lookup(name, actor))
+
+    async def stop(self, handle: object, *, reason: str = "stopped") -> None:
+        """See `NodeInterface.stop`."""
+        plain = self._door.plain(handle)
+        await self._door.wait(lambda: self._node.stop(plain, reason=reason))
+
+    async def wait_ended(self, handle: object) -> Ended:
+        """See `NodeInterface.wait_ended`."""
+        plain = self._door.plain(handle)
+        return await self._door.wait(lambda: self._node.wait_ended(plain))
+
+    async def put(self, value: T) -> Reference[T]:
+        """See `NodeInterface.put`."""
+        return self._door.reference(await self._door.wait(lambda: self._node.put(value)))
+
+    def group(self, name: str, actor: object) -> Any:
+        """Refuse it: groups are used from trio. Raises TypeError."""
+        raise TypeError(
+            f"group {name!r} cannot be used from an actor under asyncio; let an actor on trio call "
+            "its members, or look them up by name"
+        )
+
+    async def _handle(self, ask: Callable[[], Awaitable[object]]) -> Any:
+        return self._door.handle(await self._door.wait(ask))
+
+
+class AsyncioActor(Actor):
+    """An actor whose `async def` methods and hooks run under asyncio, in a loop and thread of its
+    own. Derive from it instead of `Actor`; callers see no difference.
+
+    There, `self.node`, `self.handle`, `self.nursery`, `self.save` and the rest are awaited by
+    asyncio, and so are handles and references that come as whole arguments; `self.at_asyncio`
+    does the same for one that was inside of another value. A call that is cancelled, or whose
+    deadline passes, cancels the task of its method. Plain methods run in threads, as in any actor.
+    """
+
+    _asyncio: AsyncioLoop | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__methods__ = {
+            name: _bridged_definition(definition) for name, definition in cls.__methods__.items()
+        }
+        for name in HOOKS:
+            hook = vars(cls).get(name)
+            if inspect.iscoroutinefunction(hook):
+                setattr(cls, name, _bridged(hook))
+
+    def at_asyncio(self, value: T) -> T:
+        """A handle or reference that was inside of another value, for use in this actor's loop."""
+        return self._door().here(value)
+
+    def _hosted(self) -> ActorContext:
+        context = super()._hosted()
+        if self._asyncio is None or not self._asyncio.is_here:
+            return context
+        return AioContext(context, self._door())
+
+    def _door(self) -> ActorDoor:
+        context = super()._hosted()
+        return ActorDoor(context.handle._caller, self._running())
+
+    def _running(self) -> AsyncioLoop:
+        """The loop, started if need be; in trio, or in that loop."""
+        if self._asyncio is None:
+            context = super()._hosted()
+            loop = AsyncioLoop(context.name)
+            # Raises RuntimeError if the actor has ended.
+            context.nursery.start_soon(loop.serve, name=f"asyncio of {context.name}")
+            self._asyncio = loop
+        return self._asyncio
+
+
+_BRIDGED: Final = "__bridged__"
+
+
+def _bridged_definition(definition: MethodDefinition) -> MethodDefinition:
+    """The method as the host runs it: a plain `def` unchanged."""
+    if definition.in_thread or hasattr(definition.function, _BRIDGED):
+        return definition
+    if definition.stream:
+        return attrs.evolve(definition, function=_bridged_stream(definition.function))
+    return attrs.evolve(definition, function=_bridged(definition.function))
+
+
+def _bridged(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Any]:
+    """A coroutine function of trio that runs one of asyncio."""
+    if hasattr(function, _BRIDGED):
+        return function
+
+    @functools.wraps(function)
+    async def bridged(self: AsyncioActor, *args: object, **kwargs: object) -> T:
+        loop = self._running()
+        if loop.is_here:
+            # Called by the actor itself, for example as `await super().on_start()`.
+            return await function(self, *args, **kwargs)
+        given, named = _arguments(self, args, kwargs)
+        return await loop.run(functools.partial(function, self, *given, **named))
+
+    setattr(bridged, _BRIDGED, True)
+    return bridged
+
+
+def _bridged_stream(function: Callable[..., AsyncGenerator[T, None]]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def bridged(
+        self: AsyncioActor, *args: object, **kwargs: object
+    ) -> AsyncGenerator[T, None]:
+        given, named = _arguments(self, args, kwargs)
+        items = self._running().items(function(self, *given, **named))
+        try:
+            async for item in items:
+                yield item
+        finally:
+            with trio.CancelScope(shield=True):
+                await items.aclose()
+
+    setattr(bridged, _BRIDGED, True)
+    return bridged
+
+
+def _arguments(
+    actor: AsyncioActor, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    door = actor._door()
+    return tuple(map(door.here, args)), {key: door.here(value) for key, value in kwargs.items()}

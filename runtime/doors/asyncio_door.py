@@ -1,0 +1,229 @@
+"""What both sides of asyncio share: requests that a task of asyncio waits for, and the handles,
+streams and references that make them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+from actors.errors import NotAMemberError, WrongDoorError
+from actors.handle import Handle, moved
+from actors.method import BoundMethod, BoundStream, Caller, Stream
+from actors.reference import (
+    Reference,
+    ReferencedValue,
+    ReferenceSource,
+    RemoteMethod,
+    RemoteValue,
+)
+from runtime.doors.portal import Portal, Request
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AsyncioRequest(Request[T]):
+    """A request that a task of asyncio waits for."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(
+        self, function: Callable[[], Awaitable[T]], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(function)
+        self.loop = loop
+        self.future: asyncio.Future[T] = loop.create_future()
+
+    def ended(self, value: T | None, error: BaseException | None) -> None:
+        """See `Request.ended`."""
+        try:
+            self.loop.call_soon_threadsafe(self._finish, value, error)
+        except RuntimeError:
+            # That loop is closed, and none of its tasks waits any more.
+            return
+
+    def _finish(self, value: T | None, error: BaseException | None) -> None:
+        if self.future.done():
+            # Its task was cancelled.
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(cast("T", value))
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The loop of the running task. Raises WrongDoorError outside of any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise WrongDoorError(
+            "a handle or cluster of runtime.aio was used outside of a running asyncio loop; use "
+            "`from runtime.blocking import connect` where there is no event loop, and "
+            "runtime.open_node in a trio program"
+        ) from None
+
+
+async def run_in(portal: Portal, function: Callable[[], Awaitable[T]]) -> T:
+    """Run a function in a portal; a task of asyncio waits for it, and is cancelled with it."""
+    request = AsyncioRequest(function, running_loop())
+    portal.submit(request)
+    try:
+        return await request.future
+    except BaseException:
+        # An error of its own, or the cancellation of this task. Cancelling what has ended does
+        # nothing.
+        if request.future.cancelled():
+            portal.cancel(request)
+        raise
+
+
+class AioDoor:
+    """Makes the calls of handles at asyncio's door; implements `actors.method.Caller`. `client`
+    carries them out, in trio.
+    """
+
+    def __init__(self, client: Caller) -> None:
+        self.client = client
+
+    @abstractmethod
+    async def wait(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run it in trio. Cancelled with the task that waits."""
+
+    async def now(self, function: Callable[[], T]) -> T:
+        """Call what does not wait in trio's thread."""
+
+        async def called() -> T:
+            return function()
+
+        return await self.wait(called)
+
+    def handle(self, handle: object) -> Any:
+        """The handle of any door, at this one. Raises TypeError for what is no handle."""
+        if not isinstance(handle, Handle):
+            raise TypeError(f"a handle is expected, not {handle!r}")
+        return moved(handle, self)
+
+    def plain(self, handle: object) -> Any:
+        """The handle of any door, for trio."""
+        if not isinstance(handle, Handle):
+            raise TypeError(f"a handle is expected, not {handle!r}")
+        return moved(handle, self.client)
+
+    def reference(self, reference: Reference[R]) -> AioReference[R]:
+        """The reference, to be waited for here."""
+        return AioReference(reference._state, reference._source, self)
+
+    def call(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, R]:
+        """See `Caller.call`."""
+        return self.wait(lambda: self.client.call(bound, args, kwargs))
+
+    def send(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, None]:
+        """See `Caller.send`."""
+        return self.wait(lambda: self.client.send(bound, args, kwargs))
+
+    async def remote(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Reference[R]:
+        """See `Caller.remote`."""
+        kept = await self.wait(lambda: self.client.remote(bound, args, kwargs))
+        return self.reference(kept)
+
+    def stream(
+        self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Stream[T]:
+        """See `Caller.stream`."""
+        return AioStream(self, self.client.stream(bound, args, kwargs))
+
+
+class AioStream(Stream[T]):
+    """A stream whose items a task of asyncio waits for."""
+
+    __slots__ = ("_door", "_stream")
+
+    def __init__(self, door: AioDoor, stream: Stream[T]) -> None:
+        self._door = door
+        self._stream = stream
+
+    async def __anext__(self) -> T:
+        """See `Stream.__anext__`."""
+        found = await self._door.wait(self._next)
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    async def _next(self) -> tuple[T] | tuple[()]:
+        try:
+            return (await anext(self._stream),)
+        except StopAsyncIteration:
+            return ()
+
+    async def aclose(self) -> None:
+        """See `Stream.aclose`."""
+        try:
+            await self._door.wait(self._stream.aclose)
+        except NotAMemberError:
+            # Its connection was closed, which has closed the generator as well.
+            return
+
+
+class AioReference(Reference[R]):
+    """A reference that tasks of asyncio can wait for. In messages it is one like any other."""
+
+    __slots__ = ("_door",)
+
+    def __init__(self, state: ReferencedValue, source: ReferenceSource, door: AioDoor) -> None:
+        super().__init__(state, source)
+        self._door = door
+
+    async def fetch(self) -> R:
+        """See `Reference.fetch`."""
+        return await self._door.wait(super().fetch)
+
+    async def ready(self) -> bool:
+        """See `Reference.ready`."""
+        return await self._door.wait(super().ready)
+
+    @property
+    def call(self) -> AioValue:
+        """See `Reference.call`."""
+        return AioValue(self._state, self._source, self._door)
+
+
+class AioValue(RemoteValue):
+    """The methods of a referenced value; see `actors.reference.RemoteValue`."""
+
+    __slots__ = ("_door",)
+
+    def __init__(self, state: ReferencedValue, source: ReferenceSource, door: AioDoor) -> None:
+        super().__init__(state, source)
+        self._door = door
+
+    def __getattr__(self, name: str) -> RemoteMethod:
+        return AioValueMethod(super().__getattr__(name), self._door)
+
+
+class AioValueMethod(RemoteMethod):
+    """One method of a referenced value."""
+
+    __slots__ = ("_door", "_method")
+
+    def __init__(self, method: RemoteMethod, door: AioDoor) -> None:
+        self._method = method
+        self._door = door
+
+    def __call__(self, *args: object, **kwargs: object) -> Awaitable[Any]:
+        """See `RemoteMethod.__call__`."""
+        return self._door.wait(lambda: self._method(*args, **kwargs))
+
+    async def remote(self, *args: object, **kwargs: object) -> Reference[Any]:
+        """See `RemoteMethod.remote`."""
+        kept = await self._door.wait(lambda: self._method.remote(*args, **kwargs))
+        return self._door.reference(kept)

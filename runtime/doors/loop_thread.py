@@ -1,0 +1,220 @@
+"""The event loop of a process's doors: one thread, which is started at the first use and ends with
+the program, however that ends.
+
+An `OpenBlock` is one block that is entered in it, such as that of `open_node`, with a portal for
+what is asked of it from other threads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+
+from actors.errors import ForkedProcessError, NotAMemberError
+from runtime.doors.portal import Portal
+
+T = TypeVar("T")
+
+LOOP = "the event loop of this process's connections"
+
+
+class DoorLoop:
+    """A trio run in a thread. The thread, and one that waits for the program's end, keep the
+    interpreter from exiting until all sessions are closed.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._sessions: set[OpenBlock[Any]] = set()
+        self._stopping: trio.Event
+        self._stopped: trio.Event
+        self._portal: Portal
+        self._begun = threading.Event()
+        # No daemon: such a thread stands still in the middle of what it does when the interpreter
+        # exits, and what is open would be left to the leases of the cluster.
+        self._thread = threading.Thread(target=self._run, name="understudy loop")
+        self._watcher = threading.Thread(target=self._watch, name="understudy exit")
+
+    def start(self) -> None:
+        """Once. Returns when requests are taken."""
+        self._thread.start()
+        self._begun.wait()
+        self._watcher.start()
+
+    @property
+    def portal(self) -> Portal:
+        """For what belongs to no session."""
+        return self._portal
+
+    def add(self, session: OpenBlock[T]) -> None:
+        """Close it, at the latest, at the program's end. Raises NotAMemberError when that has come.
+        In the loop's thread.
+        """
+        if self._stopping.is_set():
+            raise NotAMemberError("the program is ending, and opens no more connections")
+        self._sessions.add(session)
+
+    def discard(self, session: OpenBlock[T]) -> None:
+        """It is closed."""
+        self._sessions.discard(session)
+        self._end_if_idle()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        finally:
+            self._begun.set()
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._stopping, self._stopped = trio.Event(), trio.Event()
+            self._portal = Portal(trio.lowlevel.current_trio_token(), nursery, LOOP)
+            self._begun.set()
+            try:
+                await self._stopping.wait()
+                self._end_if_idle()
+                # Each is bounded by itself.
+                await self._stopped.wait()
+            finally:
+                self._portal.close()
+
+    def _end_if_idle(self) -> None:
+        if self._stopping.is_set() and not self._sessions:
+            self._stopped.set()
+
+    def _watch(self) -> None:
+        # `atexit` would come too late: from Python 3.12 on no thread can be started any more then,
+        # and closing may need one. This is when `threading` waits for the threads of the program.
+        # Those may use their connections for as long as they run.
+        main = threading.main_thread()
+        main.join()
+        while others := [
+            thread
+            for thread in threading.enumerate()
+            if not thread.daemon and thread not in (main, self._thread, self._watcher)
+        ]:
+            others[0].join()
+        self._portal.soon(self._stop)
+
+    def _stop(self) -> None:
+        # No session comes after this: see `add`.
+        self._stopping.set()
+        for session in tuple(self._sessions):
+            session.ask_to_close()
+
+
+class ProcessLoop:
+    """The one `DoorLoop` of a process: another one in each process that was forked from this."""
+
+    def __init__(self) -> None:
+        self._loop: DoorLoop | None = None
+        self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def loop(self) -> DoorLoop:
+        """The thread, started if need be. Raises NotAMemberError while the interpreter exits."""
+        with self._lock:
+            if self._loop is None:
+                if sys.is_finalizing() or not threading.main_thread().is_alive():
+                    raise NotAMemberError("the program is ending, and opens no more connections")
+                loop = DoorLoop()
+                loop.start()
+                # Only now: what a signal handler interrupts leaves no thread half started.
+                self._loop = loop
+            return self._loop
+
+    def _forked(self) -> None:
+        # The lock may be held by a thread that the child does not have.
+        self._lock = threading.RLock()
+        self._loop = None
+
+
+PROCESS_LOOP: Final = ProcessLoop()
+"""A process has one: connections share its thread, whatever opens them."""
+
+
+class OpenBlock(Generic[T]):
+    """One open block in the loop of this process. `opening()` enters it; `what` names it in errors.
+
+    Its functions are for the loop's thread, and run there through the loop's portal, but for
+    `begin` and `check`.
+    """
+
+    def __init__(self, opening: Callable[[], AbstractAsyncContextManager[T]], what: str) -> None:
+        self._opening = opening
+        self._what = what
+        self._pid = os.getpid()
+        self._closing = trio.Event()
+        self._ended = trio.Event()
+        self._error: BaseException | None = None
+        self.loop: DoorLoop
+        self.opened: T
+        """What the block is of. Only after `open`."""
+        self.portal: Portal
+        """Runs what is asked of it. Only after `open`."""
+
+    def begin(self) -> Portal:
+        """Start the loop if need be; returns its portal, through which to `open` and `close`."""
+        self.loop = PROCESS_LOOP.loop()
+        return self.loop.portal
+
+    def check(self) -> None:
+        """Raises ForkedProcessError in a process that was forked after this was opened."""
+        if self._pid != os.getpid():
+            raise ForkedProcessError(
+                f"{self._what} belongs to process {self._pid}, of which this process, "
+                f"{os.getpid()}, is a fork; connect again in this process, for example in the "
+                "hook that your server runs after its fork"
+            )
+
+    def give_up(self) -> None:
+        """Have the block left, or not entered, from any thread, without waiting."""
+        try:
+            self.loop.portal.soon(self._closing.set)
+        except NotAMemberError:
+            pass
+
+    async def open(self) -> None:
+        """Enter the block. Raises what entering raises."""
+        await self.loop.portal.nursery.start(self._stay_open)
+
+    def ask_to_close(self) -> None:
+        """Leave the block soon, also if it is about to be entered. Asking twice is asking once."""
+        self._closing.set()
+
+    async def close(self) -> None:
+        """Leave the block, and wait until it is left. Raises what leaving raises, once."""
+        self._closing.set()
+        await self._ended.wait()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    async def _stay_open(self, *, task_status: trio.TaskStatus[None]) -> None:
+        self.loop.add(self)
+        started = False
+        try:
+            async with self._opening() as opened, trio.open_nursery() as nursery:
+                self.opened = opened
+                self.portal = Portal(self.loop.portal.token, nursery, self._what)
+                try:
+                    started = True
+                    task_status.started()
+                    await self._closing.wait()
+                finally:
+                    # Before the block is left: what is under way is cancelled where it runs.
+                    self.portal.close()
+        except Exception as error:
+            if not started:
+                raise
+            # For the thread that closes it: nobody waits for this task.
+            self._error = error
+        finally:
+            self._ended.set()
+            self.loop.discard(self)

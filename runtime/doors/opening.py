@@ -1,0 +1,105 @@
+"""What the doors open: a connection to a cluster, which is a node without actors, or a local
+cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import cast
+
+import attrs
+
+from actors.actor import Spawner
+from actors.handle import Handle, moved
+from actors.options import SpawnChanges, SpawnOptions
+from runtime.announcements import open_clusters
+from runtime.doors.loop_thread import OpenBlock
+from runtime.environment import SystemEnvironment
+from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
+from runtime.node import Node
+from runtime.node.opening import open_node
+from runtime.supervision.placement import CALLS_ONLY
+
+
+def connection(
+    address: str,
+    *,
+    name: str | None,
+    cluster: str | None,
+    secret: bytes | str | None,
+    call_timeout: float | None,
+) -> OpenBlock[Node]:
+    """A session of a node that joins the cluster at `address` to make calls, and is given no
+    actors by others.
+    """
+    if not isinstance(address, str):
+        raise TypeError(f"address must be a str such as '127.0.0.1:7400', not {address!r}")
+    local = None
+    if cluster is None and secret is None:
+        # Like the commands of this user: a local cluster that is open says how to come in.
+        local = next(
+            (one for one in open_clusters(SystemEnvironment()) if one.address == address), None
+        )
+    opening = partial(
+        open_node,
+        name or f"caller-{os.getpid()}-{SystemEnvironment().token(3).hex()}",
+        join=address,
+        cluster=local.cluster if local is not None else cluster or "understudy",
+        secret=local.secret if local is not None else secret,
+        labels={CALLS_ONLY: "true"},
+        call_timeout=call_timeout,
+    )
+    return OpenBlock(opening, f"the connection to {address}")
+
+
+def local_cluster(
+    nodes: int, *, cluster: str, store: str | None, call_timeout: float | None
+) -> OpenBlock[LocalCluster]:
+    """A session of a local cluster."""
+
+    def opening() -> AbstractAsyncContextManager[LocalCluster]:
+        return open_local_cluster(nodes, cluster=cluster, store=store, call_timeout=call_timeout)
+
+    return OpenBlock(opening, "the local cluster of this program")
+
+
+def starting_on(node: Node, options: SpawnOptions) -> Spawner:
+    """Starts actors with these options: where nothing is said of their place, on the node with the
+    fewest, and not in the program that asks.
+    """
+    if options.on is None and options.placement is None:
+        options = attrs.evolve(options, placement="spread")
+    return node.options(**cast("SpawnChanges", attrs.asdict(options, recurse=False)))
+
+
+def handle_on(node: Node, handle: object) -> Handle:
+    """A handle on `node` of the actor that a handle of any door, or of another node, is of. Raises
+    TypeError for what is no handle.
+    """
+    if not isinstance(handle, Handle):
+        raise TypeError(f"a handle is expected, not {handle!r}")
+    return moved(handle, node._endpoint.caller)
+
+
+class ProcessFacts:
+    """What every door tells about a node process of a local cluster without asking the loop."""
+
+    def __init__(self, process: NodeProcess) -> None:
+        self._process = process
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self._process.name
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """False once its process has ended."""
+        return self._process.running

@@ -1,0 +1,1 @@
+"""The blocking and asyncio doors, with real processes on their other side."""

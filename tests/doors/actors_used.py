@@ -1,0 +1,94 @@
+"""Actors of these tests: importable in the processes of their clusters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import trio
+
+from actors import Actor, Reference, method
+
+
+class Counter(Actor):
+    """Counts, and notes which of its methods were cancelled."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.value = start
+        self.noted: list[str] = []
+        self.changed = trio.Event()
+
+    @method
+    async def add(self, amount: int) -> int:
+        """Add, and return the sum."""
+        self.value += amount
+        return self.value
+
+    @method(idempotent=True)
+    async def read(self) -> int:
+        """The sum."""
+        return self.value
+
+    @method
+    async def append(self, word: str) -> None:
+        """Note a word."""
+        self._note(word)
+
+    @method(concurrent=True)
+    async def hang(self, word: str) -> None:
+        """Wait until it is cancelled; note when it began, and that it was."""
+        self._note(f"{word} begun")
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._note(f"{word} cancelled")
+
+    @method(concurrent=True)
+    async def noted_words(self) -> list[str]:
+        """All that was noted."""
+        return list(self.noted)
+
+    @method(concurrent=True)
+    async def wait_for(self, word: str) -> bool:
+        """Return once that word was noted."""
+        while word not in self.noted:
+            await self.changed.wait()
+        return True
+
+    @method
+    async def fail(self, text: str) -> int:
+        """Raise."""
+        raise ValueError(text)
+
+    @method(concurrent=True)
+    async def count(self, stop: int) -> AsyncIterator[int]:
+        """Yield the numbers below `stop`; note when it is closed."""
+        try:
+            for number in range(stop):
+                yield number
+        finally:
+            self._note("count closed")
+
+    @method
+    async def total(self, numbers: list[int]) -> int:
+        """The sum of a list, which may come by reference."""
+        return sum(numbers)
+
+    @method
+    async def owner(self, reference: Reference[list[int]]) -> str:
+        """Who keeps a value."""
+        return reference.owner
+
+    @method
+    async def add_to(self, other: Counter, amount: int) -> int:
+        """Add to another counter."""
+        return await other.add(amount)
+
+    @method
+    async def me(self) -> Counter:
+        """A handle of this actor."""
+        return self.handle
+
+    def _note(self, word: str) -> None:
+        self.noted.append(word)
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()

@@ -1,0 +1,296 @@
+"""The asyncio door: what tasks await, cancellation both ways, several loops, and uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from actors.errors import (
+    BadArgumentsError,
+    CallTimeoutError,
+    JoinError,
+    NotAMemberError,
+    OutcomeUnknownError,
+    RemoteError,
+    WrongDoorError,
+)
+from runtime.aio import AioCluster, connect, open_local_cluster
+from runtime.blocking import Blocking, BlockingLocalCluster
+from tests.doors.actors_used import Counter
+from tests.doors.conftest import raised
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 60.0
+
+Test = Callable[[AioCluster, Counter], Awaitable[None]]
+"""One test, within a loop, with a connection and a handle of it."""
+
+
+def run(
+    test: Test,
+    cluster: BlockingLocalCluster,
+    counter: Blocking[Counter],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    """Run it in an asyncio loop of its own."""
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE), connect(cluster.address) as own:
+            await test(own, await own.lookup(counter.name, Counter))
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
+
+
+async def every_kind_of_call(cluster: AioCluster, counter: Counter) -> None:
+    assert await counter.add(5) == 5
+    assert await counter.add.options(timeout=5.0)(1) == 6
+    await counter.add.send(1)
+    assert await counter.options(timeout=5.0).read() == 7
+    assert await asyncio.gather(*(counter.add(1) for _ in range(10))) == list(range(8, 18))
+    assert [number async for number in counter.count(100)] == list(range(100))
+    kept = await counter.add.remote(1)
+    assert (await kept.fetch(), await kept.ready(), kept.owner) == (18, True, "worker-1")
+    numbers = await cluster.put([1, 2, 3])
+    assert await counter.total(numbers.as_value()) == 6
+    assert await counter.owner(numbers) == cluster.name
+    assert await numbers.call.index(3) == 2
+    assert await (await numbers.call.copy.remote()).fetch() == [1, 2, 3]
+    assert await cluster.wait_any([kept, numbers], count=2) == ([kept, numbers], [])
+    spawned = await cluster.options(on="worker-1").spawn(Counter, 3)
+    assert await counter.add_to(spawned, 4) == 7
+    assert await cluster.handle(await counter.me()).read() == 18
+    assert cluster.name in {member.name for member in await cluster.members()}
+    await cluster.stop(spawned)
+    assert (await cluster.wait_ended(spawned)).reason.kind == "no such actor"
+
+
+def test_every_kind_of_call(cluster: BlockingLocalCluster, counter: Blocking[Counter]) -> None:
+    run(every_kind_of_call, cluster, counter)
+
+
+def test_under_uvloop(cluster: BlockingLocalCluster, counter: Blocking[Counter]) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed: make test installs it")
+    run(every_kind_of_call, cluster, counter, uvloop.new_event_loop)
+
+
+def test_errors_are_those_of_any_call(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        with pytest.raises(RemoteError, match="no way") as caught:
+            await counter.fail("no way")
+        assert isinstance(caught.value, ValueError)
+        with pytest.raises(BadArgumentsError, match="amount"):
+            counter.add()  # type: ignore[call-arg]
+        with pytest.raises(CallTimeoutError):
+            await counter.hang.options(timeout=0.2)("late")
+        assert await counter.wait_for("late cancelled")
+        with pytest.raises(JoinError, match="no node answers"):
+            await connect("127.0.0.1:9", secret="none")
+
+    run(test, cluster, counter)
+
+
+def test_cancelling_the_task_cancels_the_method(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        task = asyncio.create_task(counter.hang("task"))
+        assert await counter.wait_for("task begun")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await counter.wait_for("task cancelled")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await counter.hang("scope")
+        assert await counter.wait_for("scope cancelled")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await asyncio.gather(counter.hang("first"), counter.hang("second"))
+        assert await counter.wait_for("first cancelled")
+        assert await counter.wait_for("second cancelled")
+
+    run(test, cluster, counter)
+
+
+def test_a_stream_that_is_left_is_closed(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        async with counter.count(1_000_000) as numbers:
+            assert await anext(numbers) == 0
+        assert await counter.wait_for("count closed")
+        assert await anext(numbers, None) is None
+
+    run(test, cluster, counter)
+
+
+def test_what_ends_over_there_ends_the_task(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        second = await connect(cluster.address, cluster="local", secret=secret)
+        handle = second.handle(counter)
+        task = asyncio.create_task(handle.hang("closed"))
+        assert await counter.wait_for("closed begun")
+        await second.close()
+        await second.close()
+        with pytest.raises(OutcomeUnknownError):
+            await task
+        assert await counter.wait_for("closed cancelled")
+        with pytest.raises(NotAMemberError, match="closed"):
+            await handle.read()
+        hanging = await cluster.options(on="worker-1").spawn(Counter)
+        waiting = asyncio.create_task(hanging.hang("stopped"))
+        assert await hanging.wait_for("stopped begun")
+        await cluster.stop(hanging)
+        with pytest.raises(OutcomeUnknownError):
+            await waiting
+
+    secret = cluster._door.node._secret
+    run(test, cluster, counter)
+
+
+def test_contextvars_are_those_of_the_task(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    variable = contextvars.ContextVar("variable", default="default")
+
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        async def read() -> str:
+            return variable.get()
+
+        async def task(value: str) -> str:
+            variable.set(value)
+            return await cluster._door.wait(read)
+
+        assert await asyncio.gather(task("one"), task("two")) == ["one", "two"]
+        assert await cluster._door.wait(read) == "default"
+
+    run(test, cluster, counter)
+
+
+def test_one_cluster_in_two_loops(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        def other_loop() -> list[int]:
+            async def main() -> list[int]:
+                return [await counter.add(1) for _ in range(20)]
+
+            return asyncio.run(main())
+
+        async def here() -> list[int]:
+            return [await counter.add(1) for _ in range(20)]
+
+        both = await asyncio.gather(asyncio.to_thread(other_loop), here())
+        assert sorted(both[0] + both[1]) == list(range(1, 41))
+
+    run(test, cluster, counter)
+
+
+def test_handles_move_between_all_doors(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(own: AioCluster, handle: Counter) -> None:
+        assert await own.handle(counter).add(1) == 1
+        moved = cluster.handle(handle)
+        assert await asyncio.to_thread(moved.add, 1) == 2
+        kept = await asyncio.to_thread(moved.add.remote, 1)
+        assert await own.reference(kept).fetch() == 3
+        assert await asyncio.to_thread(cluster.reference(await handle.add.remote(1)).fetch) == 4
+
+    run(test, cluster, counter)
+
+
+def test_outside_of_asyncio_the_error_names_the_door(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(own: AioCluster, handle: Counter) -> None:
+        async def main() -> None:
+            for use in (lambda: handle.add(1), lambda: own.members(), own.close):
+                with pytest.raises(WrongDoorError, match=r"runtime\.open_node"):
+                    await use()  # type: ignore[operator]
+
+        await asyncio.to_thread(trio.run, main)
+        # And the blocking door refuses this loop.
+        assert isinstance(raised(lambda: counter.add(1)), WrongDoorError)
+        assert await handle.read() == 0
+
+    run(test, cluster, counter)
+
+
+def test_opening_is_cancelled_with_its_task(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(own: AioCluster, handle: Counter) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.setblocking(False)
+
+            async def dial() -> AioCluster:
+                return await connect(f"127.0.0.1:{silent.getsockname()[1]}", secret="s")
+
+            dialling = asyncio.create_task(dial())
+            accepted, _ = await asyncio.get_running_loop().sock_accept(silent)
+            with accepted:
+                dialling.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await dialling
+        assert await handle.add(1) == 1
+
+    run(test, cluster, counter)
+
+
+def test_a_local_cluster_whose_process_is_killed() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE), open_local_cluster(1) as cluster:
+            counter = await cluster.options(on="worker-1").spawn(Counter)
+            waiting = asyncio.create_task(counter.hang("killed"))
+            assert await counter.wait_for("killed begun")
+            await cluster.processes["worker-1"].kill()
+            with pytest.raises(OutcomeUnknownError):
+                await waiting
+            added = await cluster.start_node()
+            assert added.name == "worker-2"
+            await added.leave()
+            assert not added.running
+
+    asyncio.run(main())
+
+
+def test_a_program_that_closes_nothing_leaves_in_order(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    text = f"""
+import asyncio
+from runtime.aio import connect
+from tests.doors.actors_used import Counter
+async def main():
+    cluster = await connect({cluster.address!r}, name="unclosed")
+    print(await (await cluster.lookup({counter.name!r}, Counter)).add(1))
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert "unclosed" not in {member.name for member in cluster.members()}
