@@ -36,6 +36,7 @@ from pathlib import Path
 
 import attrs
 
+from actors.errors import UnderstudyError
 from actors.messages import MAIN_ALIAS
 from runtime.processes import protocol
 
@@ -94,11 +95,41 @@ def share_main_alias() -> None:
         sys.modules.setdefault(MAIN_ALIAS, main)
 
 
-def main_is_being_imported() -> bool:
-    """Whether this code runs because the warm process is running the main script: it lacks the `if
-    __name__ == "__main__":` guard.
+class UnguardedScriptError(UnderstudyError):
+    """The warm process runs the main script, and it starts processes: it lacks the guard."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this script starts processes when it is imported, and each process that it starts "
+            'imports it: put what it runs under `if __name__ == "__main__":`'
+        )
+
+
+def refuse_import_of_main() -> None:
+    """Raise UnguardedScriptError if this code runs because the warm process is running the main
+    script.
     """
-    return bool(getattr(sys.modules.get("__main__"), _IN_PROGRESS, False))
+    if getattr(sys.modules.get("__main__"), _IN_PROGRESS, False):
+        raise UnguardedScriptError
+
+
+def _unguarded_line(error: BaseException, script: str) -> int:
+    """The line of the script, at its outermost level, that lacks the guard; 0 if it failed for
+    another reason.
+    """
+    causes = [error]
+    while causes:
+        cause = causes.pop()
+        if isinstance(cause, UnguardedScriptError):
+            lines = (
+                frame.lineno or 0
+                for frame in traceback.extract_tb(error.__traceback__)
+                if frame.filename == script
+            )
+            return next(lines, 0)
+        if isinstance(cause, BaseExceptionGroup):
+            causes.extend(cause.exceptions)
+    return 0
 
 
 def run_main(main: MainModule) -> None:
@@ -339,8 +370,10 @@ class _ForkLoop:
             if request.main_path is not None:
                 what = os.fsdecode(request.main_path)
                 run_main(MainModule(request.main_name, what))
-        except BaseException:  # noqa: ASYNC103 - a script that exits is a failure to report as well; no trio runs here
-            self._send(protocol.SetUpFailed(_utf8(what), _utf8(traceback.format_exc())))
+        except BaseException as error:  # noqa: ASYNC103 - a script that exits is a failure to report as well; no trio runs here
+            line = _unguarded_line(error, what)
+            told = "" if line else _utf8(traceback.format_exc())
+            self._send(protocol.SetUpFailed(_utf8(what), told, line))
             return False  # noqa: ASYNC104
         # Nothing imported so far is garbage; left out of collections, its pages stay shared with
         # the children.

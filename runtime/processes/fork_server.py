@@ -38,7 +38,7 @@ from runtime.processes.fork_loop import (
     describe_main,
     kill_group_quietly,
     kill_quietly,
-    main_is_being_imported,
+    refuse_import_of_main,
     share_main_alias,
     state_of,
 )
@@ -553,15 +553,11 @@ async def open_fork_server(
     is not called again. At the end children get SIGTERM, `grace` seconds to end, then SIGKILL;
     their orphaned descendants are killed too.
 
-    Raises ForkServerStartError if an import fails, with the traceback, or if the imports take more
-    than `ready_timeout` seconds; ForkServerDiedError if the warm process ends before it is ready.
+    Raises ForkServerStartError if an import fails, with the traceback, if the script lacks the
+    guard, or if the imports take more than `ready_timeout` seconds; ForkServerDiedError if the warm
+    process ends before it is ready.
     """
-    if main_is_being_imported():
-        raise ForkServerStartError(
-            "this script starts processes while it is being imported by the process that they "
-            "come from; "
-            'put what it runs under `if __name__ == "__main__":`'
-        )
+    refuse_import_of_main()
     lines = _OutputLines(on_line or _print_line)
     server = ForkServer(lines.take, grace)
     failure: BaseException | None = None
@@ -707,6 +703,12 @@ class ForkServer:
                 f"the warm process (pid {self.pid}) was not ready after {ready_timeout:g} s and "
                 f"is killed; it was to import {imported}: "
                 f"find what hangs there, or allow more time with ready_timeout{last}"
+            )
+        if isinstance(answer, protocol.SetUpFailed) and answer.unguarded_line:
+            raise ForkServerStartError(
+                f"{answer.what}, line {answer.unguarded_line}, starts processes when the script is "
+                "imported, and each of these processes imports it to find your classes: put what "
+                'the script runs under `if __name__ == "__main__":`'
             )
         if isinstance(answer, protocol.SetUpFailed):
             raise ForkServerStartError(

@@ -65,10 +65,13 @@ class ServerReady:
 
 @attrs.frozen
 class SetUpFailed:
-    """Warm process to parent, its last words: `what` raised."""
+    """Warm process to parent, its last words: `what` raised. With `unguarded_line` the main script
+    did, because at that line it starts processes when it is imported.
+    """
 
     what: str
     traceback: str
+    unguarded_line: int = 0
 
 
 @attrs.frozen

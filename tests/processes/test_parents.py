@@ -230,7 +230,11 @@ def test_a_script_without_the_guard_is_told_so_and_does_not_start_itself_for_eve
     script = write(tmp_path / "script.py", PARENT.replace('if __name__ == "__main__":', "if True:"))
     done = run(marked, tmp_path, script.name)
     assert done.returncode == 1
-    assert 'put what it runs under `if __name__ == "__main__":`' in done.stderr
+    last = done.stderr.rstrip().splitlines()[-1]
+    assert 'put what the script runs under `if __name__ == "__main__":`' in last
+    line = script.read_text().splitlines().index("if True:") + 2
+    assert f"{script}, line {line}, starts processes" in last
+    assert "fork_loop" not in done.stderr, "the other process's traceback says nothing more"
     assert marked.pids() == set()
 
 
