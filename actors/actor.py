@@ -248,6 +248,7 @@ A = TypeVar("A")
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @message
@@ -299,6 +300,20 @@ class Spawner(Protocol):
         Raises what `spawn` does, but for `NameTakenError`: its start may be that of another caller,
         and fails for all callers that wait for it. Raises `ClassMismatchError` if the actor that
         has the name is none of class `actor`.
+        """
+        ...
+
+    @overload
+    async def run(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    async def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def run(
+        self, function: Callable[..., object], /, *args: object, **kwargs: object
+    ) -> object:
+        """Run a function in a worker process of the cluster; see
+        `actors.functions.RunsFunctions.run`.
         """
         ...
 

@@ -73,6 +73,18 @@ class BadArgumentsError(NotExecutedError, TypeError):
     """
 
 
+class FunctionNotImportableError(NotExecutedError, TypeError):
+    """The function cannot be found by its name in another process: it is a lambda, nested, written
+    at a prompt, or missing in the code of the node that was to run it.
+    """
+
+
+class NoWorkerError(NotExecutedError):
+    """No node of the cluster can run the function: none meets what its options ask for, or no
+    worker process could be started.
+    """
+
+
 class ArgumentLostError(NotExecutedError):
     """A reference that was given as an argument has no value to fetch. The error that says why is
     the `__cause__`, where it is known here.

@@ -156,6 +156,7 @@ class SpawnChanges(CallChanges, total=False):
     idle_timeout: float | None
     isolation: Isolation
     memory_limit: int | None
+    idempotent: bool
 
 
 @message
@@ -207,7 +208,8 @@ class SpawnOptions(CallOptions):
     without a call after which the actor is stopped, with the reason "idle"; at most twice as many
     pass. `isolation`: "none", or "process" for a process of its own, which can crash, hang or be
     killed alone. `memory_limit`: bytes of address space that this process may have, only with
-    isolation="process"; None: what the system grants.
+    isolation="process"; None: what the system grants. `idempotent`: only for functions (`run`),
+    which have no decorator to say it: the retry policy may repeat one that may have run.
     """
 
     name: str | None = attrs.field(default=None, validator=_name)
@@ -227,6 +229,7 @@ class SpawnOptions(CallOptions):
         default="none", validator=attrs.validators.in_(get_args(Isolation))
     )
     memory_limit: int | None = attrs.field(default=None, validator=_memory_limit)
+    idempotent: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
 
     def call_options(self) -> CallOptions:
         """Only what concerns calls."""

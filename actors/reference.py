@@ -270,17 +270,19 @@ class ByValue:
         return tuple(found) or None
 
 
-def by_value(function: Callable[..., Any]) -> ByValue:
-    """What the annotations of a method say."""
+def by_value(function: Callable[..., Any], *, of_actor: bool = True) -> ByValue:
+    """What the annotations of a method say; of a function that belongs to no actor with `of_actor`
+    False.
+    """
     try:
         hints: dict[str, object] = typing.get_type_hints(function)
     except Exception:  # a name that only type checkers see, or anything else: the text has to do
-        hints = dict(function.__annotations__)
+        hints = dict(getattr(function, "__annotations__", {}))
     positional: list[bool] = []
     named: dict[str, bool] = {}
     rest = others = False
-    # Without the first parameter, which is the actor.
-    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+    # Without the first parameter of a method, which is the actor.
+    for name, parameter in list(inspect.signature(function).parameters.items())[int(of_actor) :]:
         wanted = name in hints and not _takes_references(hints[name])
         if parameter.kind is parameter.VAR_POSITIONAL:
             rest = wanted

@@ -10,7 +10,7 @@ has for its doors, so a cluster may be used from several asyncio loops, and unde
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -18,18 +18,24 @@ import attrs
 
 from actors.actor import Ended, Member
 from actors.errors import NotAMemberError
-from actors.options import SpawnChanges, SpawnOptions
+from actors.functions import RunsFunctions
+from actors.groups import Answer
+from actors.method import Method
+from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.opening import ProcessFacts, connection, handle_on, local_cluster, starting_on
+from runtime.functions.named import FunctionCall
+from runtime.groups.groups import ProcessGroup
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.processes import ExitStatus
 
 __all__ = [
     "AioCluster",
+    "AioGroup",
     "AioLocalCluster",
     "AioNodeProcess",
     "AsyncioActor",
@@ -138,8 +144,8 @@ class ConnectionDoor(AioDoor):
         return await run_in(self.block.portal, function)
 
 
-class AioSpawner:
-    """A way to start actors with options; see `actors.actor.Spawner`."""
+class AioSpawner(RunsFunctions):
+    """A way to start actors, and to run functions, with options; see `actors.actor.Spawner`."""
 
     def __init__(self, door: ConnectionDoor, options: SpawnOptions) -> None:
         self._door = door
@@ -164,6 +170,72 @@ class AioSpawner:
         start = starting_on(self._door.node, self._options).get_or_spawn
         handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
         return cast("A", self._door.handle(handle))
+
+    async def _run_function(
+        self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        call = FunctionCall.checked(function, args, kwargs, self._options)
+        return await self._door.wait(lambda: self._door.node._functions.run(call))
+
+
+class AioGroup(Generic[A]):
+    """The actors under one name, called together or one for all; see `actors.groups.Group`."""
+
+    def __init__(self, door: ConnectionDoor, group: ProcessGroup[A]) -> None:
+        self._door = door
+        self._group = group
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self._group.name
+
+    def options(self, **changes: Unpack[CallChanges]) -> AioGroup[A]:
+        """See `Group.options`."""
+        return AioGroup(self._door, self._group.options(**changes))
+
+    async def members(self) -> tuple[A, ...]:
+        """Handles of the members as they are now, once all of them are known."""
+
+        async def known() -> tuple[A, ...]:
+            return (await self._group.ready()).members()
+
+        return tuple(map(self._handle, await self._door.wait(known)))
+
+    async def choose(self) -> A:
+        """One of the members, at random. Raises `EmptyGroupError`."""
+
+        async def chosen() -> A:
+            return (await self._group.ready()).choose()
+
+        return self._handle(await self._door.wait(chosen))
+
+    async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Call a method of all members one way; returns how many. See `Group.broadcast`."""
+        return await self._door.wait(lambda: self._group.broadcast(method, *args, **kwargs))
+
+    async def call_all(
+        self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """Call a method of all members, and wait for all answers; see `Group.call_all`."""
+        answers = await self._door.wait(lambda: self._group.call_all(method, *args, **kwargs))
+        return [attrs.evolve(one, member=self._handle(one.member)) for one in answers]
+
+    async def watch(self) -> AsyncGenerator[tuple[A, ...], None]:
+        """The members, again after every change: `async for members in group.watch()`."""
+        changes = self._group.watch()
+
+        async def changed() -> tuple[A, ...]:
+            return await anext(changes)
+
+        while True:
+            yield tuple(map(self._handle, await self._door.wait(changed)))
+
+    def _handle(self, member: A) -> A:
+        return cast("A", self._door.handle(member))
+
+    def __repr__(self) -> str:
+        return f"<asyncio group {self.name!r}>"
 
 
 class AioCluster(AioSpawner):
@@ -232,6 +304,13 @@ class AioCluster(AioSpawner):
         """Wait until the present epoch of an actor has ended; see `Node.wait_ended`."""
         watched = handle_on(self._door.node, handle)
         return await self._door.wait(lambda: self._door.node.wait_ended(watched))
+
+    async def group(self, name: str, actor: Callable[..., A]) -> AioGroup[A]:
+        """The group of this name, which actors join by `await self.join(name)`; its members have
+        the methods of `actor`. Raises ValueError for a name that no group can have.
+        """
+        node = self._door.node
+        return AioGroup(self._door, await self._door.now(lambda: node.group(name, actor)))
 
     async def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, this connection included."""

@@ -12,12 +12,12 @@ To a type checker a blocking handle of a `Counter` is the class `Counter` itself
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from inspect import CO_COROUTINE
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 import attrs
 import trio
@@ -25,12 +25,24 @@ import trio
 from actors import errors
 from actors.actor import Ended, Member
 from actors.blocking import BlockingReference, BlockingStream
+from actors.groups import Answer
 from actors.handle import Handle
 from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChanges, StreamMethod
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, wait_any
+from runtime.doors.executor import ClusterExecutor
 from runtime.doors.loop_thread import OpenBlock
-from runtime.doors.opening import ProcessFacts, connection, handle_on, local_cluster, starting_on
+from runtime.doors.opening import (
+    ProcessFacts,
+    connection,
+    handle_on,
+    local_cluster,
+    starting_on,
+    takes_actors,
+)
+from runtime.functions.named import FunctionCall
+from runtime.functions.service import most_workers
+from runtime.groups.groups import ProcessGroup
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.processes import ExitStatus
@@ -38,10 +50,12 @@ from runtime.processes import ExitStatus
 __all__ = [
     "Blocking",
     "BlockingCluster",
+    "BlockingGroup",
     "BlockingLocalCluster",
     "BlockingNodeProcess",
     "BlockingReference",
     "BlockingStream",
+    "ClusterExecutor",
     "connect",
     "open_local_cluster",
 ]
@@ -123,9 +137,17 @@ class BlockingDoor:
         self.session.check()
         return self.session.portal.call(function)
 
+    def check(self) -> None:
+        """Raises ForkedProcessError in a fork of the process that opened the connection."""
+        self.session.check()
+
+    def refuse_loops(self) -> None:
+        """Raises WrongDoorError where blocking would hold up an event loop of this thread."""
+        _refuse_loops()
+
     def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
         """Run it in the loop. Does not block, and so may be asked for from anywhere."""
-        self.session.check()
+        self.check()
         return self.session.portal.future(function)
 
     def now(self, function: Callable[[], T]) -> T:
@@ -257,7 +279,7 @@ class BlockingItems(BlockingStream[T]):
 
 
 class BlockingSpawner:
-    """A way to start actors with options; see `actors.actor.Spawner`."""
+    """A way to start actors, and to run functions, with options; see `actors.actor.Spawner`."""
 
     def __init__(self, door: BlockingDoor, options: SpawnOptions) -> None:
         self._door = door
@@ -285,6 +307,112 @@ class BlockingSpawner:
 
     def _started(self, start: Callable[[], Awaitable[object]]) -> object:
         return self._door.handle(self._door.wait(start))
+
+    @overload
+    def run(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def run(self, function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
+        """Run an importable function, plain or `async def`, in a worker process of the cluster, and
+        return its value; see `actors.functions.RunsFunctions.run`. Ctrl-C ends it there as well.
+        """
+        return self._door.wait(self._run_function(function, args, kwargs))
+
+    @overload
+    def future(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[R]: ...
+    @overload
+    def future(
+        self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[R]: ...
+    def future(
+        self, function: Callable[..., object], /, *args: object, **kwargs: object
+    ) -> Future[Any]:
+        """Like `run`, for a `concurrent.futures.Future`; cancelling that ends the function."""
+        return self._door.future(self._run_function(function, args, kwargs))
+
+    def executor(self, *, max_workers: int | None = None) -> ClusterExecutor:
+        """A `concurrent.futures.Executor` whose functions run in worker processes of the cluster:
+        `with cluster.executor() as executor: executor.map(f, items)`.
+
+        `max_workers`: functions under way at once; None: as many as this machine has cores, for
+        each node. What waits beyond that can be cancelled. A worker process that dies ends only its
+        own call, by an `OutcomeUnknownError`, or has it repeated if `options(retry=...)` says so.
+        """
+        if max_workers is None:
+            nodes = [one for one in self._door.now(self._door.node.members) if takes_actors(one)]
+            max_workers = most_workers() * max(1, len(nodes))
+        return ClusterExecutor(self._door, self._door.node._functions, self._options, max_workers)
+
+    def _run_function(
+        self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Callable[[], Awaitable[object]]:
+        # Refused here, in the caller's thread, where it can be.
+        call = FunctionCall.checked(function, args, kwargs, self._options)
+        return partial(self._door.node._functions.run, call)
+
+
+class BlockingGroup(Generic[A]):
+    """The actors under one name, called together or one for all; see `actors.groups.Group`."""
+
+    def __init__(self, door: BlockingDoor, group: ProcessGroup[A]) -> None:
+        self._door = door
+        self._group = group
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self._group.name
+
+    def options(self, **changes: Unpack[CallChanges]) -> BlockingGroup[A]:
+        """See `Group.options`."""
+        return BlockingGroup(self._door, self._group.options(**changes))
+
+    def members(self) -> tuple[Blocking[A], ...]:
+        """Handles of the members as they are now, once all of them are known."""
+
+        async def known() -> tuple[A, ...]:
+            return (await self._group.ready()).members()
+
+        return tuple(map(self._handle, self._door.wait(known)))
+
+    def choose(self) -> Blocking[A]:
+        """One of the members, at random. Raises `EmptyGroupError`."""
+
+        async def chosen() -> A:
+            return (await self._group.ready()).choose()
+
+        return self._handle(self._door.wait(chosen))
+
+    def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Call a method of all members one way; returns how many. See `Group.broadcast`."""
+        return self._door.wait(lambda: self._group.broadcast(method, *args, **kwargs))
+
+    def call_all(
+        self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """Call a method of all members, and wait for all answers; see `Group.call_all`."""
+        answers = self._door.wait(lambda: self._group.call_all(method, *args, **kwargs))
+        return [attrs.evolve(one, member=self._handle(one.member)) for one in answers]
+
+    def watch(self) -> Iterator[tuple[Blocking[A], ...]]:
+        """The members, again after every change: `for members in group.watch()`."""
+        changes = self._group.watch()
+
+        async def changed() -> tuple[A, ...]:
+            return await anext(changes)
+
+        while True:
+            yield tuple(map(self._handle, self._door.wait(changed)))
+
+    def _handle(self, member: A) -> Blocking[A]:
+        return cast("type[A]", self._door.handle(member))
+
+    def __repr__(self) -> str:
+        return f"<blocking group {self.name!r}>"
 
 
 class BlockingCluster(BlockingSpawner):
@@ -359,6 +487,13 @@ class BlockingCluster(BlockingSpawner):
         """Block until the present epoch of an actor has ended; see `Node.wait_ended`."""
         watched = handle_on(self._door.node, handle)
         return self._door.wait(lambda: self._door.node.wait_ended(watched))
+
+    def group(self, name: str, actor: Callable[..., A]) -> BlockingGroup[A]:
+        """The group of this name, which actors join by `await self.join(name)`; its members have
+        the methods of `actor`. Raises ValueError for a name that no group can have.
+        """
+        node = self._door.node
+        return BlockingGroup(self._door, self._door.now(lambda: node.group(name, actor)))
 
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, this connection included."""

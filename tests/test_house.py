@@ -66,6 +66,7 @@ SANS_IO = (
     "runtime/elastic/ranks.py",
     "runtime/elastic/settings.py",
     "runtime/elastic/watchdog.py",
+    "runtime/functions/pool.py",
     "runtime/groups/memberships.py",
     "runtime/hosting/completion_records.py",
     "runtime/identifiers.py",
@@ -113,6 +114,7 @@ FACE = "__init__"
 ROOMS = (
     "calls",
     "elastic",
+    "functions",
     "groups",
     "hosting",
     "isolation",

@@ -51,6 +51,11 @@ class StartRequest:
         except BadArgumentsError as error:
             error.actor = options.name
             raise
+        if options.idempotent:
+            raise ValueError(
+                "idempotent= is for functions (run); methods of actors say it by "
+                "@method(idempotent=True)"
+            )
         return cls(actor, args, kwargs, options)
 
     @classmethod

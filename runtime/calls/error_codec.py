@@ -89,7 +89,9 @@ Plain = dict[str, object]
 
 @attrs.frozen
 class CallPlace:
-    """Whose call it was: what the caller adds to an error."""
+    """Whose call it was: what the caller adds to an error. `actor` is "" where `method` is a
+    function.
+    """
 
     actor: str
     method: str
@@ -111,6 +113,17 @@ class PassedOnError(Exception):
             else {"type": import_path(RemoteError), "text": text, "args": [text]}
         )
         super().__init__(f"passed on from another process:\n{self.plain.get('traceback')}")
+
+    @classmethod
+    def describing(
+        cls, error: BaseException, size_of: Callable[[object], int | None]
+    ) -> PassedOnError:
+        """What user code raised here, where the exception itself would end more than the call: a
+        SystemExit ends its actor.
+        """
+        passed = cls(RemoteError(""))
+        passed.plain = raised_by_method(error, size_of)[1]
+        return passed
 
 
 def describe(error: BaseException, size_of: Callable[[object], int | None]) -> tuple[str, Plain]:
@@ -182,6 +195,12 @@ def rebuild(
         epoch=place.epoch,
         attempts=1,
     )
+
+
+def at_place(error: RemoteError, place: CallPlace, find_class: Callable[[str], type]) -> CallError:
+    """The same error, as what the call at another place has ended with."""
+    origin = _origin(error)
+    return error if origin is None else rebuild(RAISED, origin.plain, place, find_class)
 
 
 def place_of(error: CallError) -> CallPlace | None:
@@ -429,7 +448,8 @@ class _Rebuilding:
         """
         place = self._place
         trace = str(plain.get("traceback", ""))
-        note = f"raised by {place.actor}.{place.method} on node {place.node}:\n{trace}"
+        who = f"{place.actor}.{place.method}" if place.actor else place.method
+        note = f"raised by {who} on node {place.node}:\n{trace}"
         facts: dict[str, object] = {
             "remote_type": str(plain.get("type", "")),
             "remote_traceback": trace,

@@ -1,4 +1,5 @@
-"""What a request to start an actor names, imported before the request is read.
+"""What a request to start an actor, or to run a function, names, imported before the request is
+read.
 
 Decoding imports nothing. But a node that was started by itself, without the application, knows no
 class of it until it is asked to start an actor: that request says which, and may carry messages of
@@ -24,8 +25,16 @@ from runtime.wire.classes import import_class, is_imported
 from runtime.wire.codec import Codec
 from runtime.wire.frames import Frame
 
-STARTING = frozenset({("@node", "spawn"), ("@isolation", "start"), ("@isolation", "stand")})
-"""Services and methods whose first argument is the path of a class of actors."""
+STARTING = frozenset(
+    {
+        ("@node", "spawn"),
+        ("@isolation", "start"),
+        ("@isolation", "stand"),
+        ("@functions", "run"),
+        ("@isolation", "run"),
+    }
+)
+"""Services and methods whose first argument is the path of a class of actors, or of a function."""
 
 MOST_CLASSES = 256
 """Classes that one request may name and have imported."""

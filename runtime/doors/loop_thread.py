@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, TypeVar
 
@@ -141,14 +141,23 @@ PROCESS_LOOP: Final = ProcessLoop()
 
 class OpenBlock(Generic[T]):
     """One open block in the loop of this process. `opening()` enters it; `what` names it in errors.
+    `over` returns, with the reason as a part of a sentence, when what was opened has ended by
+    itself: then the block is left at once, and not at the next use.
 
     Its functions are for the loop's thread, and run there through the loop's portal, but for
     `begin` and `check`.
     """
 
-    def __init__(self, opening: Callable[[], AbstractAsyncContextManager[T]], what: str) -> None:
+    def __init__(
+        self,
+        opening: Callable[[], AbstractAsyncContextManager[T]],
+        what: str,
+        over: Callable[[T], Awaitable[str]],
+    ) -> None:
         self._opening = opening
         self._what = what
+        self._over = over
+        self._why = ""
         self._pid = os.getpid()
         self._closing = trio.Event()
         self._ended = trio.Event()
@@ -205,6 +214,7 @@ class OpenBlock(Generic[T]):
                 self.portal = Portal(self.loop.portal.token, nursery, self._what)
                 try:
                     started = True
+                    nursery.start_soon(self._watch_end, opened)
                     task_status.started()
                     await self._closing.wait()
                 finally:
@@ -213,8 +223,14 @@ class OpenBlock(Generic[T]):
         except Exception as error:
             if not started:
                 raise
-            # For the thread that closes it: nobody waits for this task.
-            self._error = error
+            # For the thread that closes it: nobody waits for this task. That it had ended by itself
+            # is told to all who use it, and closing it is no failure then.
+            if not self._why:
+                self._error = error
         finally:
             self._ended.set()
             self.loop.discard(self)
+
+    async def _watch_end(self, opened: T) -> None:
+        self._why = self.portal.why = await self._over(opened)
+        self._closing.set()

@@ -11,7 +11,7 @@ from typing import cast
 
 import attrs
 
-from actors.actor import Spawner
+from actors.actor import Member, Spawner
 from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from runtime.announcements import open_clusters
@@ -51,7 +51,7 @@ def connection(
         labels={CALLS_ONLY: "true"},
         call_timeout=call_timeout,
     )
-    return OpenBlock(opening, f"the connection to {address}")
+    return OpenBlock(opening, f"the connection to {address}", _has_left)
 
 
 def local_cluster(
@@ -62,7 +62,17 @@ def local_cluster(
     def opening() -> AbstractAsyncContextManager[LocalCluster]:
         return open_local_cluster(nodes, cluster=cluster, store=store, call_timeout=call_timeout)
 
-    return OpenBlock(opening, "the local cluster of this program")
+    return OpenBlock(
+        opening, "the local cluster of this program", lambda opened: _has_left(opened.node)
+    )
+
+
+async def _has_left(node: Node) -> str:
+    """Wait until the node has lost its place in the cluster, as after a pause of its process that
+    was longer than its lease, or was asked to leave. Returns why.
+    """
+    await node.asked_to_leave.wait()
+    return str(node._given_up or f"{node.name} was asked to leave the cluster")
 
 
 def starting_on(node: Node, options: SpawnOptions) -> Spawner:
@@ -72,6 +82,11 @@ def starting_on(node: Node, options: SpawnOptions) -> Spawner:
     if options.on is None and options.placement is None:
         options = attrs.evolve(options, placement="spread")
     return node.options(**cast("SpawnChanges", attrs.asdict(options, recurse=False)))
+
+
+def takes_actors(member: Member) -> bool:
+    """Whether a node is given actors, and functions, by others."""
+    return member.state == "up" and CALLS_ONLY not in member.labels
 
 
 def handle_on(node: Node, handle: object) -> Handle:

@@ -122,12 +122,15 @@ class FutureRequest(Request[T]):
 
 @attrs.define(eq=False)
 class Portal:
-    """Where the requests of one door run: a nursery of a trio run. `what` names it in errors."""
+    """Where the requests of one door run: a nursery of a trio run. `what` names it in errors, and
+    `why` says there, once it is set, for what reason it was closed.
+    """
 
     token: trio.lowlevel.TrioToken
     nursery: trio.Nursery
     what: str
     closed: bool = False
+    why: str = ""
     _starting: bool = False
     _waiting: deque[Request[object]] = attrs.field(factory=deque)
 
@@ -195,7 +198,8 @@ class Portal:
             self._waiting.popleft().ended(None, self._gone())
 
     def _gone(self) -> NotAMemberError:
-        return NotAMemberError(f"{self.what} was closed; connect again")
+        because = f" because {self.why}" if self.why else ""
+        return NotAMemberError(f"{self.what} was closed{because}; connect again")
 
     def _start(self, request: Request[object]) -> None:
         # One at a time: trio starts tasks that are ready together in any order, and calls of one

@@ -11,12 +11,15 @@ import attrs
 
 from actors.actor import Ended
 from actors.errors import NameTakenError
+from actors.functions import RunsFunctions
 from actors.handle import Handle
 from actors.method import Address
 from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
 from runtime.calls.arguments import StartRequest
 from runtime.calls.endpoint import RpcEndpoint
+from runtime.functions.caller import FunctionCaller
+from runtime.functions.named import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.isolation.node_api import NodeApi
 
@@ -44,11 +47,12 @@ class ActorStarter:
 
 
 @attrs.frozen
-class _NodeOptions:
-    """A way to start actors with options; see `actors.actor.Spawner`."""
+class _NodeOptions(RunsFunctions):
+    """A way to start actors, and run functions, with options; see `actors.actor.Spawner`."""
 
     _endpoint: RpcEndpoint
     _starter: ActorStarter
+    _functions: FunctionCaller
     _options: SpawnOptions
 
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
@@ -72,6 +76,13 @@ class _NodeOptions:
             request = StartRequest.of_singleton(actor, args, kwargs, self._options)
             address = await self._starter.stand(request)
             return cast("A", endpoint.typed_handle(address, request.cls))
+
+    async def _run_function(
+        self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        return await self._functions.run(
+            FunctionCall.checked(function, args, kwargs, self._options)
+        )
 
     async def _start(
         self, actor: object, args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -107,17 +118,23 @@ class _NodeOptions:
         return self._options.name or f"an actor of class {getattr(actor, '__name__', actor)}"
 
 
-class BaseNode:
-    """What `Node` and `NodeClient` share. Derived classes set these four."""
+class BaseNode(RunsFunctions):
+    """What `Node` and `NodeClient` share. Derived classes set these five."""
 
     _endpoint: RpcEndpoint
     _api: NodeApi
     _starter: ActorStarter
+    _functions: FunctionCaller
     _group_source: GroupSource
 
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
         """A way to start actors with options; see `SpawnOptions`."""
-        return _NodeOptions(self._endpoint, self._starter, SpawnOptions(**changes))
+        return _NodeOptions(self._endpoint, self._starter, self._functions, SpawnOptions(**changes))
+
+    async def _run_function(
+        self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        return await self.options()._run_function(function, args, kwargs)
 
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Start an actor on this node under a generated name. See `Spawner.spawn`."""

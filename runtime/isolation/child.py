@@ -43,6 +43,7 @@ from runtime.calls.arguments import StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, SystemEnvironment
+from runtime.functions.named import FunctionCall
 from runtime.groups.groups import Followed
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.cell import ActorCell, Invocation, why_not_started
@@ -215,6 +216,19 @@ class ChildStarter:
             return await operation(path, request.args, kwargs, request.options)
 
 
+@attrs.frozen
+class ChildFunctions:
+    """Has functions run by the node; see `FunctionCaller`."""
+
+    _api: NodeApi
+    _endpoint: RpcEndpoint
+
+    async def run(self, call: FunctionCall) -> object:
+        """See `FunctionCaller.run`."""
+        with call.naming_arguments(self._endpoint.codec):
+            return await self._api.run(call.path, call.args, call.kwargs, call.options)
+
+
 class NodeClient(BaseNode):
     """The node as the isolated actor sees it; implements `actors.actor.NodeInterface`."""
 
@@ -230,6 +244,7 @@ class NodeClient(BaseNode):
         self._api = api
         starter = ChildStarter(api, endpoint)
         self._starter = ActorStarter(starter.start, starter.stand, starter.find_started)
+        self._functions = ChildFunctions(api, endpoint)
         self._group_source = groups
         self._members: tuple[Member, ...] = ()
 

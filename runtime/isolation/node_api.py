@@ -34,7 +34,9 @@ from actors.reference import Reference
 from actors.supervision import ExitReason
 from runtime.calls.arguments import StartRequest
 from runtime.calls.endpoint import RpcEndpoint
-from runtime.calls.error_codec import CallPlace, describe, plain_error, rebuild
+from runtime.calls.error_codec import CallPlace, PassedOnError, describe, plain_error, rebuild
+from runtime.functions.caller import FunctionCaller
+from runtime.functions.named import FunctionCall
 from runtime.groups.groups import Groups, ProcessGroup
 from runtime.hosting.cell import ActorCell
 from runtime.hosting.node_service import actor_class
@@ -78,6 +80,7 @@ class NodeApi:
         candidacies: Candidacies,
         watcher: Watcher,
         groups: Groups,
+        functions: FunctionCaller,
         nursery: trio.Nursery,
     ) -> None:
         self._endpoint = endpoint
@@ -89,6 +92,7 @@ class NodeApi:
         self._candidacies = candidacies
         self._watcher = watcher
         self._groups = groups
+        self._functions = functions
         self._nursery = nursery
 
     @operation
@@ -117,6 +121,21 @@ class NodeApi:
             options = attrs.evolve(options, on=self._endpoint.identity.name)
         with self._lifetime.asking(f"{options.name or class_path} was not started", acts=True):
             return await self._spawner.start_actor(class_path, args, kwargs, options, "")
+
+    @operation
+    async def run(
+        self,
+        path: str,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        options: SpawnOptions,
+    ) -> object:
+        """See `RunsFunctions.run`. The arguments were checked where the function is known."""
+        try:
+            return await self._functions.run(FunctionCall(path, None, args, kwargs, options))
+        except RemoteError as error:
+            # As what the function raised, and not as an error of this operation.
+            raise PassedOnError(error) from None
 
     @operation
     async def stand(

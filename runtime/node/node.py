@@ -22,6 +22,13 @@ from runtime.calls.endpoint import UNSHARED, RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Beside, Environment
 from runtime.faults import Faults
+from runtime.functions.caller import NodeFunctions
+from runtime.functions.service import (
+    FUNCTION_SERVICE,
+    FunctionService,
+    FunctionWorkers,
+    most_workers,
+)
 from runtime.groups.groups import Groups
 from runtime.hosting.host import ActorHost, LeasedNames, SupervisedActors
 from runtime.hosting.node_service import NODE_SERVICE, NodeService, store_service
@@ -197,6 +204,13 @@ class Node(BaseNode):
             self._nursery,
         )
         host.extensions.add("groups", self._groups)
+        self._functions = NodeFunctions(
+            self._endpoint, self._members, self._placement, self._environment
+        )
+        workers = FunctionWorkers(
+            host, self._endpoint.make_handle, self._nursery, self._environment, most_workers()
+        )
+        host.add_system(FUNCTION_SERVICE, FunctionService(workers))
         self._api = NodeApi(
             self._endpoint,
             self._names,
@@ -206,6 +220,7 @@ class Node(BaseNode):
             self._candidacies,
             self._watching,
             self._groups,
+            self._functions,
             self._nursery,
         )
         if coordination.store is not None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import trio
 
 from actors import Actor, Reference, method
+from tests.functions.functions_used import double, fail
 
 
 class Counter(Actor):
@@ -84,6 +85,16 @@ class Counter(Actor):
         return await other.add(amount)
 
     @method
+    async def run_double(self, number: int) -> int:
+        """Have a function run in a worker process."""
+        return await self.node.run(double, number)
+
+    @method
+    async def run_fail(self, text: str) -> None:
+        """Have a function run that raises."""
+        await self.node.options(timeout=30.0).run(fail, text)
+
+    @method
     async def me(self) -> Counter:
         """A handle of this actor."""
         return self.handle
@@ -92,3 +103,15 @@ class Counter(Actor):
         self.noted.append(word)
         changed, self.changed = self.changed, trio.Event()
         changed.set()
+
+
+class Joining(Counter):
+    """A counter that is in a group."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.group = group
+
+    async def on_start(self) -> None:
+        """Join."""
+        await self.join(self.group)

@@ -258,6 +258,41 @@ def test_a_program_that_is_killed_is_known_to_be_gone(
         assert counter.wait_for("killed cancelled")
 
 
+@pytest.mark.slow
+def test_a_connection_that_lost_its_lease_says_to_connect_again(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    text = """
+future = counter.hang.future("paused")
+counter.append("ready")
+try:
+    counter.wait_for("never")
+except OutcomeUnknownError as error:
+    print(type(error).__name__)
+for use in (lambda: counter.add(1), lambda: cluster.members(), lambda: cluster.run(abs, 1)):
+    try:
+        use()
+    except NotAMemberError as error:
+        print("lease" in str(error), "connect again" in str(error))
+print(isinstance(future.exception(60), OutcomeUnknownError))
+cluster.close()
+with connect(sys.argv[1], name=sys.argv[3]) as again:
+    print(again.handle(counter).add(1))
+"""
+    with program(cluster, counter, "paused", text) as running:
+        assert counter.wait_for("ready")
+        assert counter.wait_for("paused begun")
+        running.send_signal(signal.SIGSTOP)
+        # Its lease runs out, and what it had asked for is cancelled.
+        assert counter.wait_for("paused cancelled")
+        running.send_signal(signal.SIGCONT)
+        code, out, err = ended(running)
+    told = out.splitlines()
+    assert (code, told[1:]) == (0, ["True True"] * 3 + ["True", "1"]), (out, err)
+    assert counter.read() == 1
+    assert "Traceback" not in err
+
+
 def test_the_door_does_not_load_asyncio() -> None:
     text = "import sys, runtime.blocking; print('asyncio' in sys.modules)"
     done = subprocess.run(

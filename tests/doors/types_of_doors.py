@@ -14,6 +14,7 @@ from actors.blocking import BlockingReference, BlockingStream
 from runtime import aio
 from runtime.aio import AioCluster, AioLocalCluster
 from runtime.blocking import Blocking, BlockingCluster, connect, open_local_cluster
+from runtime.node import Node
 
 
 class Typed(Actor):
@@ -137,3 +138,39 @@ def moved(blocking_door: BlockingCluster, asyncio_door: AioCluster, typed: Typed
     assert_type(asyncio_door.handle(here), Typed)
     assert_type(asyncio_door.handle(typed), Typed)
     assert_type(blocking_door.handle(here).add(1), int)
+
+
+def plain_function(number: int, *, word: str = "") -> bytes:
+    return word.encode() * number
+
+
+async def async_function(number: int) -> list[str]:
+    return [str(number)]
+
+
+def functions_from_scripts(cluster: BlockingCluster) -> None:
+    """What a function returns is known, and its arguments are checked."""
+    assert_type(cluster.run(plain_function, 1), bytes)
+    assert_type(cluster.run(plain_function, 1, word="x"), bytes)
+    assert_type(cluster.run(async_function, 1), list[str])
+    assert_type(cluster.options(timeout=1.0, idempotent=True).run(async_function, 1), list[str])
+    assert_type(cluster.future(plain_function, 1), Future[bytes])
+    assert_type(cluster.future(async_function, 1), Future[list[str]])
+    with cluster.executor(max_workers=2) as executor:
+        assert_type(executor.submit(plain_function, 1), Future[bytes])
+        assert_type(list(executor.map(plain_function, [1])), list[bytes])
+    cluster.run(plain_function, "1")  # type: ignore[call-overload]
+    cluster.run(plain_function)  # type: ignore[call-overload]
+    cluster.run(async_function, 1, 2)  # type: ignore[call-overload]
+
+
+async def functions_from_asyncio(cluster: AioCluster, node: Node) -> None:
+    """The same, awaited."""
+    assert_type(await cluster.run(plain_function, 1), bytes)
+    assert_type(await cluster.run(async_function, 1), list[str])
+    assert_type(await cluster.options(on="here").run(async_function, 1), list[str])
+    assert_type(await node.run(plain_function, 1), bytes)
+    assert_type(await node.run(async_function, 1), list[str])
+    assert_type(await node.options(on="here").run(plain_function, 1), bytes)
+    await cluster.run(plain_function, "1")  # type: ignore[call-overload]
+    await node.run(async_function)  # type: ignore[call-overload]

@@ -1,0 +1,288 @@
+"""Runs functions for the programs and actors of one node: chooses where, and makes the call again
+where that is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Final, Protocol
+
+import attrs
+import trio
+
+from actors.actor import Member
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    DeadlineExceededError,
+    FunctionNotImportableError,
+    MethodNotFoundError,
+    NodeDrainingError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    NoPlacementError,
+    NoWorkerError,
+    OutcomeUnknownError,
+    RemoteError,
+    StoreError,
+    outcome_of,
+)
+from actors.messages import path_by_file
+from actors.options import CallOptions, SpawnOptions
+from actors.retry import GiveUp, RetryBudget, RetryPolicy, RetrySchedule
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.error_codec import CallPlace, at_place
+from runtime.environment import Environment
+from runtime.functions.named import FunctionCall
+from runtime.functions.service import FUNCTION_SERVICE, FunctionService
+from runtime.identifiers import NodeId
+from runtime.membership.members import Members
+from runtime.supervision.placement import NodeLoad, choose_node
+from runtime.supervision.spawner import ActorPlacement
+from runtime.wire.codec import Codec
+
+ONCE: Final = RetryPolicy(max_retries=0)
+
+ROOM_LOOK_SECONDS: Final = 0.2
+"""How often a call looks again for a node with resources left."""
+
+ELSEWHERE: Final = (NodeDrainingError, NodeUnreachableError, NoWorkerError)
+"""Refusals by one node that say nothing about the others."""
+
+
+class FunctionCaller(Protocol):
+    """Runs functions in the cluster: one in a node, one in the process of an isolated actor."""
+
+    async def run(self, call: FunctionCall) -> object:
+        """Run it and return its value. Raises the errors of calls."""
+        ...
+
+
+class NodeFunctions:
+    """The `FunctionCaller` of a node. It knows of its own calls how many are on which node."""
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        members: Members,
+        placement: ActorPlacement,
+        environment: Environment,
+    ) -> None:
+        self._endpoint = endpoint
+        self._members = members
+        self._placement = placement
+        self._environment = environment
+        self._running: Counter[NodeId] = Counter()
+
+    async def run(self, call: FunctionCall) -> object:
+        """See `FunctionCaller.run`."""
+        with self._endpoint.lifetime.asking(f"{call.path} was not run", acts=True):
+            return await _FunctionRun(self, call).run()
+
+    # What follows is for `_FunctionRun`.
+
+    @property
+    def default_timeout(self) -> float | None:
+        """Seconds for calls that do not say."""
+        return self._endpoint.caller.call_timeout
+
+    def now(self) -> float:
+        """Seconds on the node's clock."""
+        return self._environment.now()
+
+    def draw(self) -> float:
+        """A random number in [0, 1)."""
+        return self._environment.random()
+
+    def budget(self, path: str, policy: RetryPolicy) -> RetryBudget | None:
+        """The retry budget of a function."""
+        if policy.budget is None or policy.max_retries == 0:
+            return None
+        return self._endpoint.caller.budget(path, policy.budget)
+
+    async def place(self, options: SpawnOptions, avoided: set[NodeId]) -> Member:
+        """The node for a call: of those that fit, the one with the fewest calls of this node.
+        Raises NodeNotFoundError and NoPlacementError.
+        """
+        if options.resources:
+            return await self._place_with_resources(options)
+        try:
+            return self._chosen(options, avoided)
+        except (NodeNotFoundError, NoPlacementError) as error:
+            # It may be up already, and this node not have heard of it yet: the store has.
+            try:
+                await self._members.caught_up(self._members.revision + 1)
+            except StoreError:
+                raise error from None
+            return self._chosen(options, avoided)
+
+    def _chosen(self, options: SpawnOptions, avoided: set[NodeId]) -> Member:
+        living = self._living()
+        others = [one for one in living if NodeId(one.name, one.incarnation) not in avoided]
+        loads = {node: NodeLoad(count) for node, count in self._running.items()}
+        try:
+            return choose_node(others, options, loads, self.draw())
+        except (NodeNotFoundError, NoPlacementError):
+            # Those that have refused are asked again where there are no others.
+            return choose_node(living, options, loads, self.draw())
+
+    async def _place_with_resources(self, options: SpawnOptions) -> Member:
+        while True:
+            try:
+                return await self._placement.place(options)
+            except NoPlacementError:
+                # Raises it again, if no node would have as much at all.
+                choose_node(self._living(), options, {}, self.draw())
+            with trio.move_on_after(ROOM_LOOK_SECONDS):
+                await self._members.wait_changed()
+
+    def _living(self) -> list[Member]:
+        return [
+            member
+            for member in self._members.all()
+            if self._members.is_current(NodeId(member.name, member.incarnation))
+        ]
+
+    async def attempt(
+        self, call: FunctionCall, path: str, member: Member, seconds: float | None
+    ) -> object:
+        """Run it on that node, within so many seconds."""
+        node = NodeId(member.name, member.incarnation)
+        service = self._endpoint.system_handle(
+            FunctionService, FUNCTION_SERVICE, *node, CallOptions(timeout=seconds)
+        )
+        options = SpawnOptions(isolation="process", memory_limit=call.options.memory_limit)
+        if call.options.resources:
+            # A name of its own: by the names, all nodes know what is taken where.
+            name = f"function-{self._environment.token(8).hex()}"
+            options = attrs.evolve(options, name=name, resources=call.options.resources)
+        self._running[node] += 1
+        try:
+            with self._placement.starting(options, member), call.naming_arguments(self._codec):
+                return await service.run(path, call.args, call.kwargs, options)
+        except RemoteError as error:
+            place = CallPlace("", call.path, member.name, 0)
+            raise at_place(error, place, self._codec.find_class) from None
+        finally:
+            self._running[node] -= 1
+            if not self._running[node]:
+                del self._running[node]
+
+    @property
+    def _codec(self) -> Codec:
+        return self._endpoint.codec
+
+
+class _FunctionRun:
+    """One call of a function, which may take several attempts."""
+
+    def __init__(self, functions: NodeFunctions, call: FunctionCall) -> None:
+        self._functions = functions
+        self._call = call
+        self._path = call.path
+        self._avoided: set[NodeId] = set()
+        self._elsewhere = False
+        """True if the attempt that failed last says nothing about other nodes."""
+        now = functions.now()
+        seconds = call.options.timeout or functions.default_timeout
+        self._expires = math.inf if seconds is None else now + seconds
+        self._policy = call.options.retry or ONCE
+        self._schedule = RetrySchedule(
+            self._policy,
+            idempotent=call.options.idempotent,
+            deadline=min(trio.current_effective_deadline(), self._expires),
+            now=now,
+        )
+
+    async def run(self) -> object:
+        """Raises the errors of calls."""
+        budget = self._functions.budget(self._path, self._policy)
+        while True:
+            try:
+                value = await self._attempt()
+            except CallError as error:
+                await self._before_the_next(error, budget)
+            else:
+                if budget is not None:
+                    budget.succeeded()
+                return value
+
+    async def _attempt(self) -> object:
+        functions, call = self._functions, self._call
+        member: Member | None = None
+        try:
+            # The wait for a node with room, which the call's own timeout bounds as well.
+            with trio.move_on_at(self._expires):
+                member = await functions.place(call.options, self._avoided)
+        except NoPlacementError as error:
+            raise NoWorkerError(f"{call.path} was not run: {error}", method=call.path) from error
+        left = self._expires - functions.now()
+        if member is None or left <= 0:
+            raise DeadlineExceededError(
+                f"{call.path} was not run: no node had room for it within its timeout",
+                method=call.path,
+            )
+        node = NodeId(member.name, member.incarnation)
+        seconds = None if left == math.inf else left
+        try:
+            return await functions.attempt(call, self._path, member, seconds)
+        except CallError as error:
+            found = _of_function(error, call.path, member.name)
+            # Once for each node, so that the search ends.
+            self._elsewhere = isinstance(found, ELSEWHERE) and node not in self._avoided
+            if self._elsewhere:
+                self._avoided.add(node)
+            raise found from error
+
+    async def _before_the_next(self, error: CallError, budget: RetryBudget | None) -> None:
+        """Wait until the next attempt is due. Raises the error of the whole call if there is to be
+        none.
+        """
+        functions, schedule = self._functions, self._schedule
+        elsewhere, self._elsewhere = self._elsewhere, False
+        by_file = path_by_file(self._path)
+        if isinstance(error, FunctionNotImportableError) and by_file is not None:
+            # A function of this script itself: nodes of a local cluster know it as that, others by
+            # the name of its file.
+            self._path = by_file
+            return
+        outcome = outcome_of(error)
+        decision = schedule.failed(
+            outcome,
+            error,
+            functions.now(),
+            functions.draw(),
+            budget,
+            uncounted=elsewhere,
+        )
+        if isinstance(decision, GiveUp):
+            if schedule.total > 1:
+                error.add_note(f"not repeated any more: {schedule.explain(decision, budget)}")
+            if outcome == "not executed" and schedule.outcome == "unknown":
+                raise OutcomeUnknownError(
+                    f"{self._call.path} did not run at the last attempt, and may have at an "
+                    f"earlier one:\n{schedule.history()}",
+                    method=self._call.path,
+                    attempts=schedule.total,
+                ) from error
+            if outcome != "raised":
+                error.attempts = schedule.total
+            raise error
+        await trio.sleep(max(0.0, decision.at - functions.now()))
+        schedule.begin(functions.now())
+
+
+def _of_function(error: CallError, path: str, node: str) -> CallError:
+    """The error of a call to the service, as one of the function."""
+    if outcome_of(error) == "raised":
+        return error
+    if isinstance(error, ActorNotFoundError | MethodNotFoundError):
+        return NoWorkerError(
+            f"{path} was not run: node {node} runs an older version of Understudy, which runs no "
+            "functions",
+            method=path,
+            node=node,
+        )
+    text = str(error).replace(f"{FUNCTION_SERVICE}.run", path)
+    return type(error)(text, method=path, node=node)

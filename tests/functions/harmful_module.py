@@ -1,0 +1,3 @@
+"""A module whose import raises."""
+
+raise RuntimeError("the module raises")

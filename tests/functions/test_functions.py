@@ -1,0 +1,243 @@
+"""Functions in worker processes: values, errors, harm, cancellation, places, repeats."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from actors import RetryPolicy, SpawnOptions
+from actors.errors import (
+    ActorDiedError,
+    BadArgumentsError,
+    CallTimeoutError,
+    DeadlineExceededError,
+    EncodeError,
+    FunctionNotImportableError,
+    NodeNotFoundError,
+    NotAMemberError,
+    NotExecutedError,
+    NoWorkerError,
+    OutcomeUnknownError,
+    RemoteError,
+    ReplyEncodeError,
+)
+from runtime import open_node
+from runtime.functions.service import FUNCTION_SERVICE, most_workers
+from runtime.node import Node
+from tests.functions import functions_used as used
+from tests.isolation.actors_used import Counter
+from tests.isolation.conftest import SECRET, is_running
+from tests.waiting import until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    """A node alone, whose functions run in real processes."""
+    async with open_node("alone", secret=SECRET, resources={"gpu": 1}) as opened:
+        yield opened
+
+
+def worker_names(node: Node) -> list[str]:
+    """The workers of a node."""
+    return [name for name in node._endpoint.host.cells if "FunctionWorker" in name]
+
+
+async def noted(path: Path, *, lines: int = 1) -> list[str]:
+    """The lines that functions have noted in a file."""
+    return await until(
+        lambda: path.read_text().splitlines() if path.exists() else [],
+        f"{lines} lines are noted",
+        lambda found: len(found) >= lines,
+    )
+
+
+async def test_values_and_errors_of_functions(node: Node, tmp_path: Path) -> None:
+    """One test, because the first worker of a node takes a while to start."""
+    assert await node.run(used.double, 21) == 42
+    assert await node.run(used.double_under_trio, 21, after=0.001) == 42
+    assert await node.run(used.returns_coroutine, 21) == 42
+    assert await node.run(used.decorated, 21) == 42
+    assert await node.run(used.Shop.price, 2) == 6
+    assert await node.run(math.factorial, 5) == 120
+    assert await node.run(used.ordered, used.Order("nut", 2), size=used.Size.SMALL) == used.Order(
+        "nut", 3
+    )
+    reference = await node.put([1, 2, 3])
+    assert await node.run(used.total, reference.as_value()) == 6
+    assert await node.run(used.parent_pid) != os.getpid()
+
+    with pytest.raises(RemoteError, match="no nuts") as caught:
+        await node.run(used.fail, "no nuts")
+    assert isinstance(caught.value, ValueError)
+    assert "functions_used.py" in caught.value.remote_traceback
+    assert FUNCTION_SERVICE not in str(caught.value) + "".join(caught.value.__notes__)
+    with pytest.raises(used.OutOfStockError, match="no nuts"):
+        await node.run(used.fail_with_message, "no nuts")
+    before = await node.run(used.pid)
+    for function in (
+        used.raise_system_exit,
+        used.raise_keyboard_interrupt,
+        used.raise_generator_exit,
+    ):
+        with pytest.raises(RemoteError) as other:
+            await node.run(function)
+        assert other.value.remote_type.startswith("builtins:")
+    # In the same process: only their calls have ended.
+    assert await node.run(used.pid) == before
+    with pytest.raises(ReplyEncodeError, match="object"):
+        await node.run(used.unsendable)
+    with pytest.raises(EncodeError, match="number"):
+        await node.run(used.double, object())  # type: ignore[call-overload]
+    with pytest.raises(ActorDiedError, match=r"functions_used:exit_at_once.*exited with code 7"):
+        await node.run(used.exit_at_once)
+    with pytest.raises(ActorDiedError, match=r"functions_used:kill_itself.*SIGKILL"):
+        await node.run(used.kill_itself)
+    assert await node.run(used.double, 1) == 2
+
+
+async def test_what_has_no_name_elsewhere_is_refused_at_once(node: Node) -> None:
+    def nested() -> None:
+        """Is in no module."""
+
+    uses: list[Any] = [lambda: 1, nested, used.Shop().open, partial(used.double, 1), 5, trio]
+    for function in uses:
+        with pytest.raises(FunctionNotImportableError):
+            await node.run(function)
+    with pytest.raises(FunctionNotImportableError, match="decorator"):
+        await node.run(vars(used.decorated)["__wrapped__"], 1)
+    with pytest.raises(BadArgumentsError, match="number"):
+        await node.run(used.double)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="name= is for actors"):
+        await node.options(name="double").run(used.double, 1)
+    with pytest.raises(ValueError, match="idempotent"):
+        await node.options(idempotent=True).spawn(Counter)
+    assert not worker_names(node)
+
+
+async def test_places_that_do_not_exist(node: Node) -> None:
+    with pytest.raises(NodeNotFoundError, match="nowhere"):
+        await node.options(on="nowhere").run(used.double, 1)
+    with pytest.raises(NoWorkerError, match="place=none"):
+        await node.options(labels={"place": "none"}).run(used.double, 1)
+    with pytest.raises(NoWorkerError, match="2 is asked for"):
+        await node.options(resources={"gpu": 2}).run(used.double, 1)
+
+
+async def test_resources_are_taken_while_the_function_runs(node: Node, tmp_path: Path) -> None:
+    there, go = tmp_path / "there", tmp_path / "go"
+    with_gpu = node.options(resources={"gpu": 1})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(with_gpu.run, used.wait_for_file, str(go))
+        await until(lambda: any("function-" in one for one in node._endpoint.host.cells), "it runs")
+        with pytest.raises(DeadlineExceededError, match="no node had room"):
+            await with_gpu.options(timeout=0.3).run(used.note, str(there), "too early")
+        nursery.start_soon(with_gpu.run, used.note, str(there), "in turn")
+        go.touch()
+        assert await noted(there) == ["in turn"]
+    assert not any("function-" in one for one in node._endpoint.host.cells)
+
+
+async def test_workers_are_few_and_used_again(node: Node) -> None:
+    pids: list[int] = []
+
+    async def run() -> None:
+        pids.append(await node.run(used.pid))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(run)
+    assert len(pids) == 50
+    assert len(set(pids)) <= most_workers()
+    assert len(worker_names(node)) <= most_workers()
+
+
+async def test_a_cancelled_function_ends(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "waits"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.run, used.wait_for_cancellation, str(path))
+        (pid,) = await noted(path)
+        nursery.cancel_scope.cancel()
+    assert (await noted(path, lines=2))[1] == "cancelled"
+    # It ended by itself, and its process is used again.
+    assert await node.run(used.pid) == int(pid)
+
+
+@pytest.mark.parametrize("function", [used.block, used.block_the_loop])
+async def test_what_ignores_its_end_is_killed(node: Node, tmp_path: Path, function: Any) -> None:
+    path = tmp_path / "blocks"
+    with pytest.raises(CallTimeoutError, match=f"functions_used:{function.__name__}"):
+        await node.options(timeout=2).run(function, str(path))
+    (pid,) = await noted(path)
+    await until(lambda: is_running(int(pid)), "it was killed", lambda runs: not runs)
+    assert await node.run(used.double, 1) == 2
+
+
+async def test_a_worker_that_is_killed_ends_one_call_or_has_it_repeated(
+    node: Node, tmp_path: Path
+) -> None:
+    again = RetryPolicy(max_retries=2, initial_delay=0.01)
+    marks = [str(tmp_path / str(number)) for number in range(4)]
+    with pytest.raises(OutcomeUnknownError, match="die_unless"):
+        await node.run(used.die_unless, marks[0])
+    with pytest.raises(OutcomeUnknownError):
+        await node.options(retry=again).run(used.die_unless, marks[1])
+    repeated = node.options(retry=again, idempotent=True)
+    assert await repeated.run(used.die_unless, marks[2]) == "repeated"
+    unknown = RetryPolicy(max_retries=2, initial_delay=0.01, repeat_unknown=True)
+    assert await node.options(retry=unknown).run(used.die_unless, marks[3]) == "repeated"
+
+
+async def test_an_idle_worker_that_is_killed_is_not_lent(node: Node) -> None:
+    pid = await node.run(used.pid)
+    (name,) = worker_names(node)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: worker_names(node), "its end is known", lambda names: name not in names)
+    assert await node.run(used.pid) != pid
+
+
+async def test_a_memory_limit_is_the_processes_own(node: Node) -> None:
+    gibibyte = 1024**3
+    small = node.options(isolation="process", memory_limit=gibibyte)
+    with pytest.raises(MemoryError):
+        await small.run(used.take_memory, 2 * gibibyte)
+    assert await small.run(used.take_memory, 1024) == 1024
+
+
+@pytest.mark.slow
+async def test_after_its_block_a_node_runs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "blocks"
+    async with open_node("alone", secret=SECRET) as node, trio.open_nursery() as nursery:
+        nursery.start_soon(node.run, used.block, str(path))
+        (pid,) = await noted(path)
+        nursery.cancel_scope.cancel()
+    assert not is_running(int(pid))
+    with pytest.raises(NotAMemberError):
+        await node.run(used.double, 1)
+
+
+async def test_a_module_that_is_missing_there_is_named(node: Node) -> None:
+    from runtime.functions.named import FunctionCall
+
+    for path, why in (
+        ("no_such_module:f", "no_such_module"),
+        ("math:no_such_function", "no_such_function"),
+        ("math:pi", "cannot be called"),
+        ("tests.functions.harmful_module:f", "the module raises"),
+    ):
+        with pytest.raises(FunctionNotImportableError, match=why):
+            await node._functions.run(FunctionCall(path, None, (), {}, SpawnOptions()))
+    with pytest.raises(NotExecutedError, match="ended while it imported"):
+        await node._functions.run(
+            FunctionCall("tests.functions.exiting_module:f", None, (), {}, SpawnOptions())
+        )
+    assert await node.run(used.double, 1) == 2
