@@ -93,7 +93,6 @@ class ClusterExecutor(Executor):
     def map(
         self,
         fn: Callable[..., T],
-        /,
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,

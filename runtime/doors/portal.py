@@ -23,6 +23,9 @@ from runtime.environment import unwrap
 
 T = TypeVar("T")
 
+CONNECT_AGAIN = "connect again"
+"""What to do when a connection is of no use any more."""
+
 
 class Request(Generic[T]):
     """Something to be run in trio, in the context (`contextvars`) of its caller."""
@@ -63,6 +66,16 @@ class Request(Generic[T]):
         except BaseException as caught:
             # Its caller gets it, in the other thread.
             error = unwrap(caught)
+            if type(error) is NotAMemberError and CONNECT_AGAIN not in str(error):
+                # The node says it before its block has ended, and knows of no connections.
+                error = NotAMemberError(
+                    f"{error}; {CONNECT_AGAIN}",
+                    actor=error.actor,
+                    method=error.method,
+                    node=error.node,
+                    epoch=error.epoch,
+                    attempts=error.attempts,
+                )
         self.ended(value, error)
 
 
@@ -199,7 +212,7 @@ class Portal:
 
     def _gone(self) -> NotAMemberError:
         because = f" because {self.why}" if self.why else ""
-        return NotAMemberError(f"{self.what} was closed{because}; connect again")
+        return NotAMemberError(f"{self.what} was closed{because}; {CONNECT_AGAIN}")
 
     def _start(self, request: Request[object]) -> None:
         # One at a time: trio starts tasks that are ready together in any order, and calls of one

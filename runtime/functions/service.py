@@ -273,7 +273,8 @@ class FunctionService(Actor):
                 isinstance(error, RefusedElsewhereError)
                 and outcome_of(error.error) == "not executed"
             )
-            await self._workers.give_back(worker, reusable=reusable)
+            # shielded and bounded in there
+            await self._workers.give_back(worker, reusable=reusable)  # noqa: ASYNC120
             raise
         await self._workers.give_back(worker, reusable=True)
         return value

@@ -37,6 +37,7 @@ LISTED = {
     "members",
     "place",
     "put",
+    "run",
     "save",
     "saved",
     "stand",
