@@ -103,7 +103,9 @@ class DynamicRestartMachine:
     def start(self, now: float) -> list[Effect]:
         """Nothing is to be started yet. Raises RuntimeError if it was started before."""
         if self._phase != "new":
-            raise RuntimeError("a supervisor is started once; make a new machine for its next life")
+            raise RuntimeError(
+                "this machine was started already; make a new one for each start of its supervisor"
+            )
         self._tick(now)
         self._phase = "running"
         self._effects.append(AllStarted())

@@ -1,4 +1,4 @@
-"""Every outcome that a caller can catch, and every refusal that a user can act upon.
+"""The exceptions of the public API.
 
 A call ends in exactly one of three ways besides its value: `NotExecutedError` (it certainly never
 ran, so repeating it is safe), `OutcomeUnknownError` (it may have run) or `RemoteError` (it ran, and
@@ -22,15 +22,15 @@ def outcome_of(error: CallError) -> Outcome:
 
 
 class UnderstudyError(Exception):
-    """The base of everything that this project raises on purpose."""
+    """Base class of all errors that this project raises on purpose."""
 
 
 class CallError(UnderstudyError):
-    """A call that did not return a value. Catch one of the three subclasses; this base is for code
-    that treats them alike.
+    """Base class of the errors of calls. Catch one of the three subclasses; catch this one where
+    you treat them alike.
 
     Attributes: `actor` (name), `method`, `node` (name), `epoch` of the actor as the caller knew it,
-    `attempts` made so far, `outcome`. Each is None (`attempts`: 0) where it is not known.
+    `attempts` made so far, `outcome`. An unknown attribute is None (`attempts`: 0).
     """
 
     outcome: ClassVar[Outcome] = "unknown"
@@ -60,7 +60,7 @@ class NotExecutedError(CallError):
 
 
 class ActorNotFoundError(NotExecutedError):
-    """No actor of this name lives in the cluster now."""
+    """No actor of this name is running in the cluster now."""
 
 
 class MethodNotFoundError(NotExecutedError):
@@ -86,15 +86,13 @@ class NoWorkerError(NotExecutedError):
 
 
 class ArgumentLostError(NotExecutedError):
-    """A reference that was given as an argument has no value to fetch. The error that says why is
-    the `__cause__`, where it is known here.
+    """An argument is a reference whose value cannot be fetched. The reason is the `__cause__`,
+    where it is known here.
     """
 
 
 class StaleEpochError(NotExecutedError):
-    """The call was addressed to an epoch of the actor that is no longer (or not yet) valid on that
-    node.
-    """
+    """The call names an epoch of the actor that is no longer, or not yet, valid on that node."""
 
 
 class EmptyGroupError(NotExecutedError):
@@ -110,18 +108,18 @@ class NodeUnreachableError(NotExecutedError):
 
 
 class NodeDrainingError(NotExecutedError):
-    """The node is leaving the cluster and takes no new work."""
+    """The node is leaving the cluster and accepts no new work."""
 
 
 class NotAMemberError(NotExecutedError):
-    """The calling node has lost its place in the cluster, or its `open_node` block has ended:
-    nothing it asks for is done any more.
+    """The calling node is no longer a member of the cluster, or its `open_node` block has ended:
+    other nodes refuse its requests.
     """
 
 
 class WrongDoorError(NotExecutedError, RuntimeError):
-    """A blocking call from inside a running event loop, which it would have blocked, or an
-    asyncio one from outside of any. The message names the module whose `connect` to use there.
+    """A blocking call was made inside a running event loop, which it would have blocked, or an
+    asyncio call outside of one. The message names the module whose `connect` to use there.
     """
 
 
@@ -132,28 +130,26 @@ class ForkedProcessError(NotExecutedError, RuntimeError):
 
 
 class DirectoryUnavailableError(NotExecutedError):
-    """The cluster's store, which knows where actors and nodes are, cannot be asked now: nothing was
-    done.
+    """The cluster's store, which has the places of actors and nodes, cannot be reached now: nothing
+    was done.
 
-    It says nothing about what there is: "not to be asked" is not "no such name". The error of the
-    store is the `__cause__`.
+    The name may exist: this error does not mean "no such name". The error of the store is the
+    `__cause__`.
     """
 
 
 class ClassMismatchError(NotExecutedError, TypeError):
-    """The actor that has the name now is of another class than the handle, or the lookup,
-    is for.
+    """The actor that has the name now is an instance of another class than that of the handle or
+    lookup.
     """
 
 
 class MailboxFullError(NotExecutedError):
-    """The actor's mailbox is at its limit; the call was shed at the door."""
+    """The actor's mailbox is at its limit; the call was refused on arrival."""
 
 
 class AnswersUnreadError(NotExecutedError):
-    """The caller's node leaves so many answers unread that the actor's node takes no more calls
-    from it for now.
-    """
+    """The caller's node has too many unread answers, so the actor's node refuses its calls."""
 
 
 class DeadlineExceededError(NotExecutedError, TimeoutError):
@@ -161,13 +157,13 @@ class DeadlineExceededError(NotExecutedError, TimeoutError):
 
 
 class CallCycleError(NotExecutedError):
-    """The call came back to an actor whose running method waits for it: both would have waited for
-    ever. The message has the chain.
+    """The call came back to an actor whose running method waits for it: a deadlock. The message has
+    the chain of calls.
     """
 
 
 class SelfCallError(CallCycleError):
-    """A running method awaited its own actor: it would have waited for itself for ever."""
+    """A running method awaited a call to its own actor: a deadlock."""
 
 
 class OutcomeUnknownError(CallError):
@@ -181,35 +177,34 @@ class CallTimeoutError(OutcomeUnknownError, TimeoutError):
 
 
 class ActorDiedError(OutcomeUnknownError):
-    """The actor ended while the call was with it."""
+    """The actor ended before it answered the call."""
 
 
 class NodeDiedError(OutcomeUnknownError):
-    """The node ended while the call was with it."""
+    """The actor's node ended before it answered the call."""
 
 
 class ConnectionLostError(OutcomeUnknownError):
-    """The session with the node was given up after the call was handed to it and before its answer
-    came. The node may live: its death is a `NodeDiedError`.
+    """The session with the node ended after the call was handed to it and before its answer came.
+    The node may still be running: its death is a `NodeDiedError`.
     """
 
 
 class ReplyEncodeError(OutcomeUnknownError):
-    """The method ran and returned, but what it returned cannot be sent."""
+    """The method ran, but its result cannot be sent."""
 
 
 class AnswerDroppedError(OutcomeUnknownError):
-    """The method ran, and its answer was dropped: the caller's node leaves too many answers
-    unread.
+    """The method ran, but its answer was dropped, because the caller's node has too many unread
+    answers.
     """
 
 
 class AlreadyAppliedError(OutcomeUnknownError):
-    """An earlier attempt at the call has certainly taken effect: the actor saved the state that it
-    led to. Its answer is lost.
+    """An earlier attempt at the call has taken effect: the actor saved the resulting state. Its
+    answer is lost.
 
-    The call was not run again. Only what it would have answered is unknown: `Actor.save(state,
-    answer=...)` keeps that as well.
+    The call was not run again. Use `Actor.save(state, answer=...)` to keep the answer as well.
     """
 
 
@@ -219,12 +214,12 @@ class RemoteError(CallError):
     Where the remote exception's type is a builtin or a class registered with `@message`, the error
     that the caller catches is an instance of that type as well, with its arguments, fields and
     notes: `except ValueError` and `except RemoteError` both work. A group arrives as a group, so
-    that `except*` finds what is in it. `str()` says what the exception said; the traceback is in a
-    note.
+    that `except*` finds what is in it. `str()` gives the text of the exception; the traceback is in
+    a note.
 
     Attributes besides those of `CallError`: `remote_type` (import path of the exception's class)
-    and `remote_traceback` (text). Where the exception has attributes of these names itself,
-    `error.node` for example, they are the exception's own.
+    and `remote_traceback` (text). If the exception itself has an attribute of one of these names,
+    for example `error.node`, that one is kept.
     """
 
     outcome: ClassVar[Outcome] = "raised"
@@ -233,8 +228,8 @@ class RemoteError(CallError):
 
 
 class EncodeError(UnderstudyError, TypeError):
-    """A value that cannot cross the wire. `path` leads to it from the parameter that it was given
-    for, for example `order.items['x']`.
+    """A value cannot be sent. `path` names it, beginning with the parameter, for example
+    `order.items['x']`.
     """
 
     def __init__(self, text: str, *, path: str = "") -> None:
@@ -243,27 +238,27 @@ class EncodeError(UnderstudyError, TypeError):
 
 
 class DecodeError(UnderstudyError, ValueError):
-    """Bytes from a proven peer that do not decode to a value here, for example a message type that
+    """Bytes from an authenticated peer cannot be decoded here, for example because a message type
     cannot be imported.
     """
 
 
 class ProtocolError(UnderstudyError):
-    """A peer sent bytes that break the protocol. The connection they came on is closed; nothing
-    else is touched.
-    """
+    """A peer sent bytes that violate the protocol. Only their connection is closed."""
 
 
 class HandshakeError(UnderstudyError):
-    """Two nodes did not come to terms; the connection is closed. `code` is the machine-readable
-    reason.
+    """The handshake of two nodes failed, and the connection is closed. `code` is the
+    machine-readable reason.
     """
 
     code: ClassVar[str] = "handshake"
 
 
 class WrongSecretError(HandshakeError):
-    """The peer could not prove that it knows the cluster's secret, or we could not to it."""
+    """The peer could not prove that it knows the cluster's secret, or this node could not prove it
+    to the peer.
+    """
 
     code: ClassVar[str] = "wrong-secret"
 
@@ -287,15 +282,15 @@ class WrongPeerError(HandshakeError):
 
 
 class WrongStoreError(HandshakeError):
-    """A node of the cluster's name answered, or dialled, whose coordination store is another: one
-    of the two was lost, and begun anew.
+    """The peer's cluster has the same name but another coordination store: one of the two stores
+    was lost and created again.
     """
 
     code: ClassVar[str] = "wrong-store"
 
 
 class HandshakeTimeoutError(HandshakeError, TimeoutError):
-    """The peer connected, or accepted, and then said too little for too long."""
+    """The connection was made, but the peer did not complete the handshake in time."""
 
     code: ClassVar[str] = "handshake-timeout"
 
@@ -311,7 +306,7 @@ class NodeNameTakenError(JoinError):
 
 
 class ListenError(UnderstudyError):
-    """This node cannot, or must not, listen on the address given."""
+    """This node cannot listen on the given address, or must not without a secret."""
 
 
 class SpawnError(UnderstudyError):
@@ -324,15 +319,17 @@ class SpawnError(UnderstudyError):
 
 
 class NameTakenError(SpawnError):
-    """An actor of this name lives already; `get_or_spawn` returns it instead."""
+    """An actor of this name is running already; `get_or_spawn` returns it instead."""
 
 
 class ActorClassError(SpawnError):
-    """The actor's class cannot be imported on the node that should run it, or is no `Actor`."""
+    """The actor's class cannot be imported on the node that should run it, or is not a subclass of
+    `Actor`.
+    """
 
 
 class ActorStartError(SpawnError):
-    """The actor's constructor or `on_start` raised; `remote_traceback` holds where."""
+    """The actor's constructor or `on_start` raised; `remote_traceback` has the traceback."""
 
     def __init__(
         self,
@@ -347,27 +344,25 @@ class ActorStartError(SpawnError):
 
 
 class ActorNotPlacedError(ActorStartError):
-    """A supervisor could not be started because there is no node for one of its children, or the
-    store is away. That says nothing about either of them: its own supervisor waits a little and
-    tries again, and counts no restart.
+    """A supervisor could not be started, because no node fits one of its children, or because the
+    store cannot be reached. This is no failure of the supervisor or the child: the supervisor above
+    it tries again after a delay, and counts no restart.
     """
 
 
 class ActorNotNeededError(ActorStartError):
-    """The actor's `on_start` raised `actors.Ignore`: it does not want to run, and that is no
-    failure.
-    """
+    """The actor's `on_start` raised `actors.Ignore`: it is not needed, which is no failure."""
 
 
 class SupervisorGaveUpError(UnderstudyError):
     """A supervisor ended with "shutdown": its children failed more often than its intensity allows,
-    or its significant ones have ended.
+    or its significant children have ended.
     """
 
 
 class ChildError(UnderstudyError):
-    """What was asked of a supervisor about one of its children cannot be done. The message names
-    the child by its path in the tree.
+    """A supervisor refused a request about one of its children. The message names the child by its
+    path in the tree.
     """
 
 
@@ -390,15 +385,15 @@ class TooManyChildrenError(ChildError):
 
 
 class SupervisorStoppingError(ChildError):
-    """The supervisor is stopping, or has: it does nothing more for its children."""
+    """The supervisor is stopping or has stopped, and accepts no requests about its children."""
 
 
 class NoPlacementError(SpawnError):
-    """No member of the cluster meets what the actor asks of its node."""
+    """No member of the cluster meets the actor's placement requirements."""
 
 
 class OwnerDiedError(UnderstudyError):
-    """The node that owned a referenced value ended, and the value with it."""
+    """The node that owned a referenced value has ended, so the value is lost."""
 
 
 class ReferenceReleasedError(UnderstudyError):
@@ -414,17 +409,17 @@ class ReferenceNotReadyError(UnderstudyError):
 
 
 class ReferenceMemoryError(UnderstudyError):
-    """The values of a node take all the memory that they may, and none can be written to disk."""
+    """A node's referenced values use all the memory allowed for them, and none can be written to
+    disk.
+    """
 
 
 class StoreError(UnderstudyError):
-    """The coordination store did not do what was asked."""
+    """Base class of the errors of the coordination store."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be reached now. Says nothing about what it holds: "away" is not "no such
-    name".
-    """
+    """The store cannot be reached now. This does not mean "no such name"."""
 
 
 class StoreOutcomeUnknownError(StoreError):
@@ -432,14 +427,14 @@ class StoreOutcomeUnknownError(StoreError):
 
 
 class StoreCompactedError(StoreError):
-    """The watch asked for a revision that the store no longer keeps: read afresh and watch from
-    there.
+    """The watch asked for a revision that the store no longer keeps: read the keys again and watch
+    from there.
     """
 
 
 class StoreDataError(StoreError):
-    """The files of a store on disk cannot be used, or not be written. The message names the file
-    and the next step.
+    """The files of a store on disk cannot be read or written. The message names the file and the
+    next step.
     """
 
 

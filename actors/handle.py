@@ -107,5 +107,6 @@ def moved(handle: Handle, caller: Caller) -> Handle:
 
 def _unknown(*args: object, **kwargs: object) -> object:
     raise TypeError(
-        "this handle was looked up without its class; the method runs only where the actor lives"
+        "this handle was looked up without its class; the method can be run only on the actor's "
+        "node"
     )

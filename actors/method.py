@@ -353,9 +353,9 @@ class BoundMethod(Bound, Generic[P, R]):
 
 
 _NOT_REPEATED = (
-    "is a stream, and a stream is never repeated: by the time it breaks, its reader has acted "
-    "upon its first items. "
-    "Let it take the place to go on from as an argument, and call it again from there"
+    "is a stream, and streams are never repeated: the reader has already acted on the items that "
+    "it got. Give the method a parameter for the position to start at, and call it again from "
+    "there"
 )
 
 
@@ -602,7 +602,7 @@ def method(
     def decorate(function: Callable[..., Any]) -> Marked:
         if not inspect.isfunction(function):
             raise TypeError(
-                f"@method goes onto a function, not onto {function!r}; put it outermost"
+                f"@method decorates a function, not {function!r}; make it the outermost decorator"
             )
         if inspect.isgeneratorfunction(function):
             raise TypeError(

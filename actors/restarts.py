@@ -314,7 +314,9 @@ class RestartMachine:
     def start(self, now: float) -> list[Effect]:
         """Start all children, in order. Raises RuntimeError if it was started before."""
         if self._phase != "new":
-            raise RuntimeError("a supervisor is started once; make a new machine for its next life")
+            raise RuntimeError(
+                "this machine was started already; make a new one for each start of its supervisor"
+            )
         self._tick(now)
         self._phase = "starting"
         self._work = _Work("boot", starts=deque(self._children))

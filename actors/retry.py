@@ -418,7 +418,10 @@ class RetrySchedule:
         for others ValueError is raised.
         """
         if uncounted and outcome != "not executed":
-            raise ValueError(f"an attempt of outcome {outcome!r} was handed over, so it counts")
+            raise ValueError(
+                f"an attempt of outcome {outcome!r} may have run, so it uses up a retry; "
+                "`uncounted` is for attempts that were not executed"
+            )
         self._total += 1
         assert len(self.attempts) < self._total, "the latest attempts, and how many in all"
         self._earlier_ran = self._earlier_ran or outcome != "not executed"

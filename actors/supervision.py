@@ -135,8 +135,8 @@ class ChildRule:
             )
         if self.significant and self.restart == "permanent":
             raise ValueError(
-                f"child {self.id!r}: a permanent child never ends for good, so it cannot be "
-                "significant"
+                f"child {self.id!r}: a permanent child is restarted whenever it ends, so it "
+                "cannot be significant; give restart='transient' or 'temporary' together with it"
             )
         if self.shutdown is not None and self.shutdown != "kill":
             check_number(f"child {self.id!r}: shutdown", self.shutdown)

@@ -56,7 +56,9 @@ def announced(announcement: Announcement, environment: Environment) -> Iterator[
             json.dump(facts, file)
     except OSError as error:
         logger.info(
-            "this cluster could not be announced; give commands its address and secret: %s", error
+            "could not write the announcement of this cluster, so commands do not find it; give "
+            "them --address and --secret-file: %s",
+            error,
         )
     try:
         yield
@@ -106,7 +108,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        logger.info("%s could not be removed: %s", path, error)
+        logger.info("could not remove %s: %s", path, error)
 
 
 def _directory() -> Path:

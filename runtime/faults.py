@@ -75,7 +75,7 @@ class Faults:
                 )
             except ValueError as error:
                 raise ValueError(
-                    f"{part!r} is no fault: {error}; expected for example reply-lost=0.1 or "
+                    f"{part!r} is not a fault: {error}; expected for example reply-lost=0.1 or "
                     "slow=0.5@0.2"
                 ) from None
         return faults
@@ -99,7 +99,9 @@ class Faults:
         outside [0, 1].
         """
         if point not in POINTS:
-            raise ValueError(f"there is no point {point!r}; the points are {', '.join(POINTS)}")
+            raise ValueError(
+                f"there is no fault point {point!r}; the points are {', '.join(POINTS)}"
+            )
         if not 0 <= probability <= 1:
             raise ValueError(f"a probability is from 0 to 1, not {probability!r}")
         if not 0 <= seconds < float("inf"):

@@ -63,7 +63,7 @@ class Lifetime:
                     raise self.error() from error
                 if isinstance(error, LeaseLostError):
                     raise NotAMemberError(
-                        f"{what}: node {self.node} has lost its place in the cluster: {error}",
+                        f"{what}: node {self.node} is no longer a member of the cluster: {error}",
                         node=self.node,
                     ) from error
                 raise DirectoryUnavailableError(f"{what}: {error}", node=self.node) from error

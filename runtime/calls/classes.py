@@ -60,8 +60,8 @@ def expected_class(address: Address, actor: object, find_class: FindClass) -> st
     if issubclass(found, actor):
         return expected
     raise ClassMismatchError(
-        f"{address.name} on node {address.node} is of class {address.class_path}, which is no "
-        f"{expected}; look it up as what it is",
+        f"{address.name} on node {address.node} is of class {address.class_path}, which is not a "
+        f"subclass of {expected}; look it up with its own class",
         actor=address.name,
         node=address.node,
         epoch=address.epoch,

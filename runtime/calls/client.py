@@ -1343,8 +1343,7 @@ class CallClient:
             )
         return CallTimeoutError(
             f"{call.place.actor}.{call.place.method} gave no answer within its timeout of "
-            f"{self.timeout(bound):g} s; it was told to "
-            "stop, but may have taken effect",
+            f"{self.timeout(bound):g} s; it was cancelled, but may have taken effect",
             **facts(call.place),
         )
 
@@ -1408,9 +1407,8 @@ class CallClient:
             name = bound._address.name
             raise SelfCallError(
                 f"{name}.{job.definition.name} awaited {name}.{bound._definition.name}: it would "
-                "wait for itself for ever. "
-                f"Call self.{bound._definition.name}(...) instead, mark one of the two as "
-                f"concurrent, or {job.definition.name} as reentrant",
+                f"wait for itself. Call self.{bound._definition.name}(...) instead, mark one of "
+                f"the two as concurrent, or {job.definition.name} as reentrant",
                 actor=name,
                 method=bound._definition.name,
             )

@@ -139,8 +139,8 @@ class DedupTable(Generic[J]):
                 return record
         elif number < self._watermark or (repeat and number <= self._evicted):
             return OutcomeUnknownError(
-                "the call was made before, and its outcome is no longer on record here; it "
-                "may have run"
+                "this call was sent before, and the record of its outcome was evicted; it may "
+                "have run"
             )
         if len(self.records) >= self._most_records and not self._evict_one():
             return MailboxFullError(

@@ -363,8 +363,8 @@ def _unread(link: Link) -> CallError:
     """Raises ProtocolError where even refusals have piled up."""
     if link.backlog_frames > MOST_UNREAD:
         raise ProtocolError(
-            f"the peer calls and does not read: {link.backlog_frames} frames to it are not "
-            "acknowledged"
+            f"the peer sends calls but does not read their answers: {link.backlog_frames} frames "
+            "to it are not acknowledged"
         )
     return AnswersUnreadError(
         f"node {link.peer.name} has left {link.backlog} bytes in {link.backlog_frames} frames "
@@ -381,6 +381,6 @@ def _too_many(link: Link) -> CallError:
 
 def _outdated(link: Link) -> CallError:
     return NotAMemberError(
-        f"node {link.peer.name} (incarnation {link.peer.incarnation}) is no member of the cluster "
-        "any more: its lease has ended, and other nodes may have taken over its work"
+        f"node {link.peer.name} (incarnation {link.peer.incarnation}) is no longer a member of "
+        "the cluster: its lease has ended, and other nodes may have taken over its work"
     )

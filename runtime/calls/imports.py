@@ -120,7 +120,7 @@ def _import_all(paths: list[str]) -> None:
             import_class(path)
         except DecodeError as error:
             # The start of the actor reports the same error, to its caller.
-            logger.info("a request to start an actor names what cannot be imported: %s", error)
+            logger.info("cannot import the class that a request to start an actor names: %s", error)
 
 
 _CHILD_SPEC = import_path(ChildSpec)

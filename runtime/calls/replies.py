@@ -198,9 +198,7 @@ def taken_back(job: Invocation) -> None:
     if isinstance(job.sink, RetainedResultSink):
         job.sink.given_up(
             job,
-            CallError(
-                f"{job.cell.address.name}.{job.definition.name} was taken back by its caller"
-            ),
+            CallError(f"{job.cell.address.name}.{job.definition.name} was cancelled by its caller"),
         )
     else:
         job.cancel()

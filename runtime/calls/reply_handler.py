@@ -97,7 +97,7 @@ class ReplyHandler:
             )
         if certainly_not:
             return NodeUnreachableError(
-                f"{place.actor}.{place.method} was never handed to node {place.node}: {link.ended}",
+                f"{place.actor}.{place.method} was never sent to node {place.node}: {link.ended}",
                 **facts(place),
             )
         if link.peer_ended:

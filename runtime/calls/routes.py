@@ -163,7 +163,9 @@ class Routes:
             return await asking
         except StoreError as error:
             raise DirectoryUnavailableError(
-                f"{actor} could not be looked up, and may live: {error}", actor=actor, method=method
+                f"{actor} could not be looked up, so it may still be running: {error}",
+                actor=actor,
+                method=method,
             ) from error
         except CallError as error:
             error.actor, error.method = actor, method
@@ -181,8 +183,8 @@ class Routes:
         if not self._fits(bound, found):
             raise ClassMismatchError(
                 f"{name}.{method} was not called: {name} is of class {found.class_path} now, on "
-                f"node {found.node}, and the handle is for "
-                f"one of class {expected}, which has ended; look {name} up again",
+                f"node {found.node}, and the handle is for an actor of class {expected}, which "
+                f"has ended; look {name} up again",
                 actor=name,
                 method=method,
                 node=found.node,

@@ -66,8 +66,8 @@ def call(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Call METHOD of ACTOR and print what it returns. Arguments are JSON where they can be read as
-    that, text otherwise.
+    """Call METHOD of ACTOR and print its result. An argument that parses as JSON is sent as that
+    value, any other as text.
     """
     import_modules(modules)
     result = trio.run(

@@ -29,8 +29,8 @@ def secret_option(command: F) -> F:
     return click.option(
         "--secret-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the cluster's secret; otherwise UNDERSTUDY_SECRET, or on this machine the "
-        "user's own shared secret.",
+        help="File with the cluster's secret. Default: UNDERSTUDY_SECRET, or, for a cluster on "
+        "this machine, the secret that the user's clusters share.",
     )(command)
 
 
@@ -50,7 +50,7 @@ def cluster_options(command: F) -> F:
             "-a",
             metavar="HOST:PORT",
             help=f"Any node of the cluster. Default: {DEFAULT_ADDRESS}, or, if no node listens "
-            "there, the local cluster that is open.",
+            "there, the local cluster that is open on this machine.",
         ),
         click.option(
             "--cluster",

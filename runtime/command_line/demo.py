@@ -19,11 +19,11 @@ WIDTH = 32
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the outcome and the time line as JSON."
 )
-@click.option("--logs", is_flag=True, help="Show what the node processes log, too.")
+@click.option("--logs", is_flag=True, help="Also show the logs of the node processes.")
 @click.option(
     "--store",
     metavar="etcd://HOST:PORT,...",
-    help="Keep the cluster's store in etcd, rather than in this process.",
+    help="Keep the cluster's store in etcd instead of in this process.",
 )
 def demo(as_json: bool, logs: bool, store: str | None) -> None:
     """Index every identifier of the standard library on a cluster while its nodes join, leave and

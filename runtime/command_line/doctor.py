@@ -29,7 +29,9 @@ from runtime.membership.cluster_session import (
 
 @attrs.frozen
 class Finding:
-    """One check: what was looked at, whether it is well, and what was seen or what to do."""
+    """The result of one check: what was checked, whether it passed, and what was found or what to
+    do.
+    """
 
     check: str
     well: bool
@@ -40,17 +42,17 @@ class Finding:
 @click.option(
     "--store",
     metavar="etcd://HOST:PORT,...",
-    help="Check the etcd that a cluster is to keep its store in, too.",
+    help="Also check this etcd, in which a cluster will keep its store.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Check the store of a founder that is not running, too.",
+    help="Also check the store in this directory; its node must not be running.",
 )
 @click.option(
     "--secret-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Check the file with a cluster's secret, too.",
+    help="Also check this file, which has a cluster's secret.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(

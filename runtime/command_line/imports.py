@@ -25,7 +25,7 @@ def import_option(command: F) -> F:
         "modules",
         multiple=True,
         metavar="MODULE",
-        help="Import a module first, for example one with @message classes that come in "
+        help="Import this module first, for example one whose @message classes arrive in "
         "arguments, results or errors; may be repeated.",
     )(command)
 

@@ -117,7 +117,7 @@ def one_line(error: BaseException) -> str:
 )
 @click.version_option(__version__, prog_name="understudy")
 @click.option("--debug", is_flag=True, help="Show debug logs, and tracebacks of errors.")
-@click.option("--verbose", "-v", is_flag=True, help="Log what happens.")
+@click.option("--verbose", "-v", is_flag=True, help="Show info logs.")
 def main(debug: bool, verbose: bool) -> None:
     """Named actors on many nodes, awaited like local objects, replaced when they die."""
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING

@@ -56,78 +56,81 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
 @click.option(
     "--join",
     metavar="HOST:PORT",
-    help="Any node of the cluster to join; left out, this node founds a new cluster.",
+    help="Address of any node of the cluster to join. Default: found a new cluster.",
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help=f"Where this node listens; 0.0.0.0:PORT for all addresses. Default: {DEFAULT_ADDRESS}, "
-    "or any free port if it joins "
-    "others; and if these, or the store, are on another machine, this machine's address on the "
-    "way there.",
+    help=f"Address to listen on; 0.0.0.0:PORT for all addresses. Default: {DEFAULT_ADDRESS}, or "
+    "any free port for a node that joins; if the cluster or the store is on another machine, "
+    "this machine's address on the route to it.",
 )
 @click.option(
     "--advertise",
     metavar="HOST[:PORT]",
-    help="What others are told to dial, where it is not what this node listens on: behind mapped "
-    "ports, or with several networks.",
+    help="Address that other nodes dial, if it differs from --listen: behind mapped ports, or "
+    "with several networks.",
 )
 @click.option(
     "--cluster",
-    help="The cluster's name. Default: that of the local cluster that is joined, or else "
-    "understudy.",
+    help="The cluster's name. Default: that of the local cluster to join, otherwise understudy.",
 )
 @click.option(
-    "--label", multiple=True, metavar="KEY=VALUE", help="For placing actors; may be repeated."
+    "--label",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Label for the placement of actors; may be repeated.",
 )
 @click.option(
     "--resource",
     multiple=True,
     metavar="KEY=NUMBER",
-    help="What this node has, for others to see; may be repeated.",
+    help="Resource that this node offers to the placement of actors; may be repeated.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where a founder keeps the cluster's store: started again on it, it comes back. Left "
-    "out, the store is in memory.",
+    help="Directory in which a founder keeps the cluster's store; a founder that is restarted on "
+    "it continues the cluster. Default: the store is in memory only.",
 )
 @click.option(
     "--store",
     metavar="etcd://HOST:PORT,...",
-    help="Keep the cluster's store in etcd; all nodes are given it, none needs --join.",
+    help="Keep the cluster's store in etcd: give it to all nodes, instead of --join.",
 )
 @click.option(
     "--reference-memory",
     metavar="SIZE",
     default="1G",
     show_default=True,
-    help="Memory that referenced values may take, for example 512M; what is beyond goes to disk.",
+    help="Memory for referenced values, for example 512M; values beyond it go to disk.",
 )
 @click.option(
     "--reference-directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Where it goes, into files without names. Default: TMPDIR, or /var/tmp.",
+    help="Directory for referenced values on disk, in files without names. Default: TMPDIR, or "
+    "/var/tmp.",
 )
 @click.option(
     "--references-on-leave",
     type=click.Choice(["move", "lose"]),
     default="move",
     show_default=True,
-    help="What happens to referenced values when the node leaves: other nodes take them, or they "
-    "end with it.",
+    help="Referenced values when the node leaves: move them to other nodes, or lose them.",
 )
 @click.option(
     "--trace-references",
     is_flag=True,
-    help="Note where in the program referenced values are made, for `understudy refs --where`.",
+    help="Record the file and line that create each referenced value, for `understudy refs "
+    "--where`.",
 )
 @click.option(
     "--thread-limit",
     type=click.IntRange(min=1),
     default=NODE_THREADS,
     show_default=True,
-    help="Plain `def` methods of all actors that may run at once, each in a thread; more wait.",
+    help="How many plain `def` methods of all actors may run at once, each in a thread; others "
+    "wait.",
 )
 @click.option(
     "--blocked-limit",
@@ -162,8 +165,8 @@ def node(
     """Run a node until Ctrl-C, SIGTERM or `understudy stop`: then it drains and leaves; a second
     signal stops it at once.
 
-    Actor classes are imported from the current directory and wherever Python finds modules, when an
-    actor of theirs is started. A @message class must have been imported before one arrives: by the
+    The node imports an actor's class when it starts the actor, from the current directory or
+    Python's module path. A @message class must be imported before a message of it arrives: by the
     module of the actor's class, or with --import.
     """
     import_modules(modules)

@@ -18,14 +18,14 @@ from runtime.rendezvous.registry import create_handler
 @click.option(
     "--rdzv-backend",
     default="",
-    help="As its agents were given it. By default what the endpoint is for.",
+    help="The back-end that the job's agents use. Default: the one that the endpoint belongs to.",
 )
 @click.option(
-    "--rdzv-endpoint", required=True, metavar="HOST:PORT", help="Where the rendezvous is."
+    "--rdzv-endpoint", required=True, metavar="HOST:PORT", help="Endpoint of the rendezvous."
 )
 @click.option("--rdzv-id", required=True, help="The job's id.")
 @click.option("--rdzv-conf", default="", metavar="KEY=VALUE,...", help="Options of the rendezvous.")
-@click.option("--json", "as_json", is_flag=True, help="Print whether it was closed, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON whether it was closed.")
 def reopen(
     rdzv_backend: str, rdzv_endpoint: str, rdzv_id: str, rdzv_conf: str, as_json: bool
 ) -> None:

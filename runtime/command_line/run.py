@@ -398,7 +398,7 @@ def _signal(option: str, name: str) -> int:
     }
     if name.strip() not in known:
         raise ValueError(
-            f"{option}: {name.strip()!r} is no signal that can be handled; "
+            f"{option}: {name.strip()!r} is not a signal that a process can handle; "
             f"{nearest(name.strip(), known)}"
         )
     return known[name.strip()]
@@ -410,7 +410,7 @@ def _membership_signal(options: dict[str, Any]) -> int:
     if options["on_membership_change"] != "notify":
         raise ValueError(
             "--membership-signal goes with --on-membership-change notify: otherwise workers are "
-            "restarted, not told"
+            "restarted instead of signalled"
         )
     return _signal("--membership-signal", options["membership_signal"])
 

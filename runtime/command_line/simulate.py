@@ -32,15 +32,15 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Which run; the first one with --seeds.",
+    help="Seed of the run; with --seeds, of the first one.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(1), help="Try so many seeds, and show only what is wrong."
+    "--seeds", type=click.IntRange(1), help="Run this many seeds, and show only broken promises."
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1),
-    help="Processes that try seeds side by side; by default one for each core.",
+    help="Processes that run seeds in parallel. Default: one for each core.",
 )
 @click.option(
     "--nodes",
@@ -66,8 +66,8 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
     "rounds",
     type=click.IntRange(1),
     metavar="ROUNDS",
-    help="Instead: all nodes call all others for the first time at once, in so many rounds, while "
-    "connections break.",
+    help="Run another scenario: all nodes call all others for the first time at once, in this "
+    "many rounds, while connections break.",
 )
 @click.option(
     "--html",
@@ -76,7 +76,7 @@ QUIET_KINDS = {"call", "ok", "failed", "unknown", "log"}
     help="Write a page with a time line for each node.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print trace hash, faults and verdicts as JSON."
+    "--json", "as_json", is_flag=True, help="Print trace hash, faults and check results as JSON."
 )
 @click.option("--verbose", is_flag=True, help="Show calls and logs on the time line as well.")
 def simulate(
@@ -124,7 +124,7 @@ def simulate(
                     faults,
                 )
     if not as_json:
-        click.echo(f"{seeds} seeds, {wrong} of them with something wrong")
+        click.echo(f"{seeds} seeds, {wrong} of them broke a promise")
     raise SystemExit(1 if wrong else 0)
 
 

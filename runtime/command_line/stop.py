@@ -21,15 +21,15 @@ from runtime.command_line.connect import cluster_options, connect
 def stop(
     name: str, actor: bool, address: str, cluster: str, secret_file: Path | None, as_json: bool
 ) -> None:
-    """Tell the node NAME to drain and leave, or stop the actor NAME. A supervised actor is started
-    again by its supervisor's rules.
+    """Ask the node NAME to drain and leave, or stop the actor NAME. A supervisor restarts its actor
+    as the child's restart type says.
     """
     trio.run(_stop, name, actor, address, cluster, secret_file)
     what = "actor" if actor else "node"
     click.echo(
         json.dumps({"stopped": name, "kind": what})
         if as_json
-        else f"{what} {name} was told to stop"
+        else f"{what} {name} was asked to stop"
     )
 
 

@@ -30,15 +30,15 @@ REDRAW = "\x1b[H\x1b[J"
 @click.option(
     "--deaths",
     is_flag=True,
-    help="Show the ends of children that supervisors have kept, with tracebacks.",
+    help="Show the recorded ends of children, with tracebacks.",
 )
-@click.option("--watch", is_flag=True, help="Draw it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Redraw the tree until Ctrl-C.")
 @click.option(
     "--interval",
     type=Number(min=0.1),
     default=1.0,
     show_default=True,
-    help="Seconds from one drawing to the next, with --watch.",
+    help="Seconds between redraws, with --watch.",
 )
 @cluster_options
 def tree(

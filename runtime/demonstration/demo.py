@@ -340,7 +340,7 @@ class Demo:
             if patience.cancelled_caught:
                 progress = await scheduler.progress()
                 raise UnderstudyError(
-                    f"the job did not get done in {PATIENCE_SECONDS:g} s: {progress}; is this "
+                    f"the job was not done within {PATIENCE_SECONDS:g} s: {progress}; is this "
                     "machine busy with something else?"
                 )
             parts = [

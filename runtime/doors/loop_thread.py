@@ -57,7 +57,7 @@ class DoorLoop:
         In the loop's thread.
         """
         if self._stopping.is_set():
-            raise NotAMemberError("the program is ending, and opens no more connections")
+            raise NotAMemberError("the program is ending, so no more connections can be opened")
         self._sessions.add(session)
 
     def discard(self, session: OpenBlock[T]) -> None:

@@ -394,7 +394,7 @@ class Agent:
                     await self._rounds.close(effect.reason)
                 await self._rounds.aclose()
         except RendezvousError as error:
-            logger.warning("could not tell the other agents that this agent ends: %s", error)
+            logger.warning("could not write to the job's store that this agent ends: %s", error)
 
     async def _gather_failures(self) -> None:
         """Read the failures of all agents in the latest round for the report, while the store can

@@ -288,7 +288,9 @@ class Groups:
                     seen = 0
                 except StoreError as error:
                     logger.info(
-                        "group %s is not followed while the store is away: %s", prefix, error
+                        "cannot read group %s from the store; its members are those last seen: %s",
+                        prefix,
+                        error,
                     )
                     if (followed := reference()) is not None:
                         followed.problem = error
@@ -327,9 +329,7 @@ class ActorGroupsAdapter:
         check_group_name(group)
         await trio.lowlevel.checkpoint()
         if self._cell.ended is not None:
-            raise RuntimeError(
-                f"{self._cell.address.name} has ended; it can join no group any more"
-            )
+            raise RuntimeError(f"{self._cell.address.name} has ended; it can no longer join groups")
         self._groups.join(group, self._cell.address)
 
     async def leave(self, group: str) -> bool:

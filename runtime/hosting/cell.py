@@ -389,9 +389,8 @@ class ActorCell:
             )
         elif job.deadline != math.inf and self._too_late_behind(job.deadline - now()):
             return MailboxFullError(
-                f"{self.address.name} on {self.address.node} has more calls waiting than it can "
-                "answer in the time that this one has; "
-                "slow down, or allow more time"
+                f"{self.address.name} on {self.address.node} cannot answer this call before its "
+                "deadline, because too many calls wait there; slow down, or allow more time"
             )
         mailbox.append(job)
         return None

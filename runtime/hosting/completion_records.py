@@ -159,8 +159,8 @@ class CompletionRecords:
             if answer is not None:
                 return CompletedAnswer(answer)
             return AlreadyAppliedError(
-                "the call was applied: its effect was saved before the actor was started again, "
-                "its answer was not"
+                "the call took effect: the actor saved the state before it was restarted, but "
+                "not the answer"
             )
         if (
             number <= self._marks.get(client, -1)
@@ -168,8 +168,8 @@ class CompletionRecords:
             or client.incarnation <= self._floor
         ):
             return OutcomeUnknownError(
-                "the call was made before, and it may have led to the saved state: its record was "
-                "removed, or the store did not answer that save; read the state, then decide"
+                "this call was sent before and may have taken effect: its record was evicted, or "
+                "the store did not answer that save; read the state before you repeat it"
             )
         return None
 

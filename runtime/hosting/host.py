@@ -586,9 +586,9 @@ class ActorHost:
                 "waits for the start"
             )
         return CallCycleError(
-            f"call cycle: {what}. Let on_start leave it to a task, self.nursery.start_soon(...), "
-            f"which goes on once {name} has started; or "
-            "send one of the calls one way",
+            f"call cycle: {what}. Make the call in a task that on_start starts, with "
+            f"self.nursery.start_soon(...): it continues once {name} has started; or send one of "
+            "the calls one way",
             actor=name,
             method=method or None,
             node=self.node.name,
@@ -777,7 +777,7 @@ class ActorHost:
             except Exception:
                 # It fails for its caller only; the other calls go on.
                 logger.exception(
-                    "node %s could not begin a call that had waited for the start of its actor",
+                    "node %s could not start a call that waited until its actor had started",
                     self.node.name,
                 )
 
@@ -983,7 +983,7 @@ class ActorHost:
         self.workers.names_until = doubtful_at
         if not self._names_paused:
             return
-        logger.warning("node %s has its lease still: its named actors go on", self.node.name)
+        logger.warning("node %s still has its lease: its named actors run again", self.node.name)
         self._names_paused = False
         for cell in self.cells.values():
             if cell.paused and cell.resume():
@@ -1107,7 +1107,8 @@ class ActorHost:
                 await self._forget(address)
             except StoreError as error:
                 logger.warning(
-                    "%s: the name could not be given back; it falls with the node's lease: %s",
+                    "%s: the name could not be released; it becomes free when the node's lease "
+                    "ends: %s",
                     address.name,
                     error,
                 )
@@ -1235,7 +1236,7 @@ class LeasedNames:
             why,
         )
         self._host.abandon_names(
-            LeaseLostError(f"node {self._node} lost its lease, and its actors their names")
+            LeaseLostError(f"node {self._node} lost its lease, so its actors lost their names")
         )
         self._given_up(
             LeaseLostError(

@@ -433,7 +433,7 @@ class ActorWatchingClient:
             raise TypeError(f"watching and linking take a handle, not {handle!r}")
         if self._cell.ended is not None:
             raise RuntimeError(
-                f"{own.name} has ended; it can watch nothing and be linked to nothing any more"
+                f"{own.name} has ended; it can no longer watch or be linked to other actors"
             )
         return own.name, own.epoch, handle.address
 
@@ -469,7 +469,7 @@ class ActorGroupsClient:
         check_group_name(group)
         own = self._cell.address
         if self._cell.ended is not None:
-            raise RuntimeError(f"{own.name} has ended; it can join no group any more")
+            raise RuntimeError(f"{own.name} has ended; it can no longer join groups")
         await self._api.join(own.name, own.epoch, group)
 
     async def leave(self, group: str) -> bool:

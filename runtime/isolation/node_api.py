@@ -295,7 +295,7 @@ class NodeApi:
         if cell is None or cell.address.epoch != epoch:
             node = self._endpoint.identity.name
             raise RuntimeError(
-                f"{name} has ended on node {node}; it can watch nothing and be in no group any more"
+                f"{name} has ended on node {node}; it can no longer watch actors or join groups"
             )
         return cell
 

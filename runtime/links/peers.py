@@ -376,7 +376,8 @@ class Peers:
         lost = [link for link in strangers if not link.connected]
         if not lost:
             raise HandshakeError(
-                f"{peer.name} is turned away: there are {len(strangers)} clients already, the limit"
+                f"{peer.name} is refused: this node serves {len(strangers)} clients already, the "
+                "limit"
             )
         longest = min(lost, key=lambda link: link.lost_at or 0.0)
         self._give_up(

@@ -223,7 +223,9 @@ class SocketNetwork:
     def __init__(self, spin: str = "off", timings: Timings | None = None) -> None:
         self._timings = Timings() if timings is None else timings
         if spin not in SPIN_CHOICES:
-            raise ValueError(f"{spin!r} is no way to spin; choose one of {', '.join(SPIN_CHOICES)}")
+            raise ValueError(
+                f"{spin!r} is not a spin mode; choose one of {', '.join(SPIN_CHOICES)}"
+            )
         delay = run_delay() if spin == "on" or (spin == "auto" and usable_cores() >= 2.0) else None
         if delay is not None:
             self._spinner = Spinner(delay)

@@ -47,15 +47,15 @@ def check_advertise(advertise: str) -> None:
     host, _ = _host_and_port(advertise)
     if not host or is_unspecified(host):
         raise ValueError(
-            f"advertise={advertise!r} is nothing that others can dial; give this machine's "
-            "address, as they know it"
+            f"advertise={advertise!r} is not an address that other nodes can dial; give the "
+            "address by which they reach this machine"
         )
     if ":" in host:
         try:
             ipaddress.IPv6Address(host)
         except ValueError as error:
             raise ValueError(
-                f"advertise={advertise!r} is no address ({error}); give HOST, HOST:PORT, or "
+                f"advertise={advertise!r} is not an address ({error}); give HOST, HOST:PORT, or "
                 "[V6]:PORT"
             ) from None
 

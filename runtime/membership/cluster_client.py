@@ -256,7 +256,8 @@ async def _contact(endpoint: RpcEndpoint, address: str, environment: Environment
         raise type(error)(f"{address}: {error}") from None
     except ProtocolError as error:
         raise JoinError(
-            f"what answers at {address} does not speak as a node does ({error}); check the address"
+            f"what answers at {address} does not speak the protocol of nodes ({error}); check the "
+            "address"
         ) from error
     except TimeoutError:
         raise JoinError(

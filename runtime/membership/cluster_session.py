@@ -89,7 +89,7 @@ async def find_or_write_record(
         found = ClusterRecord(str(name), str(identity))
     except (ValueError, TypeError, cbor2.CBORDecodeError):
         raise StoreMismatchError(
-            "the store holds something else than a cluster of ours; nothing in it was changed: "
+            "the store holds data that no Understudy cluster wrote; nothing in it was changed: "
             "use another store"
         ) from None
     if found.cluster != cluster:
@@ -163,8 +163,8 @@ class StoreLocator:
                     found = await self._look()
                 except WrongStoreError:
                     logger.error(
-                        "the node %s serves another store now: ours is lost, and with it this "
-                        "node's place",
+                        "the node %s serves another store now: this cluster's store is lost, so "
+                        "this node is no longer a member",
                         self.peer.name,
                     )
                     foreign()
@@ -346,7 +346,7 @@ def _shared(path: Path, token: Callable[[int], bytes]) -> bytes:
         return read_secret_file(path)
     except OSError as error:
         raise ListenError(
-            f"the secret shared by this user's clusters cannot be kept in {path}: {error}; set "
+            f"the secret shared by this user's clusters cannot be stored in {path}: {error}; set "
             f"{VARIABLE} instead"
         ) from error
 

@@ -202,7 +202,9 @@ class Members:
                 # A store that closes together with its node is no news.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 if not away:
-                    logger.warning("the store is away; the members are those last seen: %s", error)
+                    logger.warning(
+                        "cannot reach the store; the members are those last seen: %s", error
+                    )
                 away = True
                 await trio.sleep(self._retry)
                 continue

@@ -328,8 +328,8 @@ class RestartIntents:
         result = await self._store.transaction(ours, then)
         if not result.succeeded:
             logger.info(
-                "%s (epoch %s) has lost its name: its restart intents for its children do not "
-                "count",
+                "%s (epoch %s) has lost its name: its restart intents for its children have no "
+                "effect",
                 supervisor,
                 epoch,
             )
@@ -627,7 +627,7 @@ class StateRecords:
         except StoreOutcomeUnknownError as error:
             raise StoreUnavailableError(
                 f"the outcome of an earlier save of {name} is unknown, and the store cannot be "
-                f"asked about it now: {error}; nothing was written since, repeat this later"
+                f"asked about it now: {error}; nothing was written since; repeat this later"
             ) from error
         else:
             if result.succeeded:
@@ -1011,7 +1011,7 @@ def _as_one_piece(codec: Codec, value: object, where: str) -> bytes:
     if not segments:
         return b"\0" + encoded
     if any(len(segment) >= 1 << 32 for segment in segments):
-        raise EncodeError("a value kept in the store may have 4 GiB at most")
+        raise EncodeError("a value in the store may have 4 GiB at most")
     sizes = b"".join(len(segment).to_bytes(4, "big") for segment in segments)
     return b"%c%b%b%b%b" % (
         len(segments),

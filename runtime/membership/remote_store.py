@@ -225,7 +225,7 @@ class RemoteStore(Store):
             with trio.move_on_at(started + self._seconds) as patience:
                 await moved.wait()
             if patience.cancelled_caught:
-                raise StoreUnavailableError(f"the store is away: {failure}") from failure
+                raise StoreUnavailableError(f"the store cannot be reached: {failure}") from failure
 
 
 def _writes(operations: Sequence[Operation]) -> bool:

@@ -463,7 +463,8 @@ class Node(BaseNode):
                     await self._registration.leave()
             except (StoreError, CallError) as error:
                 logger.info(
-                    "left without telling the store, which removes us when our lease ends: %s",
+                    "could not remove this node from the store, which removes it when its lease "
+                    "ends: %s",
                     error,
                 )
         self._following.cancel()
@@ -582,6 +583,8 @@ class Node(BaseNode):
     def _gone(self, member: Member) -> None:
         node = NodeId(member.name, member.incarnation)
         if node != self._endpoint.identity:
-            logger.info("node %s (incarnation %d) is gone", member.name, member.incarnation)
+            logger.info(
+                "node %s (incarnation %d) has left or died", member.name, member.incarnation
+            )
             self._endpoint.on_peer_ended(node, "it has left the cluster or its lease has ended")
             self._watching.on_node_gone(node)

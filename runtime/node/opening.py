@@ -278,7 +278,7 @@ def _memory(
     if limit < 0:
         raise ValueError(f"reference_memory is a number of bytes, not {limit}")
     if directory is not None and not Path(directory).is_dir():
-        raise ValueError(f"reference_directory={str(directory)!r} is no directory")
+        raise ValueError(f"reference_directory={str(directory)!r} is not a directory")
     if on_leave not in get_args(OnLeave):
         raise ValueError(
             f"references_on_leave is one of {', '.join(get_args(OnLeave))}, not {on_leave!r}"
@@ -480,7 +480,7 @@ def _etcd(address: str, settings: _NodeSettings) -> _LocalStore:
 
     if not address:
         raise JoinError(
-            "this cluster's store is an etcd that takes a user or certificates: join with "
+            "this cluster's store is an etcd that needs a user or certificates: join with "
             "store='etcd://...' (--store) instead"
         )
     parsed = EtcdAddress.parse(address)

@@ -312,7 +312,9 @@ class ValueFetcher:
                 else:
                     segments.append(Segment(one))
         except NotLendableError as error:
-            logger.info("values of node %s are not read in place: %s", state.owner, error)
+            logger.info(
+                "cannot read values of node %s in place, so they are copied: %s", state.owner, error
+            )
             self._unreadable.add(state.owner_id)
             state.shared = None
             return None

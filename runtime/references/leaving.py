@@ -164,6 +164,6 @@ class Leaving:
                     error,
                 )
             except UnderstudyError as error:
-                logger.info("value %s could not be given to node %s: %s", identity, node[0], error)
+                logger.info("value %s could not be moved to node %s: %s", identity, node[0], error)
                 return None
             await trio.sleep(HAND_OVER_RETRY_SECONDS)

@@ -197,7 +197,7 @@ class ReferenceService(RequesterChecked):
                     self._table.release(identity, holder, version)
             except CallError as error:
                 logger.info(
-                    "node %s could not be told yet that value %s has moved: %s",
+                    "could not notify node %s yet that value %s has moved: %s",
                     holder[0],
                     identity,
                     error,

@@ -185,9 +185,7 @@ async def _store_of(
             nursery.start_soon(
                 contact.run,
                 client.ended,
-                lambda: logger.error(
-                    "the connection to the store of the rendezvous is lost for good"
-                ),
+                lambda: logger.error("the connection to the store of the rendezvous has ended"),
             )
             yield contact.store
             nursery.cancel_scope.cancel()
@@ -254,7 +252,7 @@ async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
         is_etcd = False
     # What stands before an etcd that is not up yet answers for it, with an error of a server's.
     if not is_etcd and status < FIRST_SERVER_ERROR:
-        raise ProtocolError(f"{host}:{port}: {body[:60]!r} is no answer of etcd's")
+        raise ProtocolError(f"{host}:{port}: {body[:60]!r} is not an answer of etcd")
 
 
 @asynccontextmanager

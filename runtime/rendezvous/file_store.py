@@ -143,8 +143,8 @@ def decode(data: bytes, where: str) -> Content:
         return Content(number, snapshot, tuple(tokens), suspects)
     except (ValueError, TypeError, cbor2.CBORDecodeError) as error:
         raise StoreDataError(
-            f"{where} is no store of a rendezvous ({error}); give the job another directory, or "
-            "delete this one"
+            f"{where} is not the store of a rendezvous ({error}); give the job another directory, "
+            "or delete this one"
         ) from None
 
 

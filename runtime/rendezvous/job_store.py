@@ -439,7 +439,9 @@ def _number(key: str, value: bytes | None) -> int:
     try:
         return int(value) if value is not None else 0
     except ValueError:
-        raise ValueError(f"the key {key!r} holds {value!r}, which is no number to add to") from None
+        raise ValueError(
+            f"the key {key!r} holds {value!r}, which is not a number, so nothing can be added to it"
+        ) from None
 
 
 def _barrier(key: str, value: bytes | None) -> tuple[int, int]:

@@ -149,7 +149,7 @@ def decode_agent(data: bytes, where: str) -> AgentRecord:
         found = _mapping(json.loads(data))
         process = Process(**found["process"])
         if not isinstance(found["lease"], int) or not isinstance(process.pid, int):
-            raise ValueError("a number is none")
+            raise ValueError("its lease or its pid is not a number")
         return AgentRecord(process, found["lease"])
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(

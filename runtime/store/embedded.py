@@ -421,7 +421,7 @@ class EmbeddedStore(Store):
                 "is it full, or gone?"
             )
             raise (
-                StoreOutcomeUnknownError(f"it is not known whether a write lasts: {what}")
+                StoreOutcomeUnknownError(f"the outcome of a write is unknown: {what}")
                 if wrote
                 else StoreUnavailableError(what)
             )

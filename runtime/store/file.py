@@ -538,8 +538,8 @@ class StoreFile:
         mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreDataError(
-                f"{self.path} cannot have a write-ahead log (but {mode}); give a directory on a "
-                "local disk"
+                f"{self.path} cannot have a write-ahead log (its journal mode is {mode}); give a "
+                "directory on a local disk"
             )
         run("PRAGMA synchronous = FULL")
         # A file that says that it is in use has a mark beside it at any moment, or a kill between
@@ -646,9 +646,8 @@ class StoreFile:
 
     def _damaged(self, text: str) -> StoreDataError:
         return StoreDataError(
-            f"{self.path} is damaged ({' '.join(text.split())}); nothing was changed: "
-            "put a copy in its place, with all files of its directory, or give an empty directory "
-            "to begin anew"
+            f"{self.path} is damaged ({' '.join(text.split())}); nothing was changed: restore a "
+            "copy of the whole directory, or give an empty directory to start with an empty store"
         )
 
 

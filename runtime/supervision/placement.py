@@ -56,8 +56,8 @@ def choose_node(
         ]
     if not members:
         raise NoPlacementError(
-            "the nodes of the cluster that are up only make calls, as scripts do, and take no "
-            "actors; start one with `understudy node`, or say on= which one is to take it",
+            "all nodes of the cluster that are up are clients (scripts), which only make calls; "
+            "start a node with `understudy node`, or name one of them with on=",
             actor=options.name,
         )
     fitting = [member for member in members if not _lacks(member, options, loads)]

@@ -74,7 +74,7 @@ class Orphans:
                 "parent stopped", f"its supervisor {supervisor} has ended and is not restarted"
             )
             for name, epoch in tuple(self._family.children_of(supervisor)):
-                logger.warning("%s has no supervisor any more: %s", name, reason)
+                logger.warning("stopping %s, which has lost its supervisor: %s", name, reason)
                 await self._family.stop(name, epoch, reason)
         self._missing = missing
 
@@ -141,7 +141,9 @@ class Singleton:
                 again = await self._again(address, ended)
             except NodeDrainingError as error:
                 # This candidate is leaving as well, in order.
-                logger.info("the singleton %s is left to others: %s", self._name, error)
+                logger.info(
+                    "this node no longer stands for the singleton %s: %s", self._name, error
+                )
                 await self._stand_down(for_good=False)
                 return
             if again is None:
@@ -214,7 +216,11 @@ class Singleton:
         try:
             await self._spawner.stand_down(self._name, for_good=for_good)
         except StoreError as error:
-            logger.info("the candidacy for %s falls with this node's lease: %s", self._name, error)
+            logger.info(
+                "could not withdraw the candidacy for %s; it ends with this node's lease: %s",
+                self._name,
+                error,
+            )
 
     async def _current(self, ended: Address | None) -> Address:
         """Where it runs, or now does: here, if no other candidate was faster. `ended`: an

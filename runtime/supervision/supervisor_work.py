@@ -470,8 +470,8 @@ class SupervisionWork:
         """See `SupervisorWork.start`."""
         if self._name.count("/") >= MOST_DEPTH:
             raise ActorStartError(
-                f"{self._name} is {MOST_DEPTH} levels deep in its tree: does a supervisor start "
-                "itself, perhaps by way of others?",
+                f"{self._name} is {MOST_DEPTH} levels deep in its tree: check whether a "
+                "supervisor starts itself, directly or through others",
                 actor=self._name,
             )
         try:
@@ -601,7 +601,7 @@ class SupervisionWork:
         child = self._children.get(id)
         if answer.reply == "ignored":
             raise ActorNotNeededError(
-                f"{self._path(id)} does not want to run",
+                f"{self._path(id)} is not needed: its on_start raised Ignore",
                 actor=child.name if child is not None else None,
             )
         if answer.reply == "start failed" or child is None or child.address is None:
@@ -831,7 +831,7 @@ class SupervisionWork:
             await self._spawner.withdraw(self._address, names, forgotten, last=last)
         except StoreError as error:
             logger.warning(
-                "%s could not withdraw from the store its promises to restart %s: %s",
+                "%s could not withdraw from the store its restart intents for %s: %s",
                 self._name,
                 ", ".join(names[:10]),
                 error,
@@ -876,7 +876,7 @@ class SupervisionWork:
                     self._environment,
                 )
             except ActorNotNeededError as error:
-                logger.info("%s does not want to run: %s", child.name, error)
+                logger.info("%s is not needed, its on_start raised Ignore: %s", child.name, error)
                 self._ended.add(id)
                 self._do(self._machine.on_ignored(id))
                 return

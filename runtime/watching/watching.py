@@ -486,9 +486,7 @@ class Watcher:
         cell = live(self._host, ActorId(name, epoch))
         if cell is not None:
             if not self._watched.ask(_actor(cell), asker, serial):
-                raise MailboxFullError(
-                    f"too many nodes wait for the end of {name} on {self._here[0]} already"
-                )
+                raise MailboxFullError(f"too many nodes watch {name} on {self._here[0]} already")
             return None
         ended = self._host.remembered(name, epoch)
         if ended is not None and before:
@@ -762,7 +760,7 @@ def _actor(cell: ActorCell) -> ActorId:
 def _check_lives(cell: ActorCell) -> None:
     if cell.ended is not None:
         raise RuntimeError(
-            f"{cell.address.name} has ended; it can watch nothing and be linked to nothing any more"
+            f"{cell.address.name} has ended; it can no longer watch or be linked to other actors"
         )
 
 

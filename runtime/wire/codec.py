@@ -400,7 +400,7 @@ def _check_text(text: str) -> None:
     except UnicodeEncodeError as error:
         raise UnsendableError(
             f"is a text with a lone surrogate ({text[error.start]!a} at {error.start}), which "
-            "UTF-8 cannot say; send it as bytes"
+            "UTF-8 cannot encode; send it as bytes"
         ) from None
 
 

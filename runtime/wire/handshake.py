@@ -607,7 +607,6 @@ def _wrong_peer(dialer: Peer, expected: NodeId | None, acceptor: Peer) -> WrongP
     if expected is not None and expected != acceptor.identity:
         return WrongPeerError(
             f"node {dialer.name!r} dialled {_shown(expected)}, but {_shown(acceptor.identity)} "
-            "answered: "
-            "look the address up again, the node has moved or was started anew"
+            "answered: look the address up again, the node has moved or was restarted"
         )
     return None

@@ -103,7 +103,7 @@ def test_a_machine_is_started_once_and_before_it_is_asked_for_anything() -> None
     assert machine.phase == "new"
     machine.start(0.0)
     assert machine.phase == "running"
-    with pytest.raises(RuntimeError, match="started once"):
+    with pytest.raises(RuntimeError, match="was started already"):
         machine.start(0.0)
 
 

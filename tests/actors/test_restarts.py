@@ -829,5 +829,5 @@ def test_a_machine_is_started_once_and_before_it_is_asked_for_anything() -> None
     with pytest.raises(RuntimeError, match="not been started"):
         machine.delete("a", 1)
     machine.start(0.0)
-    with pytest.raises(RuntimeError, match="started once"):
+    with pytest.raises(RuntimeError, match="was started already"):
         machine.start(0.0)

@@ -356,7 +356,7 @@ def test_a_wait_for_an_actor_goes_on_until_just_before_the_deadline() -> None:
 
 
 def test_an_attempt_that_was_handed_over_is_never_a_mere_wait() -> None:
-    with pytest.raises(ValueError, match="handed over"):
+    with pytest.raises(ValueError, match="uses up a retry"):
         schedule(idempotent=True).failed("unknown", ActorDiedError(), 0.0, 0.5, uncounted=True)
 
 

@@ -137,7 +137,8 @@ async def test_while_the_founder_is_away_the_store_is_away_and_no_name_is_said_n
         worker = await joining.__aenter__()
     with pytest.raises(
         DirectoryUnavailableError,
-        match="ledger could not be looked up, and may live: the store is away",
+        match="ledger could not be looked up, so it may still be running: the store cannot be "
+        "reached",
     ):
         await worker.lookup("ledger")
     await joining.__aexit__(None, None, None)

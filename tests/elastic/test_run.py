@@ -613,7 +613,7 @@ def test_what_happens_is_written_down_as_events(shell: Shell) -> None:
         (["-t", "5:1", "train.py"], "--tee"),
         (["--rdzv-conf", "a", "train.py"], "KEY=VALUE"),
         (["--signals-to-handle", "SIGTRM", "train.py"], "did you mean 'SIGTERM'"),
-        (["--signals-to-handle", "SIGKILL", "train.py"], "no signal that can be handled"),
+        (["--signals-to-handle", "SIGKILL", "train.py"], "not a signal that a process can handle"),
         (["--restart-policy", "all", "train.py"], "'group'"),
         (["--membership-signal", "SIGUSR1", "train.py"], "notify"),
         (["-m", "--no-python", "train.py"], "leave one of them out"),

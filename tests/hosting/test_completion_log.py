@@ -167,7 +167,7 @@ async def test_without_a_saved_answer_the_repeat_is_refused_with_what_is_certain
         with pytest.raises(AlreadyAppliedError) as caught:
             await book.add_and_die_without_answer.options(retry=AGAIN)("a")
         assert isinstance(caught.value, OutcomeUnknownError)
-        assert "book.add_and_die_without_answer: the call was applied" in str(caught.value)
+        assert "book.add_and_die_without_answer: the call took effect" in str(caught.value)
         assert await read(book) == ["a"]
 
 
@@ -333,7 +333,7 @@ async def test_a_call_whose_save_has_an_unknown_outcome_is_neither_run_nor_answe
     monkeypatch.setattr(Names, "save", save)
     async with supervised(pair, where) as book:
         with pytest.raises(
-            OutcomeUnknownError, match="it may have led to the saved state: its record was removed"
+            OutcomeUnknownError, match="may have taken effect: its record was evicted"
         ):
             await book.add.options(retry=again)("a")
         assert await book.add.options(retry=again)("b") == 2

@@ -458,7 +458,7 @@ async def test_without_a_spinner_nothing_is_measured(connected: Connect) -> None
 
 def test_a_way_to_spin_that_does_not_exist_is_refused_by_name() -> None:
     with pytest.raises(
-        ValueError, match="'sometimes' is no way to spin; choose one of auto, on, off"
+        ValueError, match="'sometimes' is not a spin mode; choose one of auto, on, off"
     ):
         SocketNetwork(spin="sometimes")
 

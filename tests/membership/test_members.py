@@ -82,7 +82,7 @@ async def ask_after_the_end(pair: Pair) -> None:
             # The session may have ended with this call on its way, which it then certainly did not
             # survive either.
             await from_there.enter()
-        with pytest.raises(NotAMemberError, match="no member of the cluster any more"):
+        with pytest.raises(NotAMemberError, match="no longer a member of the cluster"):
             await from_there.enter()
         await from_there.enter.send()
         # The store, to which it has to go to learn of its end, still answers it.

@@ -431,7 +431,8 @@ async def test_a_call_whose_actor_cannot_be_looked_up_while_the_store_is_away_di
     with monkeypatch.context() as patched:
         patched.setattr(EmbeddedStore, "transaction", away)
         with pytest.raises(
-            NotExecutedError, match="sought could not be looked up, and may live: away"
+            NotExecutedError,
+            match="sought could not be looked up, so it may still be running: away",
         ):
             await lost.deadline()
     assert await lost.deadline() == float("inf")

@@ -74,7 +74,7 @@ async def test_a_client_beyond_the_limit_is_turned_away_and_members_are_not(
             reader = await shake_hands(three, introduction(name="client-3"))
             await three.send_all(encode_frame(Kind.RESUME, cbor2.dumps([1, 0, 1, 0, 0])))
             assert await three.receive_some() == b""
-        assert "client-3 is turned away" in caplog.text
+        assert "client-3 is refused" in caplog.text
         pair.here._endpoint.peers.on_peer_ended(
             "there", pair.there.incarnation, "ended by the test, which is not told to the other end"
         )

@@ -163,7 +163,7 @@ async def test_a_disk_that_takes_nothing_is_told_to_who_puts_more(
 
         with (
             trio.fail_after(5),
-            pytest.raises(ReferenceMemoryError, match=r"No space left.*let go of references"),
+            pytest.raises(ReferenceMemoryError, match=r"No space left.*release references"),
         ):
             await fill()
         assert 2 <= len(references) <= 4

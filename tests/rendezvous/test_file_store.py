@@ -230,7 +230,7 @@ def test_every_bit_of_a_file_counts() -> None:
     data = encode(content)
     assert decode(data, "file") == content
     for place in range(len(data)):
-        with pytest.raises(StoreDataError, match="the-file is no store"):
+        with pytest.raises(StoreDataError, match="the-file is not the store"):
             decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], "the-file")
         with pytest.raises(StoreDataError):
             decode(data[:place], "the-file")

@@ -66,7 +66,7 @@ async def test_a_hundred_additions_at_once_make_a_hundred(store: KeyValueStore) 
 
 async def test_what_is_no_number_cannot_be_added_to(store: KeyValueStore) -> None:
     await store.set("text", b"abc")
-    with pytest.raises(ValueError, match="which is no number to add to"):
+    with pytest.raises(ValueError, match="which is not a number"):
         await store.add("text", 1)
 
 

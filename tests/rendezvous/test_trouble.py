@@ -136,7 +136,7 @@ async def test_a_file_that_nobody_wrote_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "state.000000000001").write_bytes(b"garbage")
     with pytest.raises(
-        RendezvousStateError, match=r"state\.000000000001 is no store of a rendezvous"
+        RendezvousStateError, match=r"state\.000000000001 is not the store of a rendezvous"
     ):
         async with make("file", tmp_path):
             pass

@@ -52,7 +52,7 @@ def test_the_command_runs_rounds_of_first_contacts() -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.strip() == "2 seeds, 0 of them with something wrong"
+    assert done.stdout.strip() == "2 seeds, 0 of them broke a promise"
 
 
 @pytest.mark.slow

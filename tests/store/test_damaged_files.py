@@ -55,7 +55,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(
 ) -> None:
     damaged = damage(fill(tmp_path))
     (tmp_path / FILE_NAME).write_bytes(damaged)
-    with pytest.raises(StoreDataError, match=r"is damaged .*put a copy in its place"):
+    with pytest.raises(StoreDataError, match=r"is damaged .*restore a copy"):
         StoreFile(tmp_path)
     assert (tmp_path / FILE_NAME).read_bytes() == damaged
 
@@ -248,7 +248,7 @@ def test_a_log_that_lacks_what_was_acknowledged_is_told_and_nothing_is_begun_ane
     path, log = crashed_anew(tmp_path)
     damage(log)
     before = path.read_bytes(), log.read_bytes() if log.exists() else None
-    with pytest.raises(StoreDataError, match=r"is damaged \(its log .*put a copy in its place"):
+    with pytest.raises(StoreDataError, match=r"is damaged \(its log .*restore a copy"):
         StoreFile(path.parent)
     assert (path.read_bytes(), log.read_bytes() if log.exists() else None) == before
 

@@ -612,7 +612,7 @@ async def test_children_go_where_their_labels_resources_and_placement_say(node: 
         (lambda: ChildSpec.of("a", Child).changed(start_timeout=0), "child 'a': start_timeout"),
         (
             lambda: ChildSpec.of("a", Child).changed(significant=True),
-            "child 'a': a permanent child never ends for good",
+            "child 'a': a permanent child is restarted whenever it ends",
         ),
         (lambda: DynamicSupervisor(max_children=-1), "max_children"),
         (lambda: ChildSpec.of("a", Child).changed(placement="scatter"), "placement must be one of"),  # type: ignore[typeddict-item]
@@ -633,6 +633,8 @@ class Cycle(Supervisor):
 
 
 async def test_a_supervisor_that_starts_itself_comes_to_an_end_with_its_path(node: Node) -> None:
-    with pytest.raises(ActorStartError, match=r"tree/again/again.*does a supervisor start itself"):
+    with pytest.raises(
+        ActorStartError, match=r"tree/again/again.*check whether a supervisor starts itself"
+    ):
         await node.options(name="tree").spawn(Cycle)
     await gone(node, "tree/again")

@@ -12,12 +12,12 @@ from runtime.testing import Faults
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("reply-lots=0.1", "there is no point 'reply-lots'"),
+        ("reply-lots=0.1", "there is no fault point 'reply-lots'"),
         ("reply-lost=2", "from 0 to 1"),
-        ("reply-lost=often", "'reply-lost=often' is no fault"),
+        ("reply-lost=often", "'reply-lost=often' is not a fault"),
         ("slow=1@-1", "at least 0"),
         ("slow=1@nan", "at least 0"),
-        ("=0.1", "there is no point ''"),
+        ("=0.1", "there is no fault point ''"),
     ],
 )
 def test_a_text_that_names_no_faults_is_refused_with_what_is_wrong_in_it(

@@ -226,7 +226,7 @@ def _write(descriptor: int, views: Sequence[memoryview]) -> None:
     while pieces:
         written = os.pwritev(descriptor, pieces[:_MOST_BUFFERS], position)
         if not written:
-            raise OSError(errno.EIO, f"the disk takes no more of a value after {position} bytes")
+            raise OSError(errno.EIO, f"the disk accepts no more of a value after {position} bytes")
         position += written
         pieces = _after(pieces, written)
 

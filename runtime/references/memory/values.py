@@ -170,9 +170,8 @@ class ValueStore(Generic[K]):
             if self.broken:
                 raise ReferenceMemoryError(
                     f"the values of this node take {self.in_memory} bytes of memory and may take "
-                    f"{self.limit}, and none "
-                    f"can be written to {self._spill.directory}: {self.broken}; let go of "
-                    "references, or raise reference_memory"
+                    f"{self.limit}, and none can be written to {self._spill.directory}: "
+                    f"{self.broken}; release references, or raise reference_memory"
                 )
             self._changed.set()
             await trio.sleep(0.001)

@@ -253,7 +253,7 @@ class EtcdWatches:
                 until, failures = now + self._timings.store_call, 0
             if now > until:
                 raise StoreUnavailableError(
-                    f"no member of the etcd lets us watch: {failure}"
+                    f"no member of the etcd accepts a watch: {failure}"
                 ) from failure
             failures += 1
             await trio.sleep(PAUSE_SECONDS if failures > 1 else 0)

@@ -158,16 +158,16 @@ def raise_refusal(refusal: Refusal, where: str, prefix: str) -> None:
         )
     if refusal.kind == "denied":
         raise EtcdRefusalError(
-            f"etcd at {where} does not let us in ({text}); give a user whose role may read and "
-            "write (READWRITE) the keys under "
-            f"{prefix + '/'!r}: etcd://USER@HOST:PORT?password-file=FILE"
+            f"etcd at {where} refuses access ({text}); give a user whose role may read and write "
+            f"(READWRITE) the keys under {prefix + '/'!r}: "
+            "etcd://USER@HOST:PORT?password-file=FILE"
         )
     if refusal.kind == "refused":
         raise EtcdRefusalError(f"etcd at {where} refused: {text}")
     if refusal.kind == "stranger":
         raise EtcdRefusalError(
-            f"what answers at {where} is no etcd, or one without its JSON gateway ({text}); check "
-            "the address"
+            f"what answers at {where} is not etcd, or an etcd without its JSON gateway ({text}); "
+            "check the address"
         )
 
 

@@ -124,11 +124,11 @@ async def test_a_user_has_its_own_keys_also_after_its_token_has_expired() -> Non
         ):
             async with store_at(address, "cluster") as opened:
                 with pytest.raises(
-                    EtcdRefusalError, match=rf"does not let us in .*{why}.*password-file=FILE"
+                    EtcdRefusalError, match=rf"refuses access .*{why}.*password-file=FILE"
                 ) as refused:
                     await opened.get("key")
                 assert "wrong" not in str(refused.value)
-        with pytest.raises(StoreError, match=r"does not let us in .*permission denied"):
+        with pytest.raises(StoreError, match=r"refuses access .*permission denied"):
             async with open_node(
                 store=f"etcd://ann:right@{where}?prefix=others", secret="of the tests"
             ):
@@ -136,7 +136,7 @@ async def test_a_user_has_its_own_keys_also_after_its_token_has_expired() -> Non
         async with open_node(
             "here", store=f"etcd://ann:right@{where}", secret="of the tests"
         ) as node:
-            with pytest.raises(JoinError, match="takes a user or certificates"):
+            with pytest.raises(JoinError, match="needs a user or certificates"):
                 async with open_node(join=node.address, secret="of the tests"):
                     pass
 

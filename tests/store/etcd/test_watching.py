@@ -241,7 +241,7 @@ async def test_watches_that_end_as_they_begin_are_given_up_and_not_begun_without
             trio.fail_after(30),
             pytest.raises(
                 StoreUnavailableError,
-                match=rf"lets us watch: 127.0.0.1:{port}: the stream has ended",
+                match=rf"accepts a watch: 127.0.0.1:{port}: the stream has ended",
             ),
         ):
             await opened.poll("key", 1)
