@@ -198,9 +198,12 @@ class CallQueues:
                 and where(known) != line.denied
             ):
                 line.address = known.address
+                # The first in the queue may still search for the place that this call knows.
                 line.waiters[0].interrupt()
             with waiter.patience:
                 while not waiter.is_over:
+                    # The first call leads the queue. The first may change: a refused call comes
+                    # back with an earlier number.
                     if line.waiters[0] is waiter:
                         await self._lead(line, waiter)
                     else:
@@ -220,6 +223,7 @@ class CallQueues:
                 assert self.all[key] is line, "a queue lives until its last waiter is gone"
                 del self.all[key]
             else:
+                # It may lead now. To wake it in vain does no harm: it looks at the queue again.
                 line.waiters[0].wake()
         if waiter.error is not None:
             raise waiter.error
@@ -233,6 +237,7 @@ class CallQueues:
         await trio.lowlevel.checkpoint()
         route = self._at_hand(line, waiter)
         if route is None:
+            # A failure of this search does not count for calls that join from here on, see `fail`.
             joined = line.joined
             try:
                 with trio.CancelScope() as waiter.search:
@@ -285,6 +290,7 @@ class CallQueues:
         Meanwhile nothing new is sent there, because there is a queue.
         """
         began, pause = self._environment.now(), 0.001
+        # Polled, because the refusals come over several links; bounded by `SETTLE_SECONDS`.
         while self._environment.now() < began + SETTLE_SECONDS and any(
             self._routes.waits_at(name, place) for place in left
         ):

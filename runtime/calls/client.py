@@ -116,6 +116,8 @@ class Denials:
 
         That the name has no owner is final: looking it up waited while there was hope.
         """
+        # Without a route the lookup itself has failed. It has waited already, so that the name has
+        # no owner is final.
         if not (
             isinstance(error, MOVED)
             and (route is not None or isinstance(error, NodeUnreachableError))
@@ -201,6 +203,7 @@ class RetryingCall:
                 return await self._run(route, missed)
             with trio.move_on_at(self._expires):
                 return await self._run(route, missed)
+            # Read before `_end`, which withdraws the call and learns whether it could be recalled.
             posted, call = self._sent, self._call
             self._end()
             raise self._timed_out(ran=posted and call is not None and not call.recalled)
@@ -212,6 +215,7 @@ class RetryingCall:
             route, error = await self._try()
         while error is not None:
             await self._before_the_next(route, error)
+            # The answer of the last attempt came during the back-off: no further attempt.
             if self._answered():
                 break
             route, error = await self._try()
@@ -253,6 +257,8 @@ class RetryingCall:
             if limit == math.inf or self._cannot_be_lost():
                 await _finished(call)
                 return self._attempted, call.error
+            # The call stays in the table after this time: a late answer is still taken, in
+            # `_before_the_next`.
             with trio.move_on_at(self._schedule.attempt_deadline):
                 await _finished(call)
                 return self._attempted, call.error
@@ -304,6 +310,7 @@ class RetryingCall:
             or not route.link.abandon(call.ticket)
         ):
             return False
+        # 0 is the ticket of no frame: whatever happens to the link, this attempt did not run.
         call.ticket = 0
         return True
 
@@ -323,6 +330,7 @@ class RetryingCall:
         if self._repeats and route.link is not None:
             flags |= REPEATABLE | REPEAT if self._sent else REPEATABLE
         if route.link is None and self._sent:
+            # The call still runs on this node: the repeat waits for the same run.
             return
         self._sent = True
         request = OutgoingRequest(
@@ -362,6 +370,8 @@ class RetryingCall:
                 self._route = route
                 return call
             self._let_go()
+        # A new number for another incarnation, for a new run on this node, and after the method
+        # raised: under the old number the peer's record would return the same exception again.
         number = (
             self._caller.repeatable_number(route.link)
             if self._repeats and route.link is not None
@@ -530,6 +540,7 @@ class RetryingCall:
             return
         self._call = None
         self._caller.withdraw(call, route)
+        # Only now may the peer forget its record: until here a repeat could have arrived.
         if self._repeats and route.link is not None:
             self._caller.confirm(call, route.link)
 
@@ -580,6 +591,8 @@ class RetainedCalls:
         begun: list[tuple[_RetainedCall, Reference[Any]]] = []
 
         def begin(route: Route) -> None:
+            # Called in the turn of the queue, without an await: the order of calls is that of
+            # `order`.
             owner = NodeId(route.address.node, route.address.incarnation)
             state = self._references.make(owner, f"{bound._address.name}.{bound._definition.name}")
             state.is_open = True
@@ -609,6 +622,7 @@ class RetainedCalls:
         if options.retry is not None:
             await result.start_long()
         else:
+            # Not cancellable: the call was made, and its reference must reach the caller.
             await trio.lowlevel.cancel_shielded_checkpoint()
         return reference
 
@@ -822,6 +836,7 @@ class StreamReader(Stream[T]):
 
     async def __anext__(self) -> T:
         """See `Stream.__anext__`."""
+        # Two readers would share one `waiter`, and one of them would never wake.
         if self._reading:
             raise trio.BusyResourceError(
                 "another task waits for the next item of this stream; one task reads it at a time"
@@ -882,6 +897,7 @@ class StreamReader(Stream[T]):
 
     def _take(self, call: StreamCall) -> T:
         item: T = call.items.popleft()
+        # Credit is granted for half a window at once, not for each item.
         if call.window.consume() and not call.finished:
             consumed = call.window.grant()
             route = self._route
@@ -920,6 +936,7 @@ class StreamReader(Stream[T]):
             except CallError as raised:
                 error = raised
             route, now = self._route, caller.environment.now()
+            # After the first item nothing is repeated: the loop has been left by then.
             if self._over or not (
                 denials.are_worth_a_wait(route, error, now, patience) and bound._address.registered
             ):
@@ -1006,6 +1023,7 @@ async def _arrival(call: StreamCall) -> None:
     if call.items or call.finished:
         await trio.lowlevel.checkpoint()
         return
+    # No await between the look at the items and the parking, so no wake-up is lost.
     call.waiter = trio.lowlevel.current_task()
 
     def unpark(raise_cancel: Any) -> trio.lowlevel.Abort:
@@ -1121,6 +1139,7 @@ class CallClient:
             # them.
             await route.link.room(sum(map(len, segments)))
             route.link.post(frame, kept(segments), lane=route.place.actor)
+        # Not cancellable: the call has left, and a cancellation would suggest that it has not.
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _send(
@@ -1172,6 +1191,8 @@ class CallClient:
             expires = self.environment.now() + options.timeout
         elif self.call_timeout is not None and not bound._address.name.startswith("@"):
             expires = self.environment.now() + self.call_timeout
+        # The fast path is for calls that can be posted now and are made once. Everything else
+        # waits, or may be repeated: the slow path.
         if (
             route is None
             or options.retry is not None
@@ -1187,6 +1208,7 @@ class CallClient:
             self.refuse_self_call(task, bound)
             chain = self.chain(task)
         deadline = effective_deadline(task)
+        # A deadline that has passed ends the call before anything is sent.
         if deadline != math.inf and deadline <= self.environment.now():
             await trio.lowlevel.checkpoint()
         if self.faults is not None:
@@ -1229,6 +1251,7 @@ class CallClient:
         """The waiting task was cancelled, and so is the call."""
         # First: an answer that arrives from here on must not wake a task that is not parked.
         call.waiter = None
+        # The task is woken at once: it does not wait until the method has stopped.
         self.withdraw(call, route)
         return trio.lowlevel.Abort.SUCCEEDED
 
@@ -1263,6 +1286,7 @@ class CallClient:
             arguments = self._encoded(request.bound, args, kwargs, segments)
         remaining = None if deadline == math.inf else deadline - self.environment.now()
         first, state = request.first, request.state
+        # The number itself says so already: nothing is added to the frame.
         if first == call.number and not request.elsewhere:
             first = 0
         kept_as = None if state is None else (state.identity[2], state.version)
@@ -1277,6 +1301,8 @@ class CallClient:
             kept_as,
             request.chain,
         )
+        # With no other call under way there is nothing to gather this frame with: it is sent at
+        # once.
         alone = not calls.pending
         calls.pending[call.number] = call
         if self.faults is None:
@@ -1285,6 +1311,7 @@ class CallClient:
             self._post_faultily(call, route, frame, tuple(segments), flags)
         if segments:
             call.lends = not all(isinstance(segment, bytes) for segment in segments)
+        # The link has ended already: no later event would fail this call.
         if link.ended is not None:
             calls.take(call.number)
             call.fail(self._reply_handler.lost(link, call))
@@ -1323,11 +1350,14 @@ class CallClient:
             call.recalled = self._local.withdraw(call)
             call.ticket = 0
         elif route.calls is not None and route.calls.take(call.number) is not None:
+            # The entry is gone, so an answer that is on its way is dropped. If the request has
+            # left, the far side is told to cancel it.
             call.recalled = link.abandon(call.ticket)
             if not call.recalled:
                 link.post(
                     encode_frame(Kind.CANCEL, array_head(1, call.number)), lane=call.place.actor
                 )
+                # The caller gets its arrays back now, and may change them before the peer has them.
                 if call.lends:
                     link.own(call.ticket)
 
@@ -1385,6 +1415,7 @@ class CallClient:
         budget = self.budgets.get((target, tokens))
         if budget is None:
             budget = self.budgets[target, tokens] = RetryBudget(tokens=tokens)
+            # Bounded: the oldest target starts again with a full budget.
             if len(self.budgets) > MOST_BUDGETS:
                 del self.budgets[next(iter(self.budgets))]
         return budget

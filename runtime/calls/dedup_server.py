@@ -105,6 +105,7 @@ class DedupServer:
             head, *segments = record.answer
             self._send(link, call.method, (cast("bytes", head), tuple(segments)))
         elif record.state == "running":
+            # The repeat joins the run: its answer goes over the link of the latest attempt.
             assert record.job is not None
             cast("_Asked", record.job.link).link = link
         else:
@@ -158,6 +159,7 @@ class DedupServer:
     def value(self, job: Invocation, value: object) -> None:
         """See `ReplySink.value`."""
         asked = cast("_Asked", job.link)
+        # No caller waits any more, and the record may be gone.
         if asked.record.given_up:
             return
         self._answer(
@@ -178,6 +180,7 @@ class DedupServer:
         if asked.record.given_up:
             return
         reply = self._reply_encoder.of_error(asked.record.number, asked.link, error)
+        # Taken off the record: it did not run, so a repeat of the same number may.
         if error.outcome == "not executed":
             asked.client.records.on_not_executed(asked.record)
             self._send(asked.link, job.definition.name, reply)
@@ -231,6 +234,7 @@ class DedupServer:
         job.call = RequestOrigin(
             RequestId(client.identity, call.first or call.number), repeated, call.first > 0
         )
+        # Before it is delivered: the invocation may end within `deliver`.
         client.records.on_started(record, job)
         refusal = self._host.deliver(job)
         if refusal is not None:
@@ -305,6 +309,7 @@ class DedupServer:
             with trio.move_on_after(self._environment.timings.orphans):
                 await client.over.wait()
                 return
+            # A link that came and went meanwhile gives the client its whole time again.
             if client.links or client.links_made == seen:
                 break
         client.orphaned = False

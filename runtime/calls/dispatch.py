@@ -121,6 +121,8 @@ class Dispatch:
         """See `Receiver.link_ended`: give up the calls that the peer had asked for, and end those
         that this node had made.
         """
+        # Removed first: an invocation that ends because of this finds no table, and answers
+        # nothing.
         table = self._tables.pop(link, None)
         if table is not None:
             for job in table.end():
@@ -155,6 +157,8 @@ class Dispatch:
             )
             return
         call = request(parts, self._codec)
+        # The store may name this node as the actor's already, while its cell does not exist yet: a
+        # refusal now would send the caller in circles.
         if self._host.claiming and self._host.is_about_to_start(call.actor):
             self._host.claiming[call.actor].append(
                 partial(self._start_later, link, frame.flags, call, self._kept.forget_arrivals())
@@ -168,6 +172,7 @@ class Dispatch:
             self._start(link, flags, call)
 
     def _start(self, link: Link, flags: int, call: CallRequest) -> None:
+        # The peer may not know yet that its lease has ended. Services answer it, so that it learns.
         if link.fenced and not call.actor.startswith("@"):
             self._post(
                 link, call.method, self._reply_encoder.of_error(call.number, link, _outdated(link))
@@ -207,7 +212,10 @@ class Dispatch:
             self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
         if self._kept.references_arrived:
             self._kept.prepare(job)
+            # The sender holds a fork for each reference until it knows that this message has
+            # arrived.
             link.acknowledge(anyway=True)
+        # Entered before it is delivered: the invocation may end within `deliver`.
         table.accept(number, job)
         refusal = self._host.deliver(job)
         if refusal is not None:
@@ -272,6 +280,7 @@ class Dispatch:
     def _on_cancel(self, link: Link, frame: Frame) -> None:
         number = self._codec.peek_number(frame.control)
         table = self._tables.get(link)
+        # The call is at one of four places: running, waiting for an import, a stream, or on record.
         job = table.cancel(number) if table is not None else None
         if job is not None:
             taken_back(job)
@@ -322,6 +331,8 @@ class Dispatch:
         return table is not None and table.finish(number)
 
     def _post(self, link: Link, method: str, reply: Reply) -> None:
+        # `at_once` if the receive had one frame only: then there is no other answer to gather this
+        # one with.
         if self._faults is None or not self._faults.strike("reply-lost", method):
             link.post(*reply, at_once=link.batch == 1)
 

@@ -108,13 +108,13 @@ class Groups:
         """See `HostExtension.of`."""
         return ActorGroupsAdapter(self, cell)
 
-    def ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.ending`: the actor leaves all its groups."""
+    def on_ending(self, cell: ActorCell) -> None:
+        """See `HostExtension.on_ending`: the actor leaves all its groups."""
         for group in self._memberships.on_ended(ActorId(cell.address.name, cell.address.epoch)):
             self._changed(group)
 
-    def ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.ended`."""
+    def on_ended(self, address: Address, reason: ExitReason) -> None:
+        """See `HostExtension.on_ended`."""
 
     def join(self, group: str, address: Address) -> None:
         """An actor of this node is in the group once more."""

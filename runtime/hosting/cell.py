@@ -408,6 +408,7 @@ class ActorCell:
         busy.
         """
         mailbox = self.mailbox
+        # A cancelled invocation was answered when it was cancelled, if at all.
         while mailbox and self.ended is None and not self.paused:
             job = mailbox.popleft()
             if not job.cancelled:
@@ -439,6 +440,7 @@ class ActorCell:
         if self._turn is None and not job.definition.concurrent:
             self._turn = job
             return None
+        # Reentrant calls run beside the turn as concurrent ones do, and count for the same bound.
         if self._beside is None:
             self._beside = set()
         elif len(self._beside) >= self.limit:

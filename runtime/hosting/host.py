@@ -351,11 +351,11 @@ class HostExtension(Protocol):
         """Return the part for one actor."""
         ...
 
-    def ending(self, cell: ActorCell) -> None:
+    def on_ending(self, cell: ActorCell) -> None:
         """Note that the actor takes no more mail. May be called twice for one actor."""
         ...
 
-    def ended(self, address: Address, reason: ExitReason) -> None:
+    def on_ended(self, address: Address, reason: ExitReason) -> None:
         """Note that the actor has ended and its name is released. May be called twice for one
         actor.
         """
@@ -376,15 +376,15 @@ class Extensions:
         """Return one actor's part of the extension `name`."""
         return self._all[name].of(cell)
 
-    def ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.ending`."""
+    def on_ending(self, cell: ActorCell) -> None:
+        """See `HostExtension.on_ending`."""
         for extension in self._all.values():
-            extension.ending(cell)
+            extension.on_ending(cell)
 
-    def ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.ended`."""
+    def on_ended(self, address: Address, reason: ExitReason) -> None:
+        """See `HostExtension.on_ended`."""
         for extension in self._all.values():
-            extension.ended(address, reason)
+            extension.on_ended(address, reason)
 
 
 EXITS_KEPT = 4096
@@ -546,6 +546,8 @@ class ActorHost:
             if not job.definition.concurrent and cell.waits_for(job):
                 return self._let_in(job)
         refusal = cell.offer(job, self._environment.now)
+        # A busy cell is with a worker, or queued for one: the mail is seen without another
+        # submission.
         if refusal is None and not cell.busy and cell.started and not cell.paused:
             cell.busy = True
             self.workers.submit(cell)
@@ -812,6 +814,7 @@ class ActorHost:
         ):
             cell.threads = trio.CapacityLimiter(options.thread_limit or ACTOR_THREADS)
         instance._context = context = Hosted(self, cell)
+        # Before the constructor: calls that arrive during the start wait in the mailbox.
         self.cells[address.name] = cell
         within = STARTING.set(cell)
         try:
@@ -825,6 +828,7 @@ class ActorHost:
             raise
         finally:
             STARTING.reset(within)
+        # It was stopped, or one of its own tasks raised, while `on_start` ran.
         if cell.ended is not None:
             self._end(cell, cell.ended)
             raise EndedInStartError(f"{address.name} ended while it was starting: {cell.ended}")
@@ -874,7 +878,8 @@ class ActorHost:
         jobs = cell.end(reason)
         for job in jobs:
             job.sink.refused(job, cell.gone())
-        self.extensions.ending(cell)
+        self.extensions.on_ending(cell)
+        # Shielded, and bounded by `shutdown`: a stop that was abandoned would leave the name taken.
         with trio.CancelScope(shield=True):
             seconds = None if shutdown == "kill" else shutdown
             in_time = await bring_to_an_end(
@@ -882,6 +887,8 @@ class ActorHost:
             )
             if not in_time and reason.is_normal:
                 reason = ExitReason("killed", f"{reason}; it did not stop within {shutdown:g} s")
+            # Before the end is reported: a supervisor that restarts the actor must find the name
+            # free.
             await self._give_back(cell.address)
         self._end(cell, reason)
         return reason
@@ -1093,7 +1100,8 @@ class ActorHost:
                 job.runner.cancel()
         if cell in self._nurseries:
             self._nurseries[cell].cancel()
-        self.extensions.ending(cell)
+        self.extensions.on_ending(cell)
+        # The end of an actor that is still starting is reported by `begin`, which finds it ended.
         if cell.started:
             self._nursery.start_soon(self._finish_crash, cell, reason)
 
@@ -1102,6 +1110,7 @@ class ActorHost:
         self._end(cell, reason)
 
     async def _give_back(self, address: Address) -> None:
+        # Bounded: without the store the name stays until the lease ends.
         with trio.move_on_after(STOP_SECONDS):
             try:
                 await self._forget(address)
@@ -1134,13 +1143,14 @@ class ActorHost:
             nursery_of.cancel()
         key = ActorId(cell.address.name, cell.address.epoch)
         self._exits[key] = reason
+        # Bounded: of older ends it is only known that there is no such actor.
         while len(self._exits) > EXITS_KEPT:
             self._exits.popitem(last=False)
         watcher = self._watchers.pop(key, None)
         if watcher is not None:
             watcher.set()
-        self.extensions.ending(cell)
-        self.extensions.ended(cell.address, reason)
+        self.extensions.on_ending(cell)
+        self.extensions.on_ended(cell.address, reason)
 
 
 def _why(error: BaseException) -> ExitReason:
@@ -1240,7 +1250,7 @@ class LeasedNames:
         )
         self._given_up(
             LeaseLostError(
-                f"the cluster has given node {self._node} up: {why}; its named actors may run "
+                f"the cluster counts node {self._node} as dead: {why}; its named actors may run "
                 "elsewhere by now. Start it again"
             )
         )

@@ -228,6 +228,8 @@ class TaskWorkers:
     def submit(self, item: ActorCell | Invocation) -> None:
         """Queue a cell that has mail, or an invocation of a concurrent method."""
         self._queue.append(item)
+        # A ready worker comes to the item by itself. Another worker is needed only if all are
+        # suspended inside methods.
         if not self._ready:
             self._add_worker()
 
@@ -358,6 +360,7 @@ class TaskWorkers:
         except TypeError as error:
             job.sink.refused(job, _does_not_fit(cell, error))
             return
+        # Nothing that takes time may come between this look at the clock and the first step.
         if cell.leased and not self.may_run(cell):
             coroutine.close()
             cell.put_back(job)
@@ -373,10 +376,12 @@ class TaskWorkers:
         self.running[task] = job
         if timed:
             worker.scope.deadline = job.deadline
+        # It may have run on an earlier epoch: the completion log decides whether it runs again.
         if job.call is not None and job.call.repeated:
             coroutine = self._replay(job, coroutine)
         try:
             try:
+                # The first step by hand: a method that never waits costs no task switch.
                 trap = coroutine.send(None)
             except StopIteration as stop:
                 if cell.leased and self._environment.now() >= self.names_until:

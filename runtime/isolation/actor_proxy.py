@@ -38,19 +38,19 @@ from runtime.isolation.child_process import ChildProcessHandle
 from runtime.isolation.messages import LaunchRequest
 
 END_SECONDS = 5.0
-"""The most seconds for which a call is held back whose actor has ended."""
+"""How many seconds a call whose actor has ended may be held back."""
 
 
 logger = logging.getLogger("understudy.actors")
 
 
 Prepare = Callable[[LaunchRequest], Coroutine[Any, Any, ChildProcessHandle]]
-"""Has a process started for an order."""
+"""Starts a process for a launch request."""
 
 
 @attrs.frozen
 class ForwardedMethod(MethodDefinition):
-    """A method of an actor, run by passing the call on."""
+    """A method of an isolated actor; running it passes the call on to the process."""
 
     def run(
         self,
@@ -59,7 +59,7 @@ class ForwardedMethod(MethodDefinition):
         kwargs: dict[str, object],
         in_thread: InThread,
     ) -> Coroutine[Any, Any, object]:
-        """See `MethodDefinition.run`. Whether the arguments fit is seen in the process."""
+        """See `MethodDefinition.run`. The process checks whether the arguments fit."""
         assert isinstance(instance, ActorProxy)
         return instance.pass_on(self.name, args, kwargs)
 
@@ -72,8 +72,8 @@ class ForwardedMethod(MethodDefinition):
 
 
 def forwarded(methods: Mapping[str, MethodDefinition]) -> dict[str, MethodDefinition]:
-    """The same methods, to be passed on. What a call says of its own options has been dealt with by
-    then.
+    """Return the methods as forwarded methods. The options of a call are applied before it is
+    forwarded.
     """
     return {
         name: ForwardedMethod(
@@ -90,8 +90,8 @@ def forwarded(methods: Mapping[str, MethodDefinition]) -> dict[str, MethodDefini
 
 
 class ActorProxy(Actor):
-    """Takes the place of an isolated actor of another class, which `furnish` sets. Constructed with
-    the isolated actor's arguments.
+    """Takes the place of an isolated actor of another class, which `configure` sets. Its
+    constructor takes the isolated actor's arguments.
     """
 
     _cls: type[Actor]
@@ -108,10 +108,12 @@ class ActorProxy(Actor):
         self._chain = ""
         self._stopping = False
         self._stopped = False
-        self._telling: tuple[int, trio.Event] | None = None
-        """The watch whose notice is on its way, and what is set when it has been dealt with."""
+        self._notifying: tuple[int, trio.Event] | None = None
+        """The watch whose notice is on its way to the process, and the event that is set when
+        `on_ended` has returned.
+        """
 
-    def furnish(
+    def configure(
         self,
         cls: type[Actor],
         options: SpawnOptions,
@@ -128,12 +130,12 @@ class ActorProxy(Actor):
 
     @property
     def pid(self) -> int:
-        """Of the process; 0 while there is none."""
+        """The id of the process; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
     async def on_start(self) -> None:
-        """Have the process started and the actor in it. Raises `StartFailedElsewhereError`,
-        `Ignore`, or why there is no process.
+        """Start the process and the actor in it. Raises `StartFailedElsewhereError`, `Ignore`, or
+        the error of the process's start.
         """
         chain = self._waiting()
         self._chain = chain.told if chain is not None else ""
@@ -143,9 +145,7 @@ class ActorProxy(Actor):
             raise self._failure
 
     async def on_stop(self, reason: ExitReason) -> None:
-        """Let the actor be stopped in its process. The time that this may take is the host's
-        business.
-        """
+        """Stop the actor in its process. The host bounds the time."""
         self._stopping = True
         if self._process is not None and self._process.reason is None:
             try:
@@ -159,11 +159,11 @@ class ActorProxy(Actor):
                 )
 
     async def on_ended(self, notice: Ended) -> None:
-        """Hand a notice to the actor, and keep the turn until it has dealt with it. What it raises
-        ends it there.
+        """Send a notice to the actor, and keep the turn until its `on_ended` has returned. An
+        exception of `on_ended` ends the actor in its process.
         """
         assert self._process is not None
-        telling = self._telling = (notice.watch, trio.Event())
+        notifying = self._notifying = (notice.watch, trio.Event())
         try:
             lives = await self._process.tell(notice)
         except CallError as error:
@@ -175,20 +175,20 @@ class ActorProxy(Actor):
             )
             lives = False
         finally:
-            self._telling = None
-            telling[1].set()
+            self._notifying = None
+            notifying[1].set()
         if not lives:
             # As in `_translated`: keep the turn until the host learns of the end, so that waiting
             # calls are not lost.
             await trio.sleep(END_SECONDS)
 
     async def told(self, watch: int) -> None:
-        """Wait until a notice of this watch, if it is on its way to the actor, has arrived and been
-        dealt with.
+        """If a notice of this watch is on its way to the actor, wait until the actor's `on_ended`
+        has returned.
         """
         await trio.lowlevel.checkpoint()
-        if self._telling is not None and self._telling[0] == watch:
-            await self._telling[1].wait()
+        if self._notifying is not None and self._notifying[0] == watch:
+            await self._notifying[1].wait()
 
     async def pass_on(
         self, name: str, args: tuple[object, ...], kwargs: dict[str, object]
@@ -202,7 +202,7 @@ class ActorProxy(Actor):
     async def pass_on_items(
         self, name: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> AsyncGenerator[object, None]:
-        """Read a stream there, item by item."""
+        """Read a stream of the isolated actor, item by item."""
         items = self._method(name)(*args, **kwargs)
         try:
             async for item in items:
@@ -215,7 +215,7 @@ class ActorProxy(Actor):
 
     def _method(self, name: str) -> Any:
         assert self._process is not None
-        return getattr(self._process.resident, name)
+        return getattr(self._process.actor, name)
 
     async def _translated(self, error: CallError) -> Exception:
         if issubclass(type(error), RemoteError):
@@ -237,15 +237,15 @@ class ActorProxy(Actor):
         return RefusedElsewhereError(error)
 
     async def _live(self) -> None:
-        """The life of the process. Raises `EndedElsewhereError` when the actor in it ends by
-        itself.
+        """Manage the process from its start to its end. Raises `EndedElsewhereError` when the actor
+        in it ends by itself.
         """
         process: ChildProcessHandle | None = None
         try:
             try:
                 process = self._process = await self._prepare(self._order())
                 failure = await process.started()
-                if failure is not None and not process.came:
+                if failure is not None and not process.is_launched:
                     # Killed before it knew of us, perhaps while it was spare: nothing has run.
                     await process.close(kindly=False)
                     process = self._process = await self._prepare(self._order())
@@ -259,7 +259,7 @@ class ActorProxy(Actor):
                 return
             finally:
                 self._begun.set()
-            reason = await process.over()
+            reason = await process.wait_ended()
             if not self._stopping:
                 raise EndedElsewhereError(reason)
         finally:

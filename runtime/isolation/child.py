@@ -55,8 +55,8 @@ from runtime.identifiers import NodeId
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.isolation.messages import (
     CONTROL_SERVICE,
+    ISOLATED_ACTOR,
     ISOLATION_SERVICE,
-    RESIDENT,
     LaunchRequest,
     StartFailure,
 )
@@ -310,10 +310,10 @@ class WatchingClient:
         """See `HostExtension.of`."""
         return ActorWatchingClient(self, cell)
 
-    def ending(self, cell: ActorCell) -> None:
+    def on_ending(self, cell: ActorCell) -> None:
         """Does nothing: the node does it."""
 
-    def ended(self, address: object, reason: object) -> None:
+    def on_ended(self, address: object, reason: object) -> None:
         """Does nothing: the node does it."""
 
     async def tell(self, host: ActorHost, cell: ActorCell, notice: Ended) -> bool:
@@ -450,10 +450,10 @@ class JoiningClient:
         """See `HostExtension.of`."""
         return ActorGroupsClient(self._api, cell)
 
-    def ending(self, cell: ActorCell) -> None:
+    def on_ending(self, cell: ActorCell) -> None:
         """Does nothing: the node does it."""
 
-    def ended(self, address: object, reason: object) -> None:
+    def on_ended(self, address: object, reason: object) -> None:
         """Does nothing: the node does it."""
 
 
@@ -537,7 +537,7 @@ class ControlService(Actor):
 
     def __init__(self, host: ActorHost, address: Address, watching: WatchingClient) -> None:
         self._host = host
-        self._resident = address
+        self._actor = address
         self._watching = watching
         self.asked = False
         """True once the node has asked to stop the actor: then its end is not reported."""
@@ -546,12 +546,12 @@ class ControlService(Actor):
     async def stop(self, reason: ExitReason) -> None:
         """Stop the actor in order, with `on_stop`."""
         self.asked = True
-        await self._host.stop(self._resident.name, self._resident.epoch, reason)
+        await self._host.stop(self._actor.name, self._actor.epoch, reason)
 
     @method(concurrent=True)
     async def tell(self, notice: Ended) -> bool:
         """See `WatchingClient.tell`."""
-        cell = self._host.cells.get(self._resident.name)
+        cell = self._host.cells.get(self._actor.name)
         return cell is not None and await self._watching.tell(self._host, cell, notice)
 
 
@@ -607,8 +607,8 @@ async def _reside(settings: ChildSettings) -> None:
                 functools.partial(import_class, await service.wait(settings.ticket)),
                 lambda failure: Actor,
             )
-            order = await service.take(settings.ticket)
-            reason = await _host(host, service, settings.ticket, order, nursery)
+            request = await service.take(settings.ticket)
+            reason = await _host(host, service, settings.ticket, request, nursery)
             if reason is not None:
                 await service.ended(settings.ticket, reason)
         except (CallError, HandshakeError, ProtocolError, OSError) as error:
@@ -622,28 +622,30 @@ async def _host(
     host: ChildHost,
     service: IsolationService,
     ticket: str,
-    order: LaunchRequest,
+    request: LaunchRequest,
     nursery: trio.Nursery,
 ) -> ExitReason | None:
     """Host the actor until it ends. Returns how it has ended by itself; None if it did not start or
     was stopped.
     """
-    address = order.address
+    address = request.address
     name_process(address.name)
     control = ControlService(host, address, host.watching)
-    host.client.see(order.members)
+    host.client.see(request.members)
     nursery.start_soon(host.client.follow)
     failure: StartFailure | None = None
-    module = order.class_path.partition(":")[0]
+    module = request.class_path.partition(":")[0]
     try:
-        if order.options.memory_limit is not None:
+        if request.options.memory_limit is not None:
             resource.setrlimit(
-                resource.RLIMIT_AS, (order.options.memory_limit, order.options.memory_limit)
+                resource.RLIMIT_AS, (request.options.memory_limit, request.options.memory_limit)
             )
-        cls = _actor_class(order.class_path)
+        cls = _actor_class(request.class_path)
         # The main script has another name in this process.
         module = module_name(cls)
-        await host.begin(cls, order.args, order.kwargs, order.options, address, Chain(order.chain))
+        await host.begin(
+            cls, request.args, request.kwargs, request.options, address, Chain(request.chain)
+        )
     except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
         if is_cancellation(error) or is_interrupt(error):
             raise
@@ -652,7 +654,7 @@ async def _host(
         else:
             failure = StartFailure(*why_not_started(error, module))
     else:
-        host.cells[RESIDENT] = host.cells[address.name]
+        host.cells[ISOLATED_ACTOR] = host.cells[address.name]
         host.add_system(CONTROL_SERVICE, control)
     await service.begun(ticket, failure)
     if failure is not None:

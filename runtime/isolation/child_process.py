@@ -13,17 +13,17 @@ from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.identifiers import NodeId
-from runtime.isolation.messages import CONTROL_SERVICE, RESIDENT, LaunchRequest, StartFailure
+from runtime.isolation.messages import CONTROL_SERVICE, ISOLATED_ACTOR, LaunchRequest, StartFailure
 from runtime.processes import ChildProcess, ExitStatus
 
 KILL_SECONDS = 3.0
-"""How long a process may take to be gone once it has been killed: what the kernel cannot end is
-left to it.
+"""How many seconds to wait for the end of a process after SIGKILL. A process that hangs in the
+kernel is left behind.
 """
 
 
 KIND_SECONDS = 1.0
-"""How long a process whose actor has ended may take to end by itself, with its exit handlers."""
+"""How many seconds a process whose actor has ended may take to run its exit handlers and end."""
 
 
 class ChildProcessHandle:
@@ -33,13 +33,13 @@ class ChildProcessHandle:
 
     def __init__(self, endpoint: RpcEndpoint, identity: NodeId) -> None:
         self.identity = identity
-        self.resident: Any = None
-        """A handle of the actor in it."""
+        self.actor: Any = None
+        """A handle of the isolated actor in the process."""
         self.reason: ExitReason | None = None
-        """How the actor in it has ended; None while it has not."""
+        """Why the actor in the process has ended; None while it runs."""
         self._endpoint = endpoint
         self._child: ChildProcess | None = None
-        self._order: LaunchRequest | None = None
+        self._request: LaunchRequest | None = None
         self._assigned = trio.Event()
         self._answered = trio.Event()
         self._failure: StartFailure | None = None
@@ -55,19 +55,19 @@ class ChildProcessHandle:
         self._child = child
 
     async def watch(self) -> None:
-        """Wait for the end of the process, however that comes about."""
+        """Wait for the end of the process, for whatever reason."""
         assert self._child is not None
-        self.ended(exit_reason(await self._child.wait()))
+        self.on_ended(exit_reason(await self._child.wait()))
 
-    def assign(self, order: LaunchRequest, methods: dict[str, MethodDefinition]) -> None:
-        """Give the process its launch request; it runs that as soon as it is ready."""
-        self._order = order
-        self.resident = Handle(self._endpoint.caller, Address(RESIDENT, *self.identity), methods)
+    def assign(self, request: LaunchRequest, methods: dict[str, MethodDefinition]) -> None:
+        """Assign the launch request; the process takes it as soon as it is ready."""
+        self._request = request
+        self.actor = Handle(self._endpoint.caller, Address(ISOLATED_ACTOR, *self.identity), methods)
         self._assigned.set()
 
-    async def wanted(self) -> str:
-        """Wait until there is an actor for the process, which is ready. Returns the import path of
-        the actor's class.
+    async def wait_assigned(self) -> str:
+        """Wait until a launch request is assigned to the process, which is ready. Returns the
+        import path of the actor's class.
         """
         link = self._endpoint.peers.links.get(self.identity)
         if link is not None:
@@ -75,24 +75,24 @@ class ChildProcessHandle:
             # reports its end.
             link.watched = True
         await self._assigned.wait()
-        assert self._order is not None
-        return self._order.class_path
+        assert self._request is not None
+        return self._request.class_path
 
-    def order(self) -> LaunchRequest:
-        """Return what the process is to run. It asks for this last, so a process that was killed
-        while it was spare has certainly run nothing.
+    def take_request(self) -> LaunchRequest:
+        """Return the launch request. The process takes it as its last step before it runs the
+        actor, so a process that was killed before has certainly run nothing.
         """
-        assert self._order is not None
+        assert self._request is not None
         # The request may be large, and is not needed here after this.
-        order, self._order = self._order, None
-        return order
+        request, self._request = self._request, None
+        return request
 
-    def begun(self, failure: StartFailure | None) -> None:
+    def on_started(self, failure: StartFailure | None) -> None:
         """Note that the actor in the process has started, or why it has not."""
         self._failure = failure
         self._answered.set()
 
-    def ended(self, reason: ExitReason) -> None:
+    def on_ended(self, reason: ExitReason) -> None:
         """Note that the actor in the process has ended by itself, or with its process."""
         if self.reason is None:
             self.reason = reason
@@ -100,9 +100,9 @@ class ChildProcessHandle:
         self._over.set()
 
     @property
-    def came(self) -> bool:
-        """True once the process has asked what to run."""
-        return self._assigned.is_set() and self._order is None
+    def is_launched(self) -> bool:
+        """True once the process has taken its launch request."""
+        return self._assigned.is_set() and self._request is None
 
     async def started(self) -> StartFailure | None:
         """Wait until its actor has started, or has failed to."""
@@ -113,8 +113,10 @@ class ChildProcessHandle:
             )
         return self._failure
 
-    async def over(self) -> ExitReason:
-        """Wait for the end of the actor in it, by itself or with its process."""
+    async def wait_ended(self) -> ExitReason:
+        """Wait until the actor in the process has ended, by itself or with the process. Returns the
+        reason.
+        """
         await self._over.wait()
         assert self.reason is not None
         return self.reason
@@ -130,8 +132,8 @@ class ChildProcessHandle:
         return bool(await self._control().tell(notice))
 
     async def close(self, *, kindly: bool) -> None:
-        """End the process and wait for that, bounded in time. `kindly`: it is about to end by
-        itself.
+        """End the process and wait until it has ended, bounded in time. `kindly`: first wait
+        `KIND_SECONDS` for it to end by itself.
         """
         child = self._child
         with trio.CancelScope(shield=True):

@@ -157,19 +157,19 @@ class NodeApi:
         """Where the actor of this name is, if there is one; with `waits` once it has started.
         Raises the ActorStartError of its start.
         """
-        with self._lifetime.asking(f"{name} could not be looked up, and may live"):
+        with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
             return await self._spawner.find_started(name, waits=waits)
 
     @operation
     async def lookup(self, name: str) -> Address:
         """See `NodeInterface.lookup`."""
-        with self._lifetime.asking(f"{name} could not be looked up, and may live"):
+        with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
             return await self._lookups.locate(name)
 
     @operation
     async def locate(self, name: str) -> Address:
         """See `runtime.calls.routes.PeerDirectory.locate`."""
-        with self._lifetime.asking(f"{name} could not be looked up, and may live"):
+        with self._lifetime.asking(f"{name} could not be looked up, so it may still be running"):
             return await self._names.locate(name)
 
     @operation
@@ -358,27 +358,27 @@ class IsolationService(Actor):
 
     @method(concurrent=True)
     async def wait(self, ticket: str) -> str:
-        """Wait until there is an actor for the process with this ticket. Returns the import path of
-        the actor's class, which the process imports before it calls `take`. Raises
+        """Wait until a launch request is assigned to the process with this ticket. Returns the
+        import path of the actor's class, which the process imports before it calls `take`. Raises
         ActorNotFoundError if the process is not expected.
         """
-        return await self._child(ticket).wanted()
+        return await self._child(ticket).wait_assigned()
 
     @method(concurrent=True)
     async def take(self, ticket: str) -> LaunchRequest:
-        """Return what the process with this ticket is to run."""
+        """Return the launch request of the process with this ticket."""
         members = await self.api.members()
-        return attrs.evolve(self._child(ticket).order(), members=members)
+        return attrs.evolve(self._child(ticket).take_request(), members=members)
 
     @method(concurrent=True)
     async def begun(self, ticket: str, failure: StartFailure | None) -> None:
         """Report that the actor has started, or why it has not."""
-        self._child(ticket).begun(failure)
+        self._child(ticket).on_started(failure)
 
     @method(concurrent=True)
     async def ended(self, ticket: str, reason: ExitReason) -> None:
         """Report that the actor has ended by itself."""
-        self._child(ticket).ended(reason)
+        self._child(ticket).on_ended(reason)
 
     async def answer(self, ask: Callable[[], Coroutine[Any, Any, object]]) -> NodeAnswer:
         """Return the value, or an error of the runtime as data. Raised, it would reach the caller

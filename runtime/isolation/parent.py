@@ -39,7 +39,7 @@ from runtime.processes import (
 logger = logging.getLogger("understudy.actors")
 
 
-RESIDENT_MODULE = "runtime.isolation.child"
+CHILD_MODULE = "runtime.isolation.child"
 
 
 GRACE = 0.2
@@ -49,10 +49,12 @@ actors have been stopped by then.
 
 
 class Isolation(Protocol):
-    """How a node gives actors a process of their own."""
+    """How a node runs isolated actors."""
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
-        """What the host is to construct, start and call for an actor of this class."""
+        """Return the instance that the host constructs, starts and calls for an actor of this
+        class.
+        """
         ...
 
 
@@ -73,7 +75,7 @@ class WithoutProcesses:
         environment: Environment,
         secret: bytes,
     ) -> None:
-        """See `IsolationFactory`; nothing of it is needed."""
+        """See `IsolationFactory`; ignores all arguments."""
 
     def instance(self, cls: type[Actor], options: SpawnOptions) -> Actor:
         """See `Isolation.instance`."""
@@ -102,7 +104,7 @@ class IsolatedProcesses:
         self._spares: list[ChildProcessHandle] = []
         self._adding = False
         self._names: dict[str, str] = {}
-        """Which actor is in which process: for people who read what it prints."""
+        """The actor in each process, by the name of the process: the prefix of its output."""
         self._server: ForkServer | None = None
         self._server_scope = trio.CancelScope()
         self._opening = trio.Lock()
@@ -118,29 +120,29 @@ class IsolatedProcesses:
         kind = self._classes.get(cls)
         if kind is None:
             kind = self._classes[cls] = type(
-                f"StandInOf{cls.__name__}", (ActorProxy,), {"handles_exits": cls.handles_exits}
+                f"ProxyOf{cls.__name__}", (ActorProxy,), {"handles_exits": cls.handles_exits}
             )
             kind.__methods__ = forwarded(cls.__methods__)
-        stand_in = kind.__new__(kind)
+        proxy = kind.__new__(kind)
 
-        async def prepare(order: LaunchRequest) -> ChildProcessHandle:
-            return await self._prepare(cls, order)
+        async def prepare(request: LaunchRequest) -> ChildProcessHandle:
+            return await self._prepare(cls, request)
 
         turns = self._endpoint.host.turns
-        stand_in.furnish(cls, options, prepare, lambda: turns.chain(trio.lowlevel.current_task()))
-        return stand_in
+        proxy.configure(cls, options, prepare, lambda: turns.chain(trio.lowlevel.current_task()))
+        return proxy
 
-    async def _prepare(self, cls: type[Actor], order: LaunchRequest) -> ChildProcessHandle:
-        """A process for an order: the spare one if there is one, and another to be spare. Raises
-        ProcessError.
+    async def _prepare(self, cls: type[Actor], request: LaunchRequest) -> ChildProcessHandle:
+        """Return a process for a launch request: the spare one if there is one. Starts another
+        spare. Raises ProcessError.
         """
         connection = next((spare for spare in self._spares if spare.reason is None), None)
         if connection is None:
             connection = await self._new(cls.__module__)
         else:
             self._spares.remove(connection)
-        self._names[connection.identity.name] = order.address.name
-        connection.assign(order, forwarded(cls.__methods__))
+        self._names[connection.identity.name] = request.address.name
+        connection.assign(request, forwarded(cls.__methods__))
         if not self._spares and not self._adding:
             self._adding = True
             self._nursery.start_soon(
@@ -160,7 +162,7 @@ class IsolatedProcesses:
             self._adding = False
 
     async def _new(self, module: str) -> ChildProcessHandle:
-        """A process that waits for its order. Raises ProcessError."""
+        """Start a process that waits for its launch request. Raises ProcessError."""
         ticket = self._environment.token(16).hex()
         identity = NodeId(
             f"process-{self._environment.token(6).hex()}", self._endpoint.identity.incarnation
@@ -206,14 +208,14 @@ class IsolatedProcesses:
     async def _fork(self, argument: bytes, name: str, module: str) -> ChildProcess:
         server = await self._warm(module)
         try:
-            return await server.start(f"{RESIDENT_MODULE}:run", argument, name)
+            return await server.start(f"{CHILD_MODULE}:run", argument, name)
         except ForkServerDiedError:
             async with self._opening:
                 if self._server is server:
                     self._server = None
                     self._server_scope.cancel()
             # The warm process was killed: start another one.
-            return await (await self._warm(module)).start(f"{RESIDENT_MODULE}:run", argument, name)
+            return await (await self._warm(module)).start(f"{CHILD_MODULE}:run", argument, name)
 
     async def _warm(self, module: str) -> ForkServer:
         """The warm process; started if there is none, with `module` imported in it so that the
@@ -238,9 +240,7 @@ class IsolatedProcesses:
                 # worker of a local cluster, which was forked from such a server, the script's
                 # classes have the second.
                 preload = (
-                    [RESIDENT_MODULE]
-                    if module in ("__main__", MAIN_ALIAS)
-                    else [RESIDENT_MODULE, module]
+                    [CHILD_MODULE] if module in ("__main__", MAIN_ALIAS) else [CHILD_MODULE, module]
                 )
                 task_status.started(
                     await stack.enter_async_context(

@@ -128,9 +128,13 @@ class Outbound:
         """
         if segments or self._lanes:
             return self._post_segments(frame, segments, lane, at_once)
+        # Numbered without a connection as well: `open` sends everything that the peer does not
+        # have.
         number = self.session.keep((frame,))
         if self._connection is not None:
             self._out.append(frame)
+            # The writer is parked only while `_writer` is set. Otherwise it is in its loop, and
+            # sees the frame in `_out` by itself.
             if at_once and self._writer is not None and len(self._out) == 1:
                 self._flush_at_once()
             elif self._writer is not None:
@@ -245,6 +249,7 @@ class Outbound:
                 buffer = buffer.cast("B")
             buffers += (buffer,)
             size += len(buffer)
+        # A small frame waits behind a large one of its lane: sent directly, it would arrive first.
         if size > WHOLE or lane in self._lanes:
             queued = self._transfers.add(buffers, size, lane)
             self._wake_writer()
@@ -271,6 +276,7 @@ class Outbound:
             if self._connection is not None:
                 self._out.extend(buffers)
                 self._large = self._large or len(buffers) > 1
+        # GOODBYE leaves after the last part, because the peer ends its link when it reads it.
         if self._farewell and not self._transfers.unfinished and self._connection is not None:
             self._out.append(self._farewell)
             self._farewell = b""
@@ -285,6 +291,8 @@ class Outbound:
     async def _write(self, connection: Connection, scope: trio.CancelScope) -> None:
         # each turn waits for the socket, a post, or one pass of the scheduler
         while True:  # noqa: ASYNC913
+            # No await between this look and the parking: the wake-up of a post in between would be
+            # lost.
             if not self._out and not self._next_part():
                 self._writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort_parking)
@@ -337,6 +345,8 @@ class Outbound:
             if count == len(data):
                 out.clear()
                 return True
+            # The kernel has the first part of a frame: the rest must be the next bytes on this
+            # connection.
             self._out = [memoryview(data)[count:]]
             return False
         while out:
@@ -462,6 +472,9 @@ class Link(Outbound):
             "was told"
         )
         again = self.session.resume(peer_received)
+        # Replaces what was queued for the last connection: numbered frames are in `again`, and
+        # unnumbered ones mean nothing to a new connection. The peer reads `first`, the end of the
+        # handshake, before any frame.
         self._out = [first] if first else []
         self._out += [buffer for buffers in again for buffer in buffers]
         self._large = any(len(buffers) > 1 for buffers in again)
@@ -637,6 +650,8 @@ class Link(Outbound):
             raise self._blamed(error) from None  # noqa: ASYNC104
         self.counters.bytes_received += size
         self.counters.frames_received += numbered
+        # Acknowledged now, not at the next beat, if much has arrived: the peer's window may be
+        # full.
         if session.on_arrived(numbered, size):
             self.acknowledge()
         return False
@@ -686,6 +701,7 @@ class Link(Outbound):
                 )
             self.session.acknowledge(int.from_bytes(frame.control, "big"))
             self._tell_progress()
+            # The acknowledgement has made room in the window for more parts.
             if self._transfers.unfinished:
                 self._wake_writer()
         elif frame.kind == Kind.PING:

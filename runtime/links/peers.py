@@ -145,6 +145,8 @@ class Peers:
                 settled.peer, addresses=tuple(dict.fromkeys((*settled.peer.addresses, address)))
             )
             link = self._link(peer)
+            # Another process had this name and incarnation: `_is_same` has ended its link, and the
+            # new process gets a new one.
             if not self._is_same(link, peer):
                 link = self._link(peer)
                 link.life = peer.life
@@ -231,6 +233,7 @@ class Peers:
             # It may have begun another session meanwhile: then it has not departed.
             if peer.identity not in self.links:
                 self._departed(peer)
+        # A copy: ending a link removes it from the table.
         for link in tuple(self.links.values()):
             link.acknowledge(at_once=True)
             if not link.connected:
@@ -256,6 +259,8 @@ class Peers:
         """Say goodbye to all, after what was posted has left, within `seconds`."""
         self._closing = True
         with trio.CancelScope(shield=True), trio.move_on_after(seconds):
+            # GOODBYE proves to the peers that this incarnation has ended. Without it they would
+            # wait for the lease.
             for link in tuple(self.links.values()):
                 if link.connected:
                     link.send_control(Kind.GOODBYE)
@@ -311,6 +316,8 @@ class Peers:
                 else:
                     failures += 1
                     told = told or self._tell_of_unreached(link, failures)
+                # The exponent is bounded as well, because 2.0 ** 1024 overflows. Full jitter: after
+                # a partition many nodes redial at the same moment.
                 longest = min(most, first * 2.0 ** min(failures, 10))
                 with trio.move_on_after(longest * self._environment.random()):
                     await link.connected_again()
@@ -373,6 +380,8 @@ class Peers:
         strangers = [link for link in self.links.values() if self._is_stranger(link)]
         if len(strangers) < MOST_STRANGERS:
             return
+        # Only sessions without a connection are ended: the outcomes of a session's calls are lost
+        # with it.
         lost = [link for link in strangers if not link.connected]
         if not lost:
             raise HandshakeError(
@@ -403,6 +412,8 @@ class Peers:
         scope = trio.CancelScope()
         try:
             with scope:
+                # By this scope an accepted connection of the same session cancels the dial, see
+                # `_carry_accepted`.
                 self._dialling[link] = scope
                 await self._turns.wait()
                 with self._turns.begin() as turn:
@@ -416,9 +427,12 @@ class Peers:
                         link.peer.identity,
                     )
                     settled = await self._shake_hands(connection, dialer)
+                    # During the handshake the peer's own dial may have been accepted.
                     if self._is_same(link, settled.peer) and not link.connected:
                         opened = await self._offer(link, connection, settled.reader)
             if connection is not None and opened is not None:
+                # From here on the connection is the session's, and no accepted connection may
+                # cancel it.
                 self._dial_is_over(link, scope)
                 await self._run(link, connection, *opened)
                 return True
@@ -480,6 +494,7 @@ class Peers:
                 return _ProvenPeer(side.peer, reader)
             answer = side.receive(step.kind, step.control)
             if isinstance(side, Acceptor) and side.error is not None:
+                # The refusal goes to the dialer first, so that both sides name the same reason.
                 if answer is not None:
                     await self._step(connection, reader, answer, over=True)
                 raise side.error
@@ -650,6 +665,8 @@ class Peers:
         refused.
         """
         while True:  # noqa: ASYNC913  each turn ends a link or a connection
+            # Looked up again in each turn: the awaits below let other connections of this peer
+            # proceed.
             link = self.links.get(peer.identity)
             if self._closing:
                 return SettlementAnswerKind.STALE

@@ -83,7 +83,9 @@ class ClusterClient:
         """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name
         there is.
         """
-        with self.endpoint.lifetime.asking(f"{name} could not be looked up, and may live"):
+        with self.endpoint.lifetime.asking(
+            f"{name} could not be looked up, so it may still be running"
+        ):
             try:
                 return self.endpoint.make_handle(await self.names.locate(name))
             except ActorNotFoundError as error:

@@ -149,8 +149,8 @@ class Node(BaseNode):
         self._secret = secret
         self.asked_to_leave = trio.Event()
         self._given_up: LeaseLostError | None = None
-        """Why the cluster has given this node up; None if it has not. The block of `open_node` ends
-        with it.
+        """Why the cluster counts this node as dead; None if it does not. The block of `open_node`
+        ends with it.
         """
         self._following = trio.CancelScope()
         self._beside: Beside | None = None
@@ -189,7 +189,7 @@ class Node(BaseNode):
         )
 
     def _add_services(self, coordination: ClusterSession) -> None:
-        """Host what other nodes ask this one for, and what actors use of it."""
+        """Register the services that other nodes call, and those that actors use."""
         host, store = self._endpoint.host, self._store
         host.add_system(NODE_SERVICE, NodeService(host, self.name, self.status, self.leave))
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
@@ -235,7 +235,7 @@ class Node(BaseNode):
 
     @property
     def incarnation(self) -> int:
-        """This start of the node; later starts of any node have greater ones."""
+        """The number of this start of the node; later starts of any node have greater ones."""
         return self._introduction.peer.incarnation
 
     @property
@@ -245,7 +245,7 @@ class Node(BaseNode):
 
     @property
     def address(self) -> str:
-        """`HOST:PORT` that others can join by."""
+        """The `HOST:PORT` that other nodes dial and join."""
         return next(
             address for address in self._introduction.peer.addresses if address.startswith("tcp:")
         ).removeprefix("tcp:")
@@ -342,7 +342,7 @@ class Node(BaseNode):
 
     @property
     def _own_store(self) -> Store | None:
-        """The cluster's store, if this process reaches it by itself."""
+        """The cluster's store if this process accesses it directly, otherwise None."""
         return self._coordination.store
 
     def _check_invariants(self) -> None:
@@ -377,7 +377,9 @@ class Node(BaseNode):
         await self._endpoint.peers.accept(connection)
 
     async def _serve(self) -> None:
-        """Start what a node does all its life; returns when it is ready for use."""
+        """Start the tasks that run until the node leaves; returns when the node is ready for
+        use.
+        """
         self._nursery.start_soon(self._endpoint.peers.beat, name="beats")
         if self._contact is not None:
             self._endpoint.peers.link(self._contact.peer)
@@ -386,8 +388,8 @@ class Node(BaseNode):
         await self._members.caught_up(await self._registration.set_state("up"))
 
     def _stand_by(self, blocked_limit: float, reach: Reach | None) -> None:
-        """Have the node's event loop watched from beside it, and the lease kept while it is
-        blocked; see `StandBy`.
+        """Watch the node's event loop from a second thread, which renews the lease while the loop
+        is blocked; see `StandBy`.
         """
         registration = self._registration
         stand_by = StandBy(self.name, self._environment, registration.clock, blocked_limit)
@@ -409,7 +411,7 @@ class Node(BaseNode):
         return self._contact.peer
 
     async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Everything that a node does of its own accord, until it leaves."""
+        """Run the node's background tasks until it leaves."""
         with self._following:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._members.run)
@@ -447,7 +449,9 @@ class Node(BaseNode):
         )
 
     async def _close(self) -> None:
-        """Drain, leave and say goodbye; bounded in time and not to be cancelled half-way."""
+        """Drain, leave the cluster and notify the peers; bounded in time, and shielded from
+        cancellation.
+        """
         timings = self._environment.timings
         with trio.move_on_after(timings.drain):
             try:
@@ -540,7 +544,7 @@ class Node(BaseNode):
         )
 
     def _ended(self, identity: NodeId, reason: str) -> None:
-        """That incarnation is proven to have ended; the store may not know it yet."""
+        """Handle proof that an incarnation has ended; the store may not know it yet."""
         self._members.bury(identity)
         self._endpoint.on_peer_ended(identity, reason)
         self._watching.on_node_gone(identity)

@@ -366,7 +366,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         settings.thread_limit,
         settings.call_timeout,
     )
-    _furnish(node, settings)
+    _configure(node, settings)
     try:
         # Before it serves, which takes the store, and that perhaps the very connection that its
         # owner has just dialled.
@@ -406,7 +406,7 @@ def _record(
     )
 
 
-def _furnish(node: Node, settings: _NodeSettings) -> None:
+def _configure(node: Node, settings: _NodeSettings) -> None:
     """What can be said to a node after it is made."""
     if settings.trace_references:
         node._endpoint.references.site = calling_site

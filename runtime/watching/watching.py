@@ -459,12 +459,12 @@ class Watcher:
 
     # What the host tells
 
-    def ending(self, cell: ActorCell) -> None:
-        """See `HostExtension.ending`: the actor gets no notices any more."""
+    def on_ending(self, cell: ActorCell) -> None:
+        """See `HostExtension.on_ending`: the actor gets no notices any more."""
         self._let_go(self._watches.drop_watcher(_actor(cell)))
 
-    def ended(self, address: Address, reason: ExitReason) -> None:
-        """See `HostExtension.ended`: report the end to all nodes that asked."""
+    def on_ended(self, address: Address, reason: ExitReason) -> None:
+        """See `HostExtension.on_ended`: report the end to all nodes that asked."""
         for node in self._watched.on_ended(ActorId(address.name, address.epoch)):
             if node == self._here:
                 self._finish(Target.of(address), reason)

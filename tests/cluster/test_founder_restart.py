@@ -123,7 +123,9 @@ async def test_a_founder_that_comes_back_without_its_store_is_no_longer_ours(
     async with founder(tmp_path / "other", first.address):
         with trio.fail_after(20):
             await worker.asked_to_leave.wait()
-        with pytest.raises(LeaseLostError, match=r"given node .* up: the store was begun anew"):
+        with pytest.raises(
+            LeaseLostError, match=r"counts node .* as dead: the store was begun anew"
+        ):
             await joining.__aexit__(None, None, None)
 
 

@@ -131,7 +131,7 @@ async def test_a_node_paused_for_longer_than_its_lease_is_replaced_and_exits_wit
             status = await process.wait()
             assert status.code == 1
             assert any(
-                name == home and f"the cluster has given node {home} up: its lease" in line
+                name == home and f"the cluster counts node {home} as dead: its lease" in line
                 for name, line in lines
             )
             assert await ledger.where() == (elsewhere, later_epoch)

@@ -489,7 +489,7 @@ def test_a_node_that_the_cluster_gave_up_exits_with_1_and_says_why_in_one_line(
     assert [line for line in errors.splitlines() if line.startswith("error: ")] == [
         errors.splitlines()[-1]
     ]
-    assert "error: the cluster has given node w1 up: its lease of 5 s has ended" in errors
+    assert "error: the cluster counts node w1 as dead: its lease of 5 s has ended" in errors
     assert "Traceback" not in errors
 
 

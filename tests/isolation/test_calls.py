@@ -87,7 +87,7 @@ async def test_what_a_method_raises_is_what_its_caller_would_see_without_isolati
                 )
                 assert error.actor == counter.name  # type: ignore[attr-defined]
                 assert "in refuse" in error.remote_traceback
-                assert "stand_in" not in error.remote_traceback
+                assert "actor_proxy" not in error.remote_traceback
                 assert error.remote_traceback.count("Traceback") == 1
     assert seen[0] == seen[1] == seen[2] == seen[3]
 

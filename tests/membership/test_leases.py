@@ -157,7 +157,7 @@ def test_when_the_lease_is_lost_nothing_that_ran_meanwhile_is_answered_as_done(
 ) -> None:
     async def main() -> None:
         with pytest.raises(
-            LeaseLostError, match="has given node there up: its lease of 5 s has ended"
+            LeaseLostError, match="counts node there as dead: its lease of 5 s has ended"
         ):
             await lose()
 

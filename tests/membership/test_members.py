@@ -64,7 +64,7 @@ class BreakableNetwork(SocketNetwork):
 async def test_what_a_node_asks_for_after_its_lease_has_ended_is_not_done() -> None:
     async with open_node("here", secret=SECRET) as here:
         # the block is what is tested
-        with pytest.raises(LeaseLostError, match="given node there up"):  # noqa: PT012
+        with pytest.raises(LeaseLostError, match="counts node there as dead"):  # noqa: PT012
             async with open_node("there", join=here.address, secret=SECRET) as there:
                 await here.wait_for(2)
                 await ask_after_the_end(Pair(here, there))
