@@ -35,15 +35,15 @@ from runtime.store.interface import Compare, Entry, Get, Put, Store
 from runtime.wire.codec import Codec
 from runtime.wire.handshake import Peer
 
-# Whether a node of the same name that is still in the store has ended: then its successor need not
-# wait for its lease.
+# Checks whether a node of the same name that is still in the store has ended: then its successor
+# need not wait for its lease.
 
 PREDECESSOR_DIAL_SECONDS = 1.0
-"""How long one address of it may take to accept a connection."""
+"""How long one address of the predecessor may take to accept a connection."""
 
 
 def is_certainly_over(record: NodeRecord, environment: Environment) -> bool:
-    """True if its process ran on this machine, and has ended."""
+    """True if the node's process ran on this machine and has ended."""
     return environment.has_ended(record.process)
 
 
@@ -88,7 +88,7 @@ class NodeRecord:
 
     @property
     def process(self) -> Process:
-        """The one that the node runs in."""
+        """The process in which the node runs."""
         return Process(self.host, self.pid, self.started)
 
 
@@ -120,7 +120,7 @@ class Members:
     def __init__(
         self, store: Store, codec: Codec, gone: Callable[[Member], None], retry: float
     ) -> None:
-        """`retry`: seconds between two attempts while the store is away."""
+        """`retry`: seconds between two attempts while the store cannot be reached."""
         self._store = store
         self._retry = retry
         self._codec = codec
@@ -175,16 +175,16 @@ class Members:
         await self._changed.wait()
 
     async def caught_up(self, revision: int) -> None:
-        """Wait until the view holds everything up to `revision`, or up to the latest of the store,
-        if that one has not come yet.
+        """Wait until the view has all changes up to `revision`, or up to the store's latest
+        revision if that is lower.
         """
         if self.revision < revision:
             found = await self._store.range(PREFIX)
             self._replace(found.entries, found.revision)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the store for ever; started when the first view is complete. A store that is away
-        leaves the view as it is.
+        """Follow the store until cancelled; started when the first view is complete. While the
+        store cannot be reached, the view stays as it is.
         """
         found = await self._store.range(PREFIX)
         self._replace(found.entries, found.revision)
@@ -223,6 +223,8 @@ class Members:
             # It holds all that already. Who waits for a change is not woken, or would ask again at
             # once, for ever.
             return
+        # The store was read afresh: members that are not there have left, though no event of it was
+        # seen.
         present = {entry.key.removeprefix(PREFIX): entry for entry in entries}
         for name in [name for name in self._seen if name not in present]:
             self._leave(name)
@@ -328,7 +330,7 @@ class MembersWatch:
         return self
 
     async def __anext__(self) -> tuple[Member, ...]:
-        """The members, as soon as they are others than the last time."""
+        """The members, as soon as they differ from the last ones."""
         await trio.lowlevel.checkpoint()
         with self._lifetime.asking("the members cannot be watched"):
             while self._members.all() == self._seen:
@@ -346,22 +348,22 @@ class Registration:
         self._timings = environment.timings
         self._codec = Codec(sentinel=environment.token(8))
         self.clock = LeaseClock(self._timings.held, environment.now())
-        """What may be believed of the lease, now."""
+        """Until when this node may rely on its lease."""
         self.explain: Callable[[], str] = lambda: ""
-        """Why the lease may have been lost, if there is something to say."""
+        """Returns a possible reason for the loss of the lease, or ""."""
         self.store_is_away = False
-        """True from a renewal that failed to the next that did not."""
+        """True from a renewal that failed to the next that succeeded."""
         self.record = record
         self.incarnation = 0
 
     def use(self, store: Store) -> None:
-        """Reach the cluster's store in this way from now on: a node that joined as a client has a
-        link of its own later.
+        """Use this access to the cluster's store from now on: a node joins as a client, and has its
+        own link later.
         """
         self._store = store
 
     async def enter(self, network: Network) -> int:
-        """Write the record; returns the incarnation.
+        """Write this node's record; returns its incarnation.
 
         A node of the same name whose process is known to have ended is replaced at once. For one
         that accepts no connection, its lease is waited for. Raises `NodeNameTakenError` if a live
@@ -389,13 +391,14 @@ class Registration:
                     "wait "
                     f"{self._timings.lease:g} s if that node has just died"
                 )
+            # Before the request: a lease counts from when its renewal was asked for.
             self.clock.on_renewed(self._environment.now())
             await self._store.keep_alive(lease)
 
     async def _has_made_way(
         self, entry: Entry, revision: int, patience: float, network: Network
     ) -> bool:
-        """True if the node that `entry` tells of is over, or may be soon."""
+        """True if the node of this `entry` has ended, or may end soon."""
         before = self._codec.decode(entry.value)
         if not isinstance(before, NodeRecord):
             return False
@@ -408,20 +411,21 @@ class Registration:
             return True
         if self._environment.now() > patience or await accepts_connections(before, network):
             return False
+        # Less than a lease, because this node's own new lease must be renewed meanwhile.
         with trio.move_on_after(self._timings.lease / 2):
             await self._store.poll(entry.key, revision + 1)
         return True
 
     async def set_state(self, state: str) -> int:
-        """Tell the cluster, for example that this node is draining. Returns the store's revision
-        from which on it knows.
+        """Write this node's state into its record, for example "draining". Returns the revision of
+        the write.
         """
         self.record = attrs.evolve(self.record, state=state)
         return await self._store.put(PREFIX + self.record.name, self._encoded(), self.record.lease)
 
     async def keep(self, names: LeasedNames) -> None:
-        """Renew the lease for ever; tell `names` how long it holds, when it is in doubt, and when
-        it is lost.
+        """Renew the lease until it is lost. Notifies `names` how long it holds, when it is in
+        doubt, and when it is lost.
         """
         renewed = True
         renew_every, retry = self._timings.renew_every, self._timings.renewal_retry
@@ -447,8 +451,8 @@ class Registration:
             )
 
     def _tell(self, names: LeasedNames) -> bool:
-        """True if the lease is relied upon. The answer to a renewal may have waited here while the
-        process was stopped, so the clock has the last word.
+        """Notify `names` whether the lease holds, and return it. Decided by the clock: the answer
+        to a renewal may have waited in this process while it was stopped.
         """
         held = self.clock.is_held(self._environment.now())
         if held:
@@ -476,7 +480,7 @@ class Registration:
         return False
 
     async def leave(self) -> None:
-        """Give up the lease, and with it the record and all names."""
+        """Revoke the lease, which deletes the record and all names."""
         try:
             await self._store.revoke(self.record.lease)
         except LeaseLostError:
@@ -487,12 +491,11 @@ class Registration:
         return self._codec.encode(self.record, segments)  # type: ignore[arg-type]
 
 
-# Deaths: what this node can know of the end of others, from its links and from the operating
-# system.
+# The failure detector: proof that another node's process has ended.
 #
-# Only proof counts. A broken connection proves nothing; that the process behind it has ended does,
-# and where both are on one machine the kernel says so. Then the lease is revoked, so that all learn
-# of it at once rather than when it runs out.
+# A broken connection proves nothing. The end of the process does, and on the same machine the
+# kernel reports it. Then the lease is revoked, so that all nodes learn of the death at once and not
+# when the lease runs out.
 
 PROOF_DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 """Seconds between looks at a process whose connection has broken: it may take a moment to
@@ -522,9 +525,7 @@ class FailureDetector:
         return peer.role == "node" and self._members.is_gone(peer.identity)
 
     def connection_broken(self, link: Link) -> None:
-        """A connection of a live link has broken: look whether the process at its other end is
-        there still.
-        """
+        """Check whether the process at the other end of a broken connection still exists."""
         self._nursery.start_soon(self._look_for_proof, link)
 
     async def _look_for_proof(self, link: Link) -> None:

@@ -1,9 +1,8 @@
-"""Names: who owns which, with epochs; and the state kept under them.
+"""Names: their owners with epochs, and the states saved under them.
 
 A claim is one transaction tied to the owner's lease; the store's revision of it is the epoch.
-Saving state is a transaction on the same record, so what a fenced predecessor computes cannot be
-saved. A name that its supervisor promises to restart is waited for while no actor has it: see
-`RestartIntents`.
+Saving state is a transaction on the same record, so a fenced predecessor cannot save. While a name
+has no owner but its supervisor intends to restart it, lookups wait: see `RestartIntents`.
 """
 
 from __future__ import annotations
@@ -47,23 +46,23 @@ from runtime.store.interface import (
 )
 from runtime.wire.codec import Codec
 
-# Restart intents (promises): names that will be owned again, because a supervisor restarts the
-# actors that own them.
+# Restart intents: names that will have an owner again, because a supervisor restarts the actors
+# that had them.
 #
-# While no actor has a promised name, calls to it wait instead of failing. A promise is as reliable
-# as the supervisor that gave it. A promise of a supervised supervisor outlives its node, because
-# the next incarnation of that supervisor keeps it; it stands as long as that supervisor will be
-# started again. A promise of a supervisor that is not restarted ends with its node's lease. The
-# children that were added while their supervisor ran are recorded beside the promises, so that its
-# next incarnation knows of them.
+# While a name has an intent and no owner, calls to it wait instead of failing. An intent of a
+# supervisor that is itself supervised is lasting: it outlives the supervisor's node, because the
+# next epoch of the supervisor carries it out, and it holds as long as that supervisor has an owner
+# or an intent. An intent of a supervisor that is not restarted is tied to its node's lease.
+# Children that were added while their supervisor ran are recorded beside the intents, so that its
+# next epoch has their specs.
 #
-# A supervisor that will be restarted leaves its promises behind when it ends, however it ends:
-# calls to its children wait for the whole branch as they do for a single child. So each such
-# supervisor records which names it promises, and withdrawing the promise of the supervisor itself
-# withdraws these as well, and those below them.
+# A supervisor that will be restarted leaves its intents in the store, however it ends: calls to its
+# children wait for the whole branch as they do for a single child. So each such supervisor records
+# the names of its children, and to withdraw the intent of the supervisor itself withdraws these,
+# and those below them.
 #
-# Where children failed and are not started again, the store says for a while how: those who waited
-# for them are told.
+# For children that failed and are not restarted, the store keeps the reason for a while, for
+# callers that waited for them.
 
 NAMES = "names/"
 
@@ -81,24 +80,24 @@ LAST_ENDS = "last-ends/"
 
 
 TOLD_SECONDS = 10.0
-"""How long the store says how children have ended that are not started again: those who wait for
-them look several times meanwhile.
+"""How long the store keeps the last ends of children that are not restarted. Callers that wait for
+them look several times in this time.
 """
 
 
 STATIC = "promised/"
-"""The names of the children that each supervisor began with."""
+"""Keys with the names of the children that each supervisor began with."""
 
 
 CLUSTER = "@cluster"
-"""Who supervises a singleton: its candidates, each for the time that it lives."""
+"""The supervisor of a singleton in the store: its candidates, each as long as its node lives."""
 
 
 logger = logging.getLogger("understudy.supervision")
 
 
 class RestartIntents:
-    """Restart intents as one node gives and finds them."""
+    """The restart intents in the store, as one node writes and reads them."""
 
     def __init__(
         self,
@@ -112,12 +111,12 @@ class RestartIntents:
         self._encode = encode
         self._decode = decode
         self._told: deque[tuple[float, list[str]]] = deque()
-        """What is to be taken out of the store again, and when."""
+        """Keys of last ends to delete from the store, with the time at which to delete them."""
         self._has_told = trio.Event()
 
     async def run(self) -> None:
-        """Delete from the store the ends that need not be kept any longer; for ever. What cannot be
-        deleted goes with this node's lease.
+        """Delete last ends from the store when their time is over; runs until cancelled. What
+        cannot be deleted ends with this node's lease.
         """
         while True:
             await self._has_told.wait()
@@ -135,7 +134,7 @@ class RestartIntents:
             self._has_told = trio.Event()
 
     async def tell(self, ends: Mapping[str, str]) -> None:
-        """Record how actors of these names have ended that will not be started again, or why their
+        """Record how actors of these names have ended that will not be restarted, or why their
         supervisors do not start them.
         """
         told = list(ends.items())
@@ -150,8 +149,8 @@ class RestartIntents:
             self._has_told.set()
 
     async def last_end(self, name: str, promise: Entry | None) -> str:
-        """What was told a moment ago of the end of `name`, or of those who would have started it.
-        `promise`: one that does not stand.
+        """Return the recorded last end of `name`, or of a supervisor above it; "" if there is none.
+        `promise`: the restart intent of `name`, which no longer holds.
         """
         while True:
             told = await self._store.get(LAST_ENDS + name)
@@ -171,9 +170,10 @@ class RestartIntents:
         lasting: bool,
         added: ChildSpec | None = None,
     ) -> None:
-        """The supervisor will start `name` again. `epoch`: of the supervisor's own name, None if it
-        has none: one that has lost its name gives no promises. `lasting`: the supervisor itself
-        will be restarted. `added`: the spec of a child that its constructor does not know.
+        """Write the intent of a supervisor to restart `name`. `epoch`: of the supervisor's own
+        name, None if it has none; a supervisor that has lost its name writes nothing. `lasting`:
+        the supervisor itself will be restarted. `added`: the spec of a child that its constructor
+        does not know.
         """
         lease = 0 if lasting else self._lease
         then: list[Operation] = []
@@ -184,8 +184,8 @@ class RestartIntents:
         await self._write(supervisor, epoch, then)
 
     async def begin(self, supervisor: str, epoch: int | None, names: Sequence[str]) -> None:
-        """A supervisor that will itself be restarted begins, with children of these names. What
-        earlier incarnations promised besides ends.
+        """Record the children of a supervisor that begins and will itself be restarted. Withdraw
+        the intents of earlier epochs for other children.
         """
         key = STATIC + supervisor
         found = await self._write(
@@ -207,11 +207,11 @@ class RestartIntents:
         forget: Sequence[str] = (),
         last: bool = False,
     ) -> None:
-        """Withdraw the promises of these names: callers that wait for them, or for what is below
-        them, learn that they will not be started again.
+        """Withdraw the intents for these names and for all below them: callers that wait for one of
+        them fail.
 
-        `forget`: the ids of children that were added, too. `last`: the supervisor ends, and will
-        not be restarted.
+        `forget`: ids of added children whose records to delete as well. `last`: the supervisor
+        ends, and will not be restarted.
         """
         deletes: list[Operation] = [Delete(_child(supervisor, id)) for id in forget]
         if last:
@@ -230,8 +230,8 @@ class RestartIntents:
                     await self.withdraw_below(name)
 
     async def withdraw_below(self, supervisor: str) -> None:
-        """Withdraw the promises of a supervisor that will not be started again: those of its
-        children, and of theirs. A supervisor that runs again meanwhile keeps its own.
+        """Withdraw the intents for the children of a supervisor that will not be restarted, and for
+        theirs. A supervisor that runs again by then keeps its intents.
         """
         left = deque([supervisor])
         while left:
@@ -252,6 +252,7 @@ class RestartIntents:
                 result = await self._store.transaction(
                     gone, [*operations, *(Get(STATIC + each) for each in part)]
                 )
+                # The supervisor has an owner or an intent again, and manages its children itself.
                 if not result.succeeded:
                     return
                 below += [
@@ -269,14 +270,14 @@ class RestartIntents:
             left.extend(below)
 
     async def added(self, supervisor: str) -> list[ChildSpec]:
-        """The children that earlier incarnations of this supervisor were given while they ran, and
-        have not dropped.
+        """Return the specs of the children that were added to earlier epochs of this supervisor and
+        not deleted.
         """
         found = await self._store.range(_child(supervisor, ""))
         return [cast("ChildSpec", self._decode(entry.value)) for entry in found.entries]
 
     async def supervised(self, name: str) -> bool:
-        """True if an actor has `name`, or will have it."""
+        """True if an actor has `name`, or a restart intent for it holds."""
         result = await self._store.transaction([], [Get(NAMES + name), Get(SUPERVISED + name)])
         entry, promise = result.responses
         return entry is not None or (
@@ -284,7 +285,9 @@ class RestartIntents:
         )
 
     async def stands(self, name: str, promise: Entry) -> bool:
-        """True if the supervisor that promised `name` is there, or will be."""
+        """True if the restart intent for `name` holds: its supervisor has an owner, or an intent
+        that holds.
+        """
         while True:
             supervisor, lasting = cast("tuple[str, bool]", self._decode(promise.value))
             if supervisor == CLUSTER:
@@ -302,14 +305,14 @@ class RestartIntents:
             name, promise = supervisor, next_promise
 
     async def stand_for(self, name: str, node: str) -> None:
-        """This node is a candidate for the singleton `name` from now on, as long as it lives."""
+        """Make this node a candidate for the singleton `name`, as long as it lives."""
         put = Put(candidate(name, node), b"", self._lease)
         await self._store.transaction(
             [], [put, Put(SUPERVISED + name, self._encode([CLUSTER, True]))]
         )
 
     async def stand_down(self, name: str, node: str, *, for_good: bool) -> None:
-        """This node is no candidate any more. Withdraw the promise of the singleton if this was the
+        """Withdraw this node's candidacy. Withdraw the intent for the singleton if this was the
         last candidate, or if the singleton has ended `for_good`.
         """
         await self._store.delete(candidate(name, node))
@@ -365,7 +368,7 @@ ANSWERED = b"\1"
 
 
 def prefix_of(name: str) -> str:
-    """Where the keys of one actor begin."""
+    """The prefix of the keys of one actor."""
     return f"{APPLIED}{len(name)}:{name}/"
 
 
@@ -389,7 +392,7 @@ def changes_of(name: str, change: Change) -> list[Put | Delete]:
 
 
 def kept_in(entries: Iterable[Entry], name: str) -> CommittedRecords:
-    """What the entries of one actor say, those written first first."""
+    """Decode the entries of one actor, in the order in which they were written."""
     prefix = prefix_of(name)
     records: list[tuple[RequestId, bytes | None]] = []
     marks: dict[RequestClient, int] = {}
@@ -454,7 +457,7 @@ IN_PARTS = b"\1"
 FENCES = "state-fences/"
 
 MOST_REPEATS = 3
-"""Of one write whose answers are lost, as they are when the store moves while it answers."""
+"""How often one write is repeated whose answers are lost, for example while the store moves."""
 
 
 @attrs.frozen(eq=False)
@@ -486,7 +489,7 @@ class StateRecords:
         self._written: dict[ActorId, tuple[int, int]] = {}
 
     async def save(self, name: str, epoch: int, state: bytes, change: Change | None = None) -> None:
-        """Keep `state`, and of calls what `change` says.
+        """Save `state`, and the changes of call records in `change`.
 
         Raises `StaleEpochError` if the name has another owner; then nothing has changed.
         """
@@ -515,7 +518,7 @@ class StateRecords:
             await self._forget([_part(name, epoch, before[0], index) for index in range(before[1])])
 
     async def saved(self, name: str) -> bytes | None:
-        """What was saved last, by whichever epoch."""
+        """Return the state that was saved last, by any epoch."""
         await self._settle(name)
         while True:
             entry = await self._store.get(STATES + name)
@@ -532,13 +535,13 @@ class StateRecords:
             # Another state was saved meanwhile, and this one taken away.
 
     async def change_applied(self, name: str, epoch: int, change: Change) -> None:
-        """Keep what `change` says of calls, and the state as it is. Raises `StaleEpochError` like
-        `save`.
+        """Save the changes of call records in `change`, and leave the state as it is. Raises
+        `StaleEpochError` like `save`.
         """
         await self._write(name, epoch, changes_of(name, change))
 
     async def applied(self, name: str) -> CommittedRecords:
-        """The calls that are kept, by whichever epoch."""
+        """Return the call records of the actor, of all epochs."""
         await self._settle(name)
         return kept_in((await self._store.range(prefix_of(name))).entries, name)
 
@@ -547,7 +550,7 @@ class StateRecords:
         await self._write(name, epoch, [Put(STATES + name, value), *changes])
 
     def forget(self, name: str, epoch: int) -> list[Delete]:
-        """Forget what is known of an epoch that writes no more. Returns the operations that remove
+        """Drop the bookkeeping of an epoch that writes no more. Returns the operations that remove
         its fence.
         """
         self._written.pop(ActorId(name, epoch), None)
@@ -561,6 +564,8 @@ class StateRecords:
         await self._settle(name)
         unknown: StoreOutcomeUnknownError | None = None
         left = MOST_REPEATS
+        # Two conditions: this epoch still owns the name, and its fence is unchanged. A write of
+        # unknown outcome that `_settle` has fenced since fails the second.
         owner = Compare(self._owners + name, "mod_revision", epoch)
         while True:
             revision = self._fences.get(ActorId(name, epoch), 0)
@@ -598,8 +603,8 @@ class StateRecords:
     async def _settle_to_repeat(
         self, name: str, unknown: StoreOutcomeUnknownError, left: int
     ) -> None:
-        """Make sure that a write of unknown outcome has been carried out by now, or never will be.
-        Either way it can be repeated then, since it writes the same again. Raises `unknown` if the
+        """Fence a write of unknown outcome: it has been carried out by now, or never will be. In
+        both cases it can be repeated, because it writes the same again. Raises `unknown` if the
         store does not answer, or no repeats are left.
         """
         if left < 0:
@@ -610,9 +615,8 @@ class StateRecords:
             raise unknown from None
 
     async def _settle(self, name: str) -> None:
-        """After a write of unknown outcome: see to it that it is carried out by now, or never.
-
-        Raises `StoreUnavailableError` if that cannot be had now.
+        """Fence an earlier write of unknown outcome, if there is one: it has been carried out by
+        now, or never will be. Raises `StoreUnavailableError` if the store does not answer.
         """
         doubt = self._in_doubt.get(name)
         if doubt is None:
@@ -637,7 +641,7 @@ class StateRecords:
             del self._in_doubt[name]
 
     async def _sweep(self, name: str, epoch: int) -> None:
-        """Delete what earlier epochs have left behind, and nothing that is in use."""
+        """Delete the parts that earlier epochs have left behind, except those in use."""
         head = await self._store.get(STATES + name)
         used = (
             b"/".join(head.value[1:].split()[:2]).decode()
@@ -670,10 +674,10 @@ def _part(name: str, epoch: int, number: int, index: int) -> str:
     return f"{PARTS}{name}/{epoch}/{number}/{index}"
 
 
-# Names looked up before, kept as long as a watch says that they are where they were.
+# A cache of addresses, kept current by a watch of the names.
 #
-# Only for lookups: a call that finds its actor gone asks the store itself, so what a cached address
-# can cost at worst is one detour.
+# Only for lookups: a call that does not find its actor there asks the store itself, so an outdated
+# address costs at most one detour.
 
 NAMES_KEPT = 10_000
 
@@ -685,8 +689,8 @@ class Lookups:
     """The cache of one node. `run` keeps it current, and while it cannot, every lookup asks the
     store.
 
-    `may_live(address)`: False for what this node knows to have ended, whether the store says so yet
-    or not.
+    `may_live(address)`: False if this node knows that the actor has ended, even if the store does
+    not yet.
     """
 
     def __init__(
@@ -702,9 +706,7 @@ class Lookups:
         self._prefix = prefix
         self._known: OrderedDict[str, Address] = OrderedDict()
         self._seen = 0
-        """All changes up to this revision are taken into account; 0 while nothing is known
-        of them.
-        """
+        """All changes up to this revision are applied; 0 while the cache is not current."""
 
     @property
     def is_following(self) -> bool:
@@ -712,7 +714,7 @@ class Lookups:
         return self._seen > 0
 
     async def locate(self, name: str) -> Address:
-        """Where the actor of this name is. Raises `ActorNotFoundError`."""
+        """Return the address of the actor of this name. Raises `ActorNotFoundError`."""
         known = self._known.get(name)
         if known is not None and self._may_live(known):
             await trio.lowlevel.checkpoint()
@@ -727,12 +729,12 @@ class Lookups:
         return address
 
     def forget(self, name: str) -> None:
-        """The actor has ended, or is being ended."""
+        """Drop a name whose actor has ended, or is being stopped."""
         self._known.pop(name, None)
 
     async def run(self, changed: Callable[[StoreEvent], None], missed: Callable[[], None]) -> None:
-        """Follow the names for ever. `changed(event)` is called for every change of them (a name
-        was claimed or given back), `missed()` when changes may have been missed.
+        """Follow the names until cancelled. Calls `changed(event)` for every change (a name was
+        claimed or released), and `missed()` when changes may have been missed.
         """
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
             try:
@@ -758,21 +760,21 @@ class Lookups:
 
 
 GIVE_BACK_AFTER = 1.0
-"""Seconds between a claim whose outcome is unknown and giving it back, because the claim may still
-be on its way; also between attempts.
+"""Seconds from a claim of unknown outcome to its withdrawal, because the claim may still be on its
+way; also between attempts.
 """
 
 
 PROMISE_LOOK_SECONDS = 0.5
-"""Seconds between looks at whether a supervisor still promises a name, while waiting for it to be
+"""Seconds between checks whether a restart intent still holds, while waiting for the name to be
 claimed.
 """
 
 
 @attrs.frozen
 class NameOwner:
-    """What the store has of a name that an actor owns. `supervisor`: the one for which it was
-    started, "" for none. `resources`: what it takes.
+    """The store's record of a name that an actor owns. `supervisor`: the supervisor that started
+    it, "" for none. `resources`: what it allocates.
     """
 
     node: str
@@ -803,8 +805,8 @@ class Names:
         self._strayed = trio.Event()
 
     async def run(self) -> None:
-        """Give back names that were claimed with an unknown outcome, or that could not be given
-        back at once; for ever.
+        """Release names whose claims had an unknown outcome, or that could not be released at once;
+        runs until cancelled.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intents.run)
@@ -814,6 +816,8 @@ class Names:
         while True:
             while self._strays:
                 await trio.sleep(GIVE_BACK_AFTER)
+                # Conditional on the very claim: if the name has another owner by now, nothing is
+                # deleted.
                 for ours in list(self._strays):
                     try:
                         await self._store.transaction([ours], [Delete(ours.key)])
@@ -844,6 +848,8 @@ class Names:
             ]
         )
         try:
+            # create_revision 0: the name has no owner. The revision of this transaction is the
+            # epoch.
             result = await self._store.transaction(
                 [Compare(key, "create_revision", 0)], [Put(key, value, self._lease)], [Get(key)]
             )
@@ -885,16 +891,19 @@ class Names:
         return self._address(name, entry) if entry is not None else None
 
     async def locate(self, name: str, gone: NodeId | None = None) -> Address:
-        """Like `find`, but waits while a supervisor promises to restart it. Raises
+        """Like `find`, but waits while a restart intent for the name holds. Raises
         `ActorNotFoundError`.
 
-        `gone`: an incarnation known to have ended; what is still written of it does not count.
+        `gone`: an incarnation known to have ended; a name that it still owns in the store does not
+        count.
         """
         return (await self.locate_at(name, gone))[0]
 
     async def locate_at(self, name: str, gone: NodeId | None = None) -> tuple[Address, int]:
         """Like `locate`, with the revision of the store at which that was so."""
         while True:
+            # Both keys in one transaction: read one after the other, an actor that is restarted in
+            # between would seem to have neither.
             result = await self._store.transaction([], [Get(NAMES + name), Get(SUPERVISED + name)])
             entry, promise = result.responses
             if isinstance(entry, Entry):
@@ -909,6 +918,8 @@ class Names:
                 raise ActorNotFoundError(
                     f"there is no actor called {name!r} in the cluster{given_up}", actor=name
                 )
+            # The end of the supervisor changes other keys than the one that is watched here, so the
+            # intent is checked again from time to time.
             with trio.move_on_after(PROMISE_LOOK_SECONDS):
                 try:
                     await self._store.poll(NAMES + name, result.revision + 1)
@@ -921,7 +932,7 @@ class Names:
         return [address for address, _ in await self.owners()]
 
     async def owners(self) -> list[tuple[Address, NameOwner]]:
-        """All named actors, with what is written of them."""
+        """All named actors, with their records."""
         found = await self._store.range(NAMES)
         return [
             (self._address(entry.key.removeprefix(NAMES), entry), self.owner(entry.value))
@@ -929,8 +940,8 @@ class Names:
         ]
 
     async def owned(self, names: Sequence[str]) -> dict[str, tuple[Address, str]]:
-        """Of these names, those that actors have, with where they are and the supervisors that they
-        were started for ("" for none).
+        """Return those of these names that actors have, with their addresses and the supervisors
+        that started them ("" for none).
         """
         found: dict[str, tuple[Address, str]] = {}
         for start in range(0, len(names), MAX_OPERATIONS):
@@ -942,7 +953,7 @@ class Names:
         return found
 
     async def is_promised(self, name: str) -> bool:
-        """True if a supervisor promises to start an actor of this name again."""
+        """True if a supervisor intends to restart an actor of this name."""
         promise = await self._store.get(SUPERVISED + name)
         return promise is not None and await self.intents.stands(name, promise)
 
@@ -974,7 +985,7 @@ class Names:
         return self._decode(found) if found is not None else None
 
     def owner(self, value: bytes) -> NameOwner:
-        """What the value of a name says."""
+        """Decode the value of a name's key."""
         node, incarnation, class_path, _, supervisor, resources = cast(
             "list[Any]", self._decode(value)
         )
@@ -1005,7 +1016,7 @@ class Names:
 
 
 def _as_one_piece(codec: Codec, value: object, where: str) -> bytes:
-    """In the store there is nothing beside the control part."""
+    """Encode a value with its segments into one piece of bytes, because a store has no segments."""
     segments: list[Any] = []
     encoded = codec.encode(value, segments, where)
     if not segments:

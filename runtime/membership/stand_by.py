@@ -1,22 +1,17 @@
-"""A second event loop, in a thread, for the time when users' code blocks the first: it reports what
-blocks, and keeps the lease meanwhile.
+"""The stand-by: a second event loop, in a thread. While user code blocks the node's loop, it reports
+the blocking code and renews the node's lease.
 
-Why a second loop and not another way: the lease is kept by the loop itself, as cheaply as before;
-only when that has stood still past the time of a renewal does this one dial the store, by the same
-handshake and calls as any client, and renew in its place. A blocking socket would need a second
-implementation of both. Patience of the store for nodes that say "alive but blocked" would need the
-same thread and connection, and teach every store a second kind of lease.
+Normally the node's loop renews the lease itself. Only if a renewal is overdue and the loop does not
+move, the stand-by connects to the store, as any client does, and renews instead. (A blocking socket
+would need a second implementation of handshake and calls.)
 
-Why that is sound: what fences a node is not who renews but the clock. A renewal is counted from
-before it was asked for, on the one clock that both loops share (`LeaseClock`), and no named actor
-begins to run, or has its outcome told, when that clock says that the lease is in doubt; a loop that
-comes back asks it first. The two loops only ever move the time of the last renewal forwards, and a
-lost update leaves an earlier time, which is the safe side.
+This is safe because a node is fenced by the clock of its lease (`LeaseClock`), not by the loop that
+renews: no named actor begins to run, and no outcome is sent, while that clock says that the lease is
+in doubt, and a loop that was blocked reads it first.
 
-A loop that is blocked for ever must not keep its names for ever, so after `limit` seconds nothing
-is renewed for it: its lease ends within its time to live, its names go to others, and it leaves
-when it comes back. Code that holds the interpreter's lock (GIL) for longer than a lease stops this
-loop as well: then the lease ends, as after SIGSTOP.
+After `limit` seconds the stand-by stops renewing: the lease ends, the names go to other nodes, and
+the node leaves when its loop runs again. Code that holds the interpreter's lock (GIL) for longer
+than a lease stops the stand-by as well; the lease ends then, as after SIGSTOP.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ from runtime.store.interface import Store
 from runtime.wire.handshake import Peer
 
 BLOCKED_LIMIT_SECONDS = 30.0
-"""Seconds for which the lease of a node is kept while its loop is blocked, by default."""
+"""For how many seconds, by default, the stand-by renews the lease of a blocked node."""
 
 Reach = Callable[[Environment], AbstractAsyncContextManager[Store]]
 """The way to the cluster's store from another event loop, whose environment is given."""
@@ -48,11 +43,8 @@ logger = logging.getLogger("understudy.node")
 
 
 class StandBy:
-    """Watches the loop of one node from beside it, and renews `lease` while it is blocked, for at
-    most `limit` seconds a time.
-
-    `reach`: None if there is nothing to renew from here: the store is served by the very loop that
-    is blocked, and discounts its own pauses.
+    """Watches the loop of one node from a thread, and renews the node's lease while the loop is
+    blocked, for at most `limit` seconds at a time.
     """
 
     def __init__(
@@ -68,7 +60,7 @@ class StandBy:
         )
         self._blocked = 0.0
         self.last = ""
-        """The last time that the loop was blocked for long, in words; "" if it never was."""
+        """A text about the last long block of the loop; "" if there was none."""
 
     async def beat(self) -> None:
         """Report that the loop runs, every `Timings.loop_beat`, for ever. Run in the loop that is
@@ -85,8 +77,9 @@ class StandBy:
         lease: int,
         reach: Reach | None,
     ) -> None:
-        """Watch, for ever. Run in the loop beside, whose environment is given, on the same clock.
-        `stack`: of the loop that is watched.
+        """Watch until cancelled. Runs in the second loop, whose environment has the same clock.
+        `stack` returns the stack of the watched loop. `reach`: None if there is nothing to renew,
+        because the blocked loop itself serves the store, which discounts its own pauses.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look, environment, stack, nursery)
@@ -144,14 +137,14 @@ class StandBy:
         )
 
     def _is_wanted(self) -> bool:
-        # The upper bound: a loop that is blocked for ever must not keep its names for ever.
+        # The upper bound: a loop that stays blocked must not keep its names forever.
         return self._timings.loop_still <= self._blocked <= self._limit
 
     async def _stand_in(self, environment: Environment, lease: int, reach: Reach) -> None:
         timings = self._timings
         while True:
             await trio.sleep(self._timings.loop_look)
-            # The loop had its time to renew, and a little more: it would have done so if it could.
+            # Later than the loop itself would have renewed.
             if self._is_wanted() and environment.now() - self._clock.asked > timings.stood_in_after:
                 try:
                     await self._renew(environment, lease, reach)
