@@ -376,7 +376,6 @@ class TaskWorkers:
         self.running[task] = job
         if timed:
             worker.scope.deadline = job.deadline
-        # It may have run on an earlier epoch: the completion log decides whether it runs again.
         if job.call is not None and job.call.repeated:
             coroutine = self._replay(job, coroutine)
         try:

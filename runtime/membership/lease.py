@@ -20,7 +20,7 @@ class LeaseClock:
 
     def on_renewed(self, asked: float) -> None:
         """Note that a renewal requested at `asked` was granted."""
-        # Answers may arrive in another order than the requests were sent: the latest request counts.
+        # Answers may arrive out of order: the latest request counts.
         self._asked = max(self._asked, asked)
         assert self._asked >= asked, "what was granted is never taken back"
 

@@ -1,13 +1,13 @@
-"""The stand-by: a second event loop, in a thread. While user code blocks the node's loop, it reports
-the blocking code and renews the node's lease.
+"""The stand-by: a second event loop, in a thread. While user code blocks the node's loop, it
+reports the blocking code and renews the node's lease.
 
 Normally the node's loop renews the lease itself. Only if a renewal is overdue and the loop does not
 move, the stand-by connects to the store, as any client does, and renews instead. (A blocking socket
 would need a second implementation of handshake and calls.)
 
 This is safe because a node is fenced by the clock of its lease (`LeaseClock`), not by the loop that
-renews: no named actor begins to run, and no outcome is sent, while that clock says that the lease is
-in doubt, and a loop that was blocked reads it first.
+renews: no named actor begins to run, and no outcome is sent, while that clock says that the lease
+is in doubt, and a loop that was blocked reads it first.
 
 After `limit` seconds the stand-by stops renewing: the lease ends, the names go to other nodes, and
 the node leaves when its loop runs again. Code that holds the interpreter's lock (GIL) for longer
