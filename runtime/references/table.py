@@ -1,10 +1,9 @@
 """The table of references of one node, pure: the values that it owns, those of other nodes that it
 holds, and its open forks.
 
-No I/O, no clock, no codec and no trio: what happens goes in, and the effects that the shell
-(`runtime.references.manager`) is to carry out come out. `ReferenceTable` puts three machines
-together: `HolderSet` (the owner's side), `Forks` (the sender's side) and `BorrowedReferences` (the
-holder's side).
+No I/O, no clock, no codec and no trio: events go in, and effects come out, which the shell
+(`runtime.references.manager`) carries out. `ReferenceTable` combines three machines: `HolderSet`
+(the owner's side), `Forks` (the sender's side) and `BorrowedReferences` (the holder's side).
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from runtime.references.values import OnDisk, SharedValue, SizedValue
 
 
-# Claims: which incarnations of other nodes hold one value. The owner's side.
+# Holder sets: the incarnations of other nodes that hold one value. The owner's side.
 #
-# No I/O and no clock. Each holder has one register, whose last writer wins: a holder numbers what
-# it says of a value, claims and releases alike, with versions that only grow. So every message may
-# come twice, late, or after the one that was sent later.
+# No I/O and no clock. Each holder has one register, whose last writer wins: a holder numbers its
+# claims and releases of a value with versions that only grow. So every message may arrive twice,
+# late, or after one that was sent later.
 
 ReferenceId = tuple[str, int, int]
 """The name and incarnation of the node that made the reference, and a number of that
@@ -50,7 +49,9 @@ class HolderSet:
         self._version = 0
         self._others: dict[NodeId, int] | None = None
         self.kept_alive: object = None
-        """What lives for as long as there are holders, if nothing else keeps it: the value."""
+        """The reference state with the value: referenced here, so that it lives as long as there
+        are holders.
+        """
 
     @property
     def holders(self) -> tuple[NodeId, ...]:
@@ -63,19 +64,17 @@ class HolderSet:
         return any(version > 0 for _, version in self._registers())
 
     def settle(self) -> None:
-        """Let go of the value if it has no holder any more."""
+        """Drop the value if it has no holder any more."""
         if not self.held:
             self.kept_alive = None
 
     def claim(self, holder: NodeId, version: int) -> None:
-        """`holder` says that it holds the value. Nothing changes if it has said something later
-        already.
-        """
+        """Apply a claim of `holder`. Ignored if a later update of it was applied already."""
         if version > abs(self._latest(holder)):
             self._write(holder, version)
 
     def release(self, holder: NodeId, version: int) -> None:
-        """`holder` does not hold it any more; it may have claimed it in this very version."""
+        """Apply a release of `holder`, which may have claimed the value in this same version."""
         if version >= abs(self._latest(holder)):
             self._write(holder, -version)
 
@@ -89,7 +88,9 @@ class HolderSet:
         return version > 0
 
     def versions(self) -> list[tuple[str, int, int]]:
-        """All registers, for a new owner: name, incarnation, and version as it is kept."""
+        """Return all registers, for a new owner: name, incarnation, and version (negative for a
+        release).
+        """
         return [(holder.name, holder.incarnation, version) for holder, version in self._registers()]
 
     def _registers(self) -> Iterator[tuple[NodeId, int]]:
@@ -117,18 +118,18 @@ class HolderSet:
 # Forks: references that this node has put into messages, and that their receivers may not have
 # registered yet. The sender's side.
 #
-# No I/O and no clock. What was forwarded is kept, and with it this node's own hold on the value,
-# until the receiver is known to have registered itself with the owner, or never to do so. Two
-# things tell:
+# No I/O and no clock. The sender keeps a forwarded reference, and with it its own hold on the
+# value, until the receiver has registered with the owner, or never will. It learns this in two
+# steps:
 #
-# - The message. While it may still be sent, or sent again, the receiver may not have it: `landed`
-#   says that this is over.
-# - The receiver, which is asked afterwards what of it is not settled yet. It knows all that was in
-#   messages which it has received; what it does not know it has dropped, or settled, or never got.
+# - The message. While it may still be sent, or sent again, the receiver may not have it. `landed`
+#   means that it will not be sent any more.
+# - The receiver. It is then asked which forks are not settled. It knows those of all messages that
+#   it has received; one that it does not know was settled, or dropped, or never arrived.
 #
-# So nothing is lost by a message that is dropped, cannot be read, or comes twice, and no answer is
-# missed: a question can be put again. The rule that a sender may not let go before its receiver is
-# known to the owner is that of RRef's fork protocol in torch.distributed.rpc.
+# So no value is lost if a message is dropped, cannot be read, or arrives twice, and a question
+# whose answer is lost can be asked again. That a sender must not release before its receiver is
+# registered is the rule of RRef's fork protocol in torch.distributed.rpc.
 
 T = TypeVar("T")
 
@@ -157,8 +158,8 @@ class Forks(Generic[T]):
         return len(self._open)
 
     def add(self, thing: T, peer: NodeId) -> int:
-        """`thing` is in a message to `peer`; returns the number of the fork, which goes with
-        it.
+        """Record that `thing` is in a message to `peer`; returns the number of the fork, which the
+        message carries.
         """
         self._next += 1
         assert self._next not in self._open, f"fork {self._next} exists twice"
@@ -166,7 +167,7 @@ class Forks(Generic[T]):
         return self._next
 
     def on_landed(self, number: int) -> None:
-        """The message will not be sent any more: its receiver has it, or never will."""
+        """Note that the message will not be sent any more: its receiver has it, or never will."""
         fork = self._open.get(number)
         if fork is not None and fork.state == "on its way":
             fork.state = "landed"
@@ -195,8 +196,8 @@ class Forks(Generic[T]):
         return numbers
 
     def on_answered(self, numbers: Iterable[int], unsettled: Collection[int]) -> None:
-        """The answer to a question: all is settled but what is `unsettled`, which is to be asked
-        about again.
+        """Apply the answer to a question: all of `numbers` are settled except `unsettled`, which
+        are asked about again.
         """
         for number in numbers:
             fork = self._open.get(number)
@@ -210,7 +211,7 @@ class Forks(Generic[T]):
         assert len(self._landed) <= len(self._open), "a fork has landed that is not open"
 
     def on_no_answer(self, numbers: Collection[int]) -> None:
-        """There was no answer."""
+        """Note that the question was not answered: it is asked again."""
         self.on_answered(numbers, numbers)
 
     def on_node_ended(self, peer: NodeId) -> None:
@@ -234,28 +235,27 @@ class Forks(Generic[T]):
 
 # Holds: the values of other nodes that this node holds. The holder's side of the protocol.
 #
-# What happens goes in, what is to be said to whom comes out. A hold begins with a call of this node
-# whose result stays elsewhere, or with a reference in a message that was received; it ends when the
+# Events go in, and updates for other nodes come out as effects. A hold begins with a call of this
+# node whose result stays elsewhere, or with a reference in a received message. It ends when the
 # last reference is dropped.
 #
 #     making    the call was handed to the owner and is not answered: no other node can know
-#               whether the owner has heard of it
-#     claiming  the owner is being told
-#     asking    the owner did not know the value, or has ended: the node that forwarded the
-#               reference may know where it is
-#     held      the owner knows
-#     lost      there is nothing to hold
+#               whether the owner has received it
+#     claiming  a claim is on its way to the owner
+#     asking    the owner did not know the value, or has ended: a forwarder may know where it is
+#     held      the owner has registered this node
+#     lost      there is no value to hold
 #
-# The nodes that put the reference into messages to this one are its forwarders (`Forwarder`): as
-# long as it is not settled here, they keep their own hold. A claim may overtake the call that makes
-# the value, on another link, so an owner that knows nothing is not believed while a forwarder says
-# that it has the value. The reference itself may overtake that call on its way to the owner, who
-# then waits in the same way (`on_arrived_at_owner`).
+# The nodes that put the reference into messages to this one are its forwarders (`Forwarder`). They
+# keep their own hold as long as the fork is not settled here. A claim may overtake, on another
+# link, the call that makes the value. So if the owner does not know the value, this is not final
+# while a forwarder answers that it has it. The reference itself may also overtake that call on its
+# way to the owner, which then waits in the same way (`on_arrived_at_owner`).
 #
-# Two nodes that forward a reference to each other must not each believe in it because the other
-# does. So each hold has a distance from those that know (0), and only a nearer node may be its
-# forwarder. The distance of a hold never grows, and a hold lives for as long as the holds whose
-# forwarder it is: which hold keeps which is a tree, like that of the forks of an RRef.
+# Two nodes that forward a reference to each other must not each trust the other's hold. So each
+# hold has a distance from the nodes that know the value (distance 0), and only a nearer node may be
+# its forwarder. The distance of a hold never grows, and a hold lives as long as the holds whose
+# forwarder it is. So the forwarders form a tree, like the forks of an RRef.
 
 HolderState = Literal["making", "claiming", "asking", "held", "lost"]
 
@@ -270,8 +270,8 @@ though a forwarder says that it has; the time doubles with each claim.
 
 
 class Forwarder(NamedTuple):
-    """Who handed a reference on, the number under which that is remembered there, and how far its
-    own hold was from those that know.
+    """A node that sent this node a reference, the number of its fork, and the distance of its own
+    hold from the nodes that know the value.
     """
 
     peer: NodeId
@@ -281,10 +281,10 @@ class Forwarder(NamedTuple):
 
 @attrs.frozen
 class Claim:
-    """Tell `owner`, in `after` seconds, that this node holds the value; then
-    `BorrowedReferences.on_confirmed` or `BorrowedReferences.on_unknown`.
+    """Claim the value at `owner`, in `after` seconds; then `BorrowedReferences.on_confirmed` or
+    `BorrowedReferences.on_unknown`.
 
-    `again`: this hold was claimed before, so this owner may know of it already.
+    `again`: this hold was claimed before, so this owner may have registered it already.
     """
 
     owner: NodeId
@@ -296,7 +296,7 @@ class Claim:
 
 @attrs.frozen
 class Release:
-    """Tell `owner` that this node does not hold it any more."""
+    """Release the value at `owner`."""
 
     owner: NodeId
     identity: ReferenceId
@@ -317,17 +317,15 @@ class Ask:
 
 @attrs.frozen
 class HoldSettled:
-    """It is known what becomes of the hold: the owner knows of it, or there never will be a
-    value.
-    """
+    """The hold is decided: the owner has registered it, or there never will be a value."""
 
     identity: ReferenceId
 
 
 @attrs.frozen
 class HoldLost:
-    """There is nothing to hold. `owner_died`: because of that, and not because it was let go of by
-    all others.
+    """There is no value to hold. `owner_died`: the owner has ended; otherwise all other holders
+    have released the value.
     """
 
     identity: ReferenceId
@@ -363,7 +361,7 @@ class BorrowedReference:
         self.owner_died = False
         self.distance = distance
         self.is_here = False
-        """True if the owner is this node, and has not heard of the call that makes the value."""
+        """True if the owner is this node, and the call that makes the value has not arrived."""
 
 
 class BorrowedReferences:
@@ -372,16 +370,16 @@ class BorrowedReferences:
     def __init__(self) -> None:
         self.all: dict[ReferenceId, BorrowedReference] = {}
         self._open: dict[NodeId, set[int]] = {}
-        """By forwarder: the numbers of its forks that are not settled here."""
+        """The numbers of the forks that are not settled here, by forwarder."""
 
     def on_call_sent(self, identity: ReferenceId, owner: NodeId, version: int) -> None:
-        """A call was handed to `owner`, which keeps its result, and knows this node as its holder
-        in `version`.
+        """Note that a call was handed to `owner`, which keeps its result. The call claims it for
+        this node, in `version`.
         """
         self.all[identity] = BorrowedReference(owner, version, "making")
 
     def on_call_answered(self, identity: ReferenceId, version: int) -> list[HoldEffect]:
-        """The owner has answered that call, with a value or a failure."""
+        """Note that the owner has answered that call, with a value or a failure."""
         hold = self._current(identity, version)
         if hold is None or hold.state != "making":
             return []
@@ -392,8 +390,8 @@ class BorrowedReferences:
     def on_arrived(
         self, identity: ReferenceId, owner: NodeId, version: int, forwarder: Forwarder | None
     ) -> list[HoldEffect]:
-        """A reference came in a message. `version` counts if there was no hold yet. Without a
-        forwarder the sender keeps it in other ways.
+        """Note that a reference arrived in a message. `version` is used if there was no hold yet.
+        Without a forwarder the sender keeps the value alive in another way.
         """
         hold = self.all.get(identity)
         if hold is None:
@@ -420,8 +418,8 @@ class BorrowedReferences:
     def on_arrived_at_owner(
         self, identity: ReferenceId, owner: NodeId, version: int, forwarder: Forwarder | None
     ) -> list[HoldEffect]:
-        """A reference came to the `owner` itself, which knows nothing of the value: its call may be
-        on its way; then `begun`.
+        """Note that a reference arrived at the `owner` itself, which does not know the value: the
+        call that makes it may be on its way. Then `on_call_arrived` follows.
         """
         hold = self.all.get(identity)
         if hold is None:
@@ -435,7 +433,7 @@ class BorrowedReferences:
         return self._ask_or_lose(identity, hold) if hold.state == "lost" else []
 
     def on_call_arrived(self, identity: ReferenceId) -> list[HoldEffect]:
-        """The call that makes an awaited value has arrived: from now on its claims are what
+        """Note that the call has arrived that makes an awaited value: from now on the holder set
         counts.
         """
         hold = self.all.get(identity)
@@ -451,7 +449,7 @@ class BorrowedReferences:
         return hold.distance if hold is not None else 0
 
     def on_confirmed(self, identity: ReferenceId, version: int, owner: NodeId) -> list[HoldEffect]:
-        """`owner` knows of the claim."""
+        """Note that `owner` has registered the claim."""
         hold = self._current(identity, version)
         if (
             hold is None
@@ -460,6 +458,7 @@ class BorrowedReferences:
             or hold.state not in ("claiming", "asking")
         ):
             return []
+        # The owner has registered this node: its forwarders may release, and it is at distance 0.
         hold.state = "held"
         hold.patience = 0.0
         hold.distance = 0
@@ -468,14 +467,16 @@ class BorrowedReferences:
         return [HoldSettled(identity)]
 
     def on_unknown(self, identity: ReferenceId, version: int, owner: NodeId) -> list[HoldEffect]:
-        """`owner` knows nothing of the value that was claimed."""
+        """Note that `owner` does not know the claimed value."""
         hold = self._current(identity, version)
         if hold is None or hold.owner != owner or hold.state != "claiming":
             return []
         return self._ask_or_lose(identity, hold)
 
     def on_moved(self, identity: ReferenceId, owner: NodeId) -> list[HoldEffect]:
-        """The value has another owner now, which says so itself or was named by the one before."""
+        """Note that the value has another owner now, reported by that owner or by the one
+        before.
+        """
         hold = self.all.get(identity)
         if hold is None or hold.owner == owner or hold.failed:
             return []
@@ -484,7 +485,7 @@ class BorrowedReferences:
     def on_located(
         self, identity: ReferenceId, forwarder: NodeId, owner: NodeId
     ) -> list[HoldEffect]:
-        """`forwarder` has the value still, at `owner`."""
+        """Note that `forwarder` still holds the value, at `owner`."""
         hold = self.all.get(identity)
         if (
             hold is None
@@ -502,9 +503,7 @@ class BorrowedReferences:
         return self._claim(identity, hold, owner)
 
     def on_failed(self, identity: ReferenceId) -> list[HoldEffect]:
-        """The maker of the reference says that its call has failed, and that no owner has the
-        value.
-        """
+        """Note that the call has failed, as its maker reports: no owner has the value."""
         hold = self.all.get(identity)
         if hold is None or hold.state in ("held", "lost"):
             return []
@@ -515,8 +514,8 @@ class BorrowedReferences:
         return [HoldSettled(identity)]
 
     def on_denied(self, identity: ReferenceId, forwarder: NodeId, number: int) -> list[HoldEffect]:
-        """`forwarder` did not hold the value when it was asked. If it has handed it on
-        once more after the one of that `number`, it has it again.
+        """Note that `forwarder` did not hold the value when it was asked. If it has sent the
+        reference again after the fork `number`, it holds it again.
         """
         hold = self.all.get(identity)
         return (
@@ -526,7 +525,7 @@ class BorrowedReferences:
         )
 
     def on_node_ended(self, peer: NodeId) -> list[HoldEffect]:
-        """That incarnation has ended, as an owner and as a forwarder."""
+        """Note that an incarnation has ended, as an owner and as a forwarder."""
         effects: list[HoldEffect] = []
         for identity, hold in self.all.items():
             if hold.owner == peer and hold.state in ("claiming", "held", "asking"):
@@ -538,8 +537,8 @@ class BorrowedReferences:
         return effects
 
     def on_dropped(self, identity: ReferenceId, version: int) -> list[HoldEffect]:
-        """The last reference is gone. A version that is not the present one says nothing: there is
-        a new reference since.
+        """Note that the last reference is gone. Ignored for a version that is not the present one:
+        a new reference exists since.
         """
         hold = self._current(identity, version)
         if hold is None:
@@ -661,8 +660,8 @@ def _beyond(forwarder: Forwarder | None) -> int:
     return forwarder.distance + 1 if forwarder is not None else 1
 
 
-# Reference states: what a node knows of one referenced value, shared by all `Reference`s to it
-# there.
+# Reference states: one node's knowledge of one referenced value, shared by all its `Reference`s to
+# it.
 
 
 Finalized = list[tuple[ReferenceId, int, int]]
@@ -672,8 +671,8 @@ and the bytes of the value at its owner.
 
 
 class ReferenceState:
-    """What this node knows of one referenced value. While it lives, this node holds the value; when
-    the garbage collector takes it, that is noted in `finalized`.
+    """What this node knows of one referenced value. While this object lives, this node holds the
+    value; when the garbage collector frees it, it appends a note to `finalized`.
 
     At the owner it has the value itself, so that values that only refer to each other, and to
     nothing outside, are collected together.
@@ -713,31 +712,31 @@ class ReferenceState:
         """The version of this node's hold; see `BorrowedReferences`."""
         self._finalized = finalized
         self.made = made
-        """When this node first heard of it, in seconds on its clock."""
+        """When this node first knew of the value, in seconds on its clock."""
         self.maker = ""
         """The method whose result it is, at the owner."""
         self.site = ""
-        """Where in the program it was made, if that is traced."""
+        """File and line of the program that made it, if that is traced."""
         self.is_done = False
-        """True once it is known that there is an outcome, which may have to be fetched."""
+        """True once this node knows that there is an outcome, which it may have to fetch."""
         self.is_open = False
-        """True until its maker has said that the call which makes it will not be made again:
-        failures of attempts are not its outcome.
+        """True while its maker may repeat the call that makes the value: until then a failed
+        attempt is not the outcome.
         """
         self.attempt: FailedValue | None = None
-        """What the latest attempt has failed with, at the owner, while it is open."""
+        """The failure of the latest attempt, at the owner, while `is_open`."""
         self.is_forwarded = False
-        """True once it was put into any message: from then on its value is looked for where that
-        said.
+        """True once it was put into a message: from then on other nodes look for the value at the
+        owner that the message named.
         """
         self.stored: SizedValue | None = None
         """The value, at the owner."""
         self.shared: SharedValue | None = None
-        """Elsewhere: where the value lies, if it can be read there."""
+        """On other nodes: the memory of the value, if it can be read in place."""
         self.failure: FailedValue | None = None
-        """The error of the producing call, as it is known here."""
+        """The failure of the producing call, as far as this node knows."""
         self.error: Exception | None = None
-        """Why this node cannot get the value; other nodes perhaps can."""
+        """Why this node cannot get the value; other nodes may be able to."""
 
     @property
     def owner(self) -> str:
@@ -746,7 +745,7 @@ class ReferenceState:
 
     @property
     def is_settled(self) -> bool:
-        """True if this node knows the outcome, or that it cannot get at it."""
+        """True if this node knows the outcome, or knows that it cannot get it."""
         return self.stored is not None or self.failure is not None or self.error is not None
 
     @property
@@ -779,7 +778,7 @@ class HolderCounted:
 
 @attrs.frozen
 class Conclude:
-    """Tell `owner` that the call which makes a value was given up."""
+    """Notify `owner` that the call which makes a value was given up."""
 
     owner: NodeId
     identity: ReferenceId
@@ -795,7 +794,7 @@ class AskUnsettled:
 
 @attrs.frozen
 class ReferenceMade:
-    """There is one reference state more, which may be dropped at any time."""
+    """A new reference state exists, which may be dropped at any time."""
 
 
 @attrs.frozen
@@ -807,7 +806,7 @@ class StateChanged:
 
 @attrs.frozen
 class ReferenceDropped:
-    """No state of this node names the value any more: what was fetched of it need not be kept."""
+    """This node has no state for the value any more: the fetched copy need not be kept."""
 
     identity: ReferenceId
 
@@ -830,7 +829,7 @@ class ReaderEnded:
 
 @attrs.frozen
 class NodeEnded:
-    """That incarnation is no more: drop the updates for it, and what is mapped of its memory."""
+    """An incarnation has ended: drop the updates for it, and unmap its memory."""
 
     peer: NodeId
 
@@ -852,13 +851,11 @@ Effect = (
 
 
 MOST_DEAD = 10_000
-"""Ended incarnations that are remembered, so that a claim of theirs that comes late counts for
-nothing.
-"""
+"""How many ended incarnations are remembered, so that their late claims are ignored."""
 
 
 MOST_EARLY = 10_000
-"""Values that are remembered because they were released before the call that makes them arrived."""
+"""How many values are remembered that were released before the call that makes them arrived."""
 
 
 class ReferenceTable:
@@ -878,17 +875,17 @@ class ReferenceTable:
         )
         self._claims: dict[ReferenceId, HolderSet] = {}
         self._early: dict[ReferenceId, HolderSet] = {}
-        """What was released before this node heard of it. A claim that was sent before that may yet
-        come, after the call that makes it.
+        """Values that were released before the call that makes them arrived. A claim that was sent
+        before the release may still arrive, after that call.
         """
         self._moved: dict[ReferenceId, NodeId] = {}
-        """Where values went that this node has handed to another on leaving."""
+        """The new owners of values that this node has moved to other nodes on leaving."""
         self._takers: dict[ReferenceId, NodeId] = {}
-        """Who owns values that this node is giving away, as it has heard from the new owner, or
-        from one that followed it.
+        """The owners of values that this node is moving, as the new owner, or one that followed it,
+        has reported.
         """
         self._givers: dict[ReferenceId, tuple[NodeId, ...]] = {}
-        """The owners before this node of values that were given to it, the last one first."""
+        """The earlier owners of values that were moved to this node, the last one first."""
         self._given_values: list[object] = []
         self._borrowed = BorrowedReferences()
         self._forks: Forks[ReferenceState] = Forks()
@@ -900,7 +897,7 @@ class ReferenceTable:
 
     @property
     def is_busy(self) -> bool:
-        """True if anything may come to an end that only the garbage collector reports."""
+        """True while references or forks exist whose end only the garbage collector reports."""
         return bool(self._states or len(self._forks))
 
     @property
@@ -923,7 +920,9 @@ class ReferenceTable:
         return hold.state if hold is not None else ""
 
     def owner(self, identity: ReferenceId) -> NodeId | None:
-        """Who has a value, if that is this node, or one to which this node has given it."""
+        """Return the owner of a value, if it is this node, or one to which this node has moved the
+        value.
+        """
         return (
             self.identity
             if identity in self._claims and identity in self._states
@@ -931,7 +930,7 @@ class ReferenceTable:
         )
 
     def has_ended(self, peer: NodeId) -> bool:
-        """True if this node knows that incarnation to be no more."""
+        """True if this node knows that the incarnation has ended."""
         return peer in self._dead
 
     def states(self) -> list[ReferenceState]:
@@ -951,7 +950,7 @@ class ReferenceTable:
         """The values of other nodes that this node has references to."""
         return [state for state in list(self._states.values()) if state.owner_id != self.identity]
 
-    # What this node's own actors and calls do.
+    # Events of this node's own actors and calls.
 
     def put(self, stored: SizedValue, site: str, now: float) -> tuple[ReferenceState, list[Effect]]:
         """Keep a value of this node; returns the state of its reference."""
@@ -979,8 +978,8 @@ class ReferenceTable:
         return state, [ReferenceMade()]
 
     def redirect(self, state: ReferenceState, owner: NodeId) -> list[Effect]:
-        """The call that makes it goes to node `owner`, once more or after all. Only while the
-        reference was not forwarded.
+        """Note that the call that makes the value goes to node `owner`, perhaps again. Only while
+        the reference was not forwarded.
         """
         assert not state.is_forwarded, f"{state!r} is expected at its owner by other nodes"
         effects: list[Effect] = []
@@ -1004,8 +1003,8 @@ class ReferenceTable:
     def on_call_ended(
         self, state: ReferenceState, failure: FailedValue | None, *, agreed: bool = False
     ) -> list[Effect]:
-        """The call that makes it has ended: with a value, or not. `agreed`: the owner has that very
-        failure as the outcome.
+        """Note that the call that makes the value has ended, with a value or a `failure`. `agreed`:
+        the owner has the same failure as the outcome.
         """
         effects = self.close(state, failure)
         state.is_done = True
@@ -1043,15 +1042,15 @@ class ReferenceTable:
         state.stored = on_disk
 
     def on_attempt_failed(self, state: ReferenceState, failure: FailedValue) -> list[Effect]:
-        """An attempt at the call that makes the value has failed: that is the outcome if there is
-        no further attempt.
+        """Note that an attempt at the call that makes the value has failed: this is the outcome if
+        there is no further attempt.
         """
         state.attempt = failure
         return [] if state.is_open else self.close(state)
 
     def close(self, state: ReferenceState, failure: FailedValue | None = None) -> list[Effect]:
-        """There will be no other attempt. If there is no outcome yet, it is `failure`, else what
-        the last attempt has failed with.
+        """Note that there will be no further attempt. If there is no outcome yet, it becomes
+        `failure`, or the failure of the last attempt.
         """
         failure, state.attempt, state.is_open = failure or state.attempt, None, False
         if failure is None or state.is_settled:
@@ -1069,13 +1068,13 @@ class ReferenceTable:
         state.is_done = True
         return [StateChanged(state)]
 
-    # What other nodes say.
+    # Events from other nodes.
 
     def begin(
         self, identity: ReferenceId, holder: NodeId, version: int, maker: str, now: float
     ) -> tuple[ReferenceState, list[Effect]]:
-        """Another node's call has arrived whose result is to stay here. The same each time, should
-        the call come again.
+        """Note that a call of another node has arrived whose result stays here. A repeat of the
+        call gets the same state.
         """
         effects: list[Effect] = []
         state = self._states.get(identity)
@@ -1124,13 +1123,14 @@ class ReferenceTable:
         return [StateChanged(state)]
 
     def claim(self, identity: ReferenceId, holder: NodeId, version: int) -> NodeId | None:
-        """`holder` holds a value. Returns its owner: this node, or one that it was handed to; None
-        if nothing is known of it.
+        """Apply a claim of `holder`. Returns the owner of the value: this node, or the one it was
+        moved to; None if this node does not know the value.
         """
         state = self._states.get(identity)
         claims = self._claims.get(identity)
         if state is None or claims is None or holder in self._dead:
             return self._moved.get(identity)
+        # A claim of an incarnation that has ended was refused above: no release would follow it.
         claims.claim(holder, version)
         if claims.held:
             claims.kept_alive = state
@@ -1138,7 +1138,7 @@ class ReferenceTable:
         return self.identity
 
     def release(self, identity: ReferenceId, holder: NodeId, version: int) -> NodeId | None:
-        """`holder` does not hold a value any more. Returns its owner like `claim`."""
+        """Apply a release of `holder`. Returns the owner like `claim`."""
         claims = self._claims.get(identity)
         if claims is None:
             if identity not in self._moved:
@@ -1187,8 +1187,8 @@ class ReferenceTable:
         site: str,
         now: float,
     ) -> tuple[ReferenceState, list[Effect]]:
-        """A value is this node's from now on, with the registers of its holders. It may be said
-        again.
+        """Make this node the owner of a value, with the registers of its holders. May be called
+        again for the same value.
         """
         effects: list[Effect] = []
         state = self._states.get(identity)
@@ -1212,12 +1212,12 @@ class ReferenceTable:
         return state, effects
 
     def registers(self, identity: ReferenceId) -> list[tuple[str, int, int]]:
-        """Who holds a value of this node, for the next owner."""
+        """Return the registers of a value of this node, for the next owner."""
         claims = self._claims.get(identity)
         return claims.versions() if claims is not None else []
 
     def on_given(self, state: ReferenceState, owner: NodeId) -> list[Effect]:
-        """A value of this node is that one's from now on."""
+        """Note that `owner` owns a value of this node from now on."""
         identity = state.identity
         assert owner != self.identity, f"{state!r} was given to its own node"
         # A process that reads the value in place may do so for as long as this process lives.
@@ -1254,12 +1254,12 @@ class ReferenceTable:
         return tuple(giver for giver in self._givers.get(identity, ()) if giver not in self._dead)
 
     def given_to(self, identity: ReferenceId) -> NodeId | None:
-        """Who has a value that this node had, and has given on."""
+        """Return the owner of a value that this node has moved."""
         return self._moved.get(identity)
 
     def where(self, identity: ReferenceId) -> NodeId | FailedValue | None:
-        """What a node that got the reference from this one is told: its owner, why there is no
-        value, or that it is not held here.
+        """Return the answer for a node that got the reference from this one: the value's owner, the
+        failure, or None if this node does not hold it.
         """
         state = self._states.get(identity)
         hold = self._borrowed.all.get(identity)
@@ -1302,7 +1302,7 @@ class ReferenceTable:
         self._forks.on_answered(numbers, unsettled)
 
     def on_node_ended(self, peer: NodeId) -> list[Effect]:
-        """That incarnation is no more: it holds nothing, owns nothing, and registers nothing."""
+        """Note that an incarnation has ended: it holds, owns and registers nothing any more."""
         self._dead[peer] = None
         if len(self._dead) > MOST_DEAD:
             del self._dead[next(iter(self._dead))]
@@ -1319,15 +1319,15 @@ class ReferenceTable:
         assert len(self._dead) <= MOST_DEAD, "more ended nodes are remembered than may be"
         return effects
 
-    # What the garbage collector says.
+    # Events from the garbage collector.
 
     def on_landed(self, number: int) -> None:
-        """The message of a fork will not be sent any more."""
+        """Note that the message of a fork will not be sent any more."""
         self._forks.on_landed(number)
 
     def on_dropped(self, identity: ReferenceId, version: int, size: int) -> list[Effect]:
-        """A reference state has ended; there may be a new one for the same value since. `size`: see
-        `Finalized`.
+        """Note that a reference state has ended; a new one for the same value may exist since.
+        `size`: see `Finalized`.
         """
         effects = self._resolve(self._borrowed.on_dropped(identity, version))
         if identity not in self._states:
@@ -1353,8 +1353,8 @@ class ReferenceTable:
     # References in messages.
 
     def forward(self, state: ReferenceState, peer: NodeId) -> tuple[int, int]:
-        """A reference is put into a message to `peer`: a fork. Returns its number, and the distance
-        of this node; see `BorrowedReferences`.
+        """Record that a reference is put into a message to `peer`: a fork. Returns its number, and
+        the distance of this node's hold.
         """
         number = self._forks.add(state, peer)
         state.is_forwarded = True
@@ -1368,8 +1368,8 @@ class ReferenceTable:
         shared: SharedValue | None,
         now: float,
     ) -> tuple[ReferenceState, list[Effect]]:
-        """A reference came in a message, or was copied: without a `forwarder`. `shared`: where its
-        value can be read in place.
+        """Note that a reference arrived in a message, or was copied on this node (no `forwarder`).
+        `shared`: where its value can be read in place.
         """
         effects: list[Effect] = []
         arrived: list[HoldEffect] = []
