@@ -1,8 +1,8 @@
 """The references of one identity: the shell around the pure table, and all that its effects need.
 
-`ReferenceManager` owns the codec, the transport, the values in memory and on disk, and the cache of
-fetched values. It makes them once, leaves first, and each of them gets what it needs when it is
-made. Events go to `ReferenceTable`; `apply` carries out what it returns.
+`ReferenceManager` owns the codec, the protocol client, the values in memory and on disk, and the
+cache of fetched values. It constructs them once, leaves first. Events go to `ReferenceTable`;
+`apply` carries out the effects that it returns.
 """
 
 from __future__ import annotations
@@ -60,20 +60,20 @@ REFERENCE_TAG = 64_101
 
 
 TIDY_SECONDS = 1.0
-"""How often it is looked what of the memory of values can be given back, while any is used."""
+"""Seconds between two attempts to return free memory of values to the kernel, while any is used."""
 
 
 OnLeave = Literal["move", "lose"]
-"""Whether the values of a node that leaves go to others, or end with it, of which all holders are
-told.
+"""Whether the values of a node that leaves move to other nodes, or are lost, in which case all
+holders are notified.
 """
 
 
 @attrs.frozen
 class MemoryOptions:
     """How a node keeps values. `limit` in bytes of memory; `directory` for those beyond it, by
-    default TMPDIR or /var/tmp; `shared`: other processes of the host read them where they lie;
-    `on_leave`: what becomes of them when the node leaves.
+    default TMPDIR or /var/tmp; `shared`: other processes of the host read them in place;
+    `on_leave`: what happens to them when the node leaves.
     """
 
     limit: int = MEMORY_BYTES
@@ -82,7 +82,7 @@ class MemoryOptions:
     on_leave: OnLeave = "move"
 
 
-# What a reference looks like in a message: its identity, its owner, and the node that forwarded it.
+# A reference in a message: its identity, its owner, and the node that forwarded it.
 
 
 class InFlightReference:
@@ -95,12 +95,13 @@ class InFlightReference:
         self._landed = landed
 
     def __del__(self) -> None:
+        # May run in any thread, in the middle of any statement: `list.append` is atomic.
         self._landed.append(self._number)
 
 
 class ReferenceParts(NamedTuple):
-    """What a message says of a reference. `forwarder` is None for a reference that was only copied;
-    `shared` says where the value can be read in place, if that is so.
+    """A decoded reference. `forwarder` is None for a reference that was copied on one node;
+    `shared`: the memory of the value, if it can be read in place.
     """
 
     identity: ReferenceId
@@ -110,7 +111,7 @@ class ReferenceParts(NamedTuple):
 
 
 def parts(plain: object) -> ReferenceParts:
-    """Return the parts of what `ReferenceManager.write` made. Raises ProtocolError."""
+    """Decode what `ReferenceManager.write` has encoded. Raises ProtocolError."""
     items = plain if isinstance(plain, list) else []
     shared = items.pop() if items and isinstance(items[-1], SharedValue) else None
     kinds = (str, int, int, str, int, str, int, int, int)
@@ -159,7 +160,7 @@ class ReferenceManager:
         self.table = ReferenceTable(identity, numbers, self._finalized)
         self.passed = PassedReferences()
         self.site: Callable[[], str] | None = None
-        """Tells where in the program a value is being made, if that is traced."""
+        """Returns the file and line of the program that makes a value, if that is traced."""
         self.codec = make_codec(
             [
                 Extension(REFERENCE_TAG, Reference, self.write, self.read),
@@ -209,7 +210,7 @@ class ReferenceManager:
 
     @property
     def is_busy(self) -> bool:
-        """True if anything may come to an end that only the garbage collector reports."""
+        """True while references or forks exist whose end only the garbage collector reports."""
         return bool(
             self.table.is_busy or self._finalized or self._landed or self.fetcher.keeps_unnamed
         )
@@ -221,7 +222,7 @@ class ReferenceManager:
         return self.table.has_open_forks
 
     def has_ended(self, peer: NodeId) -> bool:
-        """True if this node knows that incarnation to be no more."""
+        """True if this node knows that the incarnation has ended."""
         return self.table.has_ended(peer)
 
     def own(self) -> list[ReferenceState]:
@@ -235,7 +236,7 @@ class ReferenceManager:
         return self.table.others()
 
     def apply(self, effects: Iterable[Effect]) -> None:
-        """Carry out what the table has decided, in its order."""
+        """Carry out the table's effects, in their order."""
         protocol = self.protocol
         for effect in effects:
             match effect:
@@ -267,7 +268,7 @@ class ReferenceManager:
                     self.fetcher.on_node_ended(peer)
 
     def tidy(self) -> bool:
-        """Act upon what the garbage collector has noted; return whether there was anything."""
+        """Handle the garbage collector's notes; return whether there were any."""
         self.fetcher.tidy()
         if not (self._finalized or self._landed):
             return False
@@ -279,7 +280,7 @@ class ReferenceManager:
         self.apply(self.table.forks_due())
         return True
 
-    # What this node's own actors and calls do.
+    # Events of this node's own actors and calls.
 
     def reference(self, state: ReferenceState) -> Reference[Any]:
         """A reference for users."""
@@ -328,7 +329,7 @@ class ReferenceManager:
     def _site(self) -> str:
         return self.site() if self.site is not None else ""
 
-    # What a `Reference` asks; see `actors.reference.ReferenceSource`.
+    # Operations of a `Reference`; see `actors.reference.ReferenceSource`.
 
     async def fetch(self, state: ReferenceState) -> object:
         """See `Reference.fetch`."""
@@ -367,7 +368,7 @@ class ReferenceManager:
     # References in messages.
 
     def write(self, reference: Reference[Any], segments: list[Buffer]) -> object:
-        """A reference as it goes into a message. If that goes to another node, it is a fork."""
+        """Encode a reference for a message. If the message goes to another node, this is a fork."""
         if reference._source is not self:
             raise UnsendableError(
                 "belongs to another node that this process has open; let that one send it"
@@ -377,6 +378,7 @@ class ReferenceManager:
         if type(segments) is not Outgoing:
             return [*state.identity, *state.owner_id]
         number, distance = self.table.forward(state, segments.peer)
+        # The object lives as long as the link may send the message: its end is the fork's `landed`.
         segments.attach(InFlightReference(number, self._landed))
         plain = [*state.identity, *state.owner_id, *self.identity, number, distance]
         if state.owner_id == self.identity:
@@ -387,7 +389,7 @@ class ReferenceManager:
         return plain
 
     def read(self, plain: object) -> Reference[object]:
-        """A reference that came in a message, or was copied. Raises ProtocolError."""
+        """Decode a reference that arrived in a message, or was copied. Raises ProtocolError."""
         arrived = parts(plain)
         if self._finalized and self.table.find(arrived.identity) is None:
             # The same reference may have been dropped a moment ago.
@@ -412,7 +414,7 @@ class ReferenceManager:
     # The life of a node.
 
     async def hand_over(self, staying: Callable[[], Sequence[NodeId]]) -> int:
-        """This node leaves: see `Leaving.hand_over`."""
+        """Move the values of this node, which leaves, to other nodes; see `Leaving.hand_over`."""
         leaving = Leaving(self.table, self.apply, self.tidy, self.owned, self._service)
         return await leaving.hand_over(staying)
 
@@ -424,8 +426,8 @@ class ReferenceManager:
             nursery.start_soon(self._tidy_memory)
 
     def close(self) -> None:
-        """Share nothing, and read nothing of others in place, from now on. Tasks that wait for a
-        value learn that.
+        """Stop to share memory and to read that of others in place. Wakes tasks that wait for a
+        value.
         """
         for state in self.table.states():
             self._changes.notify(state)

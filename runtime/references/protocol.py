@@ -1,5 +1,5 @@
-"""What a node says to others about references: claims, releases, questions and moves, in batches
-that are sent again until they are answered.
+"""The reference protocol's client: sends claims, releases, questions and moves to other nodes, in
+batches that are repeated until they are answered.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from runtime.references.values import FailedValue
 logger = logging.getLogger("understudy.references")
 
 
-# What one node has to say to another about references, until it has been said.
+# The pending updates for one other node.
 #
-# No I/O and no clock. Everything is said again until it was answered, and may be said twice.
+# No I/O and no clock. Every update is sent again until it is answered, and may be applied twice.
 
 
 class UpdateQueue(NamedTuple):
@@ -34,7 +34,9 @@ class UpdateQueue(NamedTuple):
 
 
 class UpdateBatch:
-    """The updates for one node. A time is the one before which an update need not be sent."""
+    """The pending updates for one node. A time beside an update is the earliest at which to send
+    it.
+    """
 
     __slots__ = (
         "asks",
@@ -52,24 +54,26 @@ class UpdateBatch:
         self.claims: dict[ReferenceId, tuple[int, float]] = {}
         self.releases: dict[ReferenceId, int] = {}
         self.counted: set[ReferenceId] = set()
-        """Claims of which the receiver may know, although it has not answered them."""
+        """Claims that the receiver may have applied, although it has not answered them."""
         self.asks: dict[ReferenceId, tuple[int, float]] = {}
         self.moves: dict[ReferenceId, int] = {}
-        """Values that have come to this node, and the versions in which the receiver held them."""
+        """Values that were moved to this node, with the versions in which the receiver held
+        them.
+        """
         self.conclusions: dict[ReferenceId, FailedValue] = {}
-        """Values whose calls this node has given up."""
+        """Values whose calls this node has given up, with the failures."""
         self.questions_at = math.inf
         self.not_before = -math.inf
         self.under_way = False
 
     @property
     def is_empty(self) -> bool:
-        """True if it can be forgotten."""
+        """True if the batch has nothing left to send and can be dropped."""
         said = not (self.claims or self.releases or self.asks or self.moves or self.conclusions)
         return said and self.questions_at == math.inf and not self.under_way
 
     def due_at(self) -> float:
-        """When there is something to say: at once where that is minus infinity."""
+        """When the next update is due; minus infinity means at once."""
         first = -math.inf if self.releases or self.moves or self.conclusions else self.questions_at
         for _, at in self.claims.values():
             first = min(first, at)
@@ -78,24 +82,22 @@ class UpdateBatch:
         return max(first, self.not_before)
 
     def claim(self, identity: ReferenceId, version: int, at: float, *, again: bool) -> None:
-        """This node holds a value of the receiver's; to be said at that time, or later. `again`:
-        the receiver may know of it.
+        """Add a claim of a value of the receiver, to send at time `at` or later. `again`: the
+        receiver may have registered it already.
         """
         self.claims[identity] = (version, at)
         if again:
             self.counted.add(identity)
 
     def on_counted(self, identity: ReferenceId) -> None:
-        """The receiver has said by itself that it counts this node as a holder: it has got the
-        value, and its holders, from another.
+        """Note that the receiver counts this node as a holder without a claim: it got the value and
+        its registers from another node.
         """
         if identity in self.claims:
             self.counted.add(identity)
 
     def release(self, identity: ReferenceId, version: int) -> None:
-        """This node does not hold it any more. A hold that began and ended between two batches is
-        not sent.
-        """
+        """Add a release. A hold that began and ended between two batches is not sent."""
         claim = self.claims.get(identity)
         if claim is not None and claim[0] <= version:
             del self.claims[identity]
@@ -108,6 +110,8 @@ class UpdateBatch:
     def due_updates(self, now: float) -> UpdateQueue:
         """Return the updates to send now; they are returned again until `on_answered` is called."""
         claims = {identity: version for identity, (version, at) in self.claims.items() if at <= now}
+        # From now on the receiver may apply them: a release must follow, even if the answer is
+        # lost.
         self.counted.update(claims)
         return UpdateQueue(claims, dict(self.releases))
 
@@ -123,22 +127,22 @@ class UpdateBatch:
         assert len(self.counted) <= len(self.claims), "more claims are counted than there are"
 
 
-# What a node has to say to others about references, gathered and said: claims, releases, questions,
-# and values that are its own now.
+# The task that gathers the updates for other nodes and sends them: claims, releases, questions, and
+# values that this node owns now.
 #
-# At most one update batch to each node is under way at a time; what comes up meanwhile goes with
-# the next. A batch that is not answered is sent again for as long as its receiver may live.
-# Everything in it may be said twice, so a lost answer does no harm.
+# At most one batch to each node is under way at a time; later updates go into the next. A batch
+# without an answer is sent again as long as its receiver may be alive. Every update may be applied
+# twice, so a lost answer does no harm.
 
 GATHER_SECONDS = 0.02
-"""How long the first thing to be said waits for others, at most: nodes that hear of something
-together do not answer together.
+"""How many seconds the first update waits for others, at most. Random, so that nodes that learn of
+an event at the same moment do not answer at the same moment.
 """
 
 
 COLLECTOR_LOOK_SECONDS = (0.005, 0.2)
-"""How often the garbage collector's notes are read while there are references: sooner after there
-were any.
+"""How often the garbage collector's notes are read while there are references, in seconds: the
+first value after there were any, then doubled up to the second.
 """
 
 
@@ -151,11 +155,11 @@ MOST_ITEMS = 10_000
 
 
 MOST_CONCLUSIONS = 100
-"""Conclusions in one update batch: they have errors in them."""
+"""Conclusions in one update batch: they contain errors, so they are larger."""
 
 
 class ReferenceProtocol:
-    """Tells other nodes what concerns their references, in batches.
+    """Sends updates about references to other nodes, in batches.
 
     `service(node, incarnation)` gives a handle of a node's `ReferenceService`. Answers are events
     of the `table`, whose effects `apply` carries out; `tidy` handles what the garbage collector has
@@ -186,8 +190,8 @@ class ReferenceProtocol:
     def claim(
         self, owner: NodeId, identity: ReferenceId, version: int, after: float, *, again: bool
     ) -> None:
-        """Tell `owner`, in `after` seconds, that this node holds a value, of which it may know if
-        this is said `again`.
+        """Claim a value at `owner`, in `after` seconds. `again`: the owner may have registered the
+        claim already.
         """
         self._batch(owner).claim(
             identity, version, self._now() + after if after else -math.inf, again=again
@@ -195,13 +199,13 @@ class ReferenceProtocol:
         self._hurry()
 
     def on_counted(self, owner: NodeId, identity: ReferenceId) -> None:
-        """`owner` counts this node as a holder already; see `UpdateBatch.is_counted`."""
+        """Note that `owner` counts this node as a holder already; see `UpdateBatch.on_counted`."""
         batch = self._batches.get(owner)
         if batch is not None:
             batch.on_counted(identity)
 
     def release(self, owner: NodeId, identity: ReferenceId, version: int) -> None:
-        """Tell `owner` that it does not any more."""
+        """Release a value at `owner`."""
         self._batch(owner).release(identity, version)
         self._hurry()
 
@@ -216,14 +220,14 @@ class ReferenceProtocol:
         self._hurry()
 
     def announce(self, holder: NodeId, identity: ReferenceId, version: int) -> None:
-        """Tell `holder`, which held a value in `version` when its owner left, that it is this
-        node's now. If it does not hold it any more, perhaps only the old owner was told.
+        """Notify `holder`, which held a value in `version` when its owner left, that this node owns
+        it now. It may have released the value at the old owner only.
         """
         self._batch(holder).moves[identity] = version
         self._hurry()
 
     def conclude(self, owner: NodeId, identity: ReferenceId, failure: FailedValue) -> None:
-        """Tell `owner` that the call which makes a value was given up; see
+        """Notify `owner` that the call which makes a value was given up; see
         `ReferenceTable.conclude`.
         """
         self._batch(owner).conclusions[identity] = failure
@@ -236,11 +240,13 @@ class ReferenceProtocol:
         self._hurry()
 
     def on_node_ended(self, peer: NodeId) -> None:
-        """That node has ended: drop the updates for it."""
+        """Drop the updates for a node that has ended."""
         self._batches.pop(peer, None)
 
     def wake(self) -> None:
-        """There is a reference now, which may be dropped at any time."""
+        """Read the garbage collector's notes from now on: there is a reference, which may be
+        dropped at any time.
+        """
         if not self._is_looking and self._awake is not None:
             self._awake.set()
 
@@ -264,7 +270,7 @@ class ReferenceProtocol:
                     await trio.sleep(GATHER_SECONDS * self._environment.random())
 
     def _dispatch(self, nursery: trio.Nursery) -> float:
-        """Begin the update batches that are due; return when the next is."""
+        """Start to send the batches that are due; return when the next one is due."""
         now = self._now()
         soonest = math.inf
         for peer, batch in list(self._batches.items()):
@@ -328,6 +334,7 @@ class ReferenceProtocol:
         for identity, version in list(batch.moves.items()):
             if not await self._service(*peer).moved(list(identity), *self._identity):
                 self._table.release(identity, peer, version)
+            # A later version may have been noted while this one was under way.
             if batch.moves.get(identity) == version:
                 del batch.moves[identity]
 
@@ -352,6 +359,7 @@ class ReferenceProtocol:
         answers = await self._service(*peer).where([list(identity) for identity in asks])
         _check_number(answers, asks, peer)
         for identity, number in asks.items():
+            # A newer question about the same value, of a later fork, stays.
             if batch.asks.get(identity, (-1, 0.0))[0] == number:
                 del batch.asks[identity]
         for (identity, number), answer in zip(asks.items(), answers, strict=True):
@@ -369,6 +377,8 @@ class ReferenceProtocol:
             unsettled = await self._service(*peer).unsettled(*self._identity, numbers)
         except BaseException:
             self._table.on_unsettled_answered(numbers, numbers)
+            # Not answered: the forks have landed as before, and the question is put again with the
+            # next batch.
             batch.questions_at = -math.inf
             raise
         self._table.on_unsettled_answered(numbers, frozenset(unsettled))
