@@ -431,7 +431,8 @@ async def test_a_lookup_for_the_wrong_class_is_refused(pair: Pair, where: str) -
     for node in (pair.here, pair.there):
         with pytest.raises(
             ClassMismatchError,
-            match=r"desk on node \w+ is of class .*:LabelledRegister, which is no .*:Timer",
+            match=r"desk on node \w+ is of class .*:LabelledRegister, which is not a subclass of "
+            r".*:Timer",
         ):
             await node.lookup("desk", Timer)
         with pytest.raises(ClassMismatchError):
