@@ -3,9 +3,9 @@ thousands of them.
 
 What OTP calls simple_one_for_one, and Elixir a DynamicSupervisor. Beside `actors.restarts`, whose
 inputs and effects these are: any number of starts and stops may be outstanding here, so a child
-that is slow to start or to stop holds up no other child; a child that ends for good, or is stopped
-by request, is forgotten, for it would never be started again. Each input costs the same, however
-many children there are.
+that is slow to start or to stop holds up no other child; a child that ends without a restart, or is
+stopped by request, is forgotten, for it would never be started again. Each input costs the same,
+however many children there are.
 """
 
 from __future__ import annotations

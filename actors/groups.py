@@ -83,10 +83,10 @@ class Group(Protocol[A_co]):
     async def broadcast(self, method: Method[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Call a method of all members one way: `await group.broadcast(Reader.on_news, text)`.
 
-        Returns how many it was handed to; what becomes of it stays unknown. Members on nodes that
-        have ended, or cannot be reached at the moment, are left out. Waits for room where a
-        connection has none. Raises `EncodeError`, and `DirectoryUnavailableError` where the members
-        are not known yet and the store does not tell.
+        Returns the number of members that it was sent to; the outcomes stay unknown. Members on
+        nodes that have ended, or cannot be reached at the moment, are left out. Waits for room
+        where a connection has none. Raises `EncodeError`, and `DirectoryUnavailableError` where the
+        members are not known yet and the store does not tell.
         """
         ...
 

@@ -329,7 +329,7 @@ class BoundMethod(Bound, Generic[P, R]):
         return changed
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
-        """Call one way: returns when the connection has taken the message; what becomes of it stays
+        """Call one way: returns when the connection has taken the message; the outcome stays
         unknown.
 
         At most once, in order with other calls from this node. An exception in the method is logged
@@ -343,7 +343,7 @@ class BoundMethod(Bound, Generic[P, R]):
         by, or to hand on.
 
         It returns when the call was handed to the owner's connection, long before the value is
-        there: what becomes of the call, errors included, becomes known through the reference. No
+        there: the outcome of the call, errors included, becomes known through the reference. No
         deadline of the caller's covers the call, but for its own `timeout`. Until the reference is
         handed on, the call is made again like any that certainly did not run; then it stays with
         the owner that was told.

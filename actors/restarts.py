@@ -1,4 +1,4 @@
-"""The supervisor's decisions: told of starts, exits and requests, it says what to start and stop
+"""The supervisor's decisions: it takes starts, exits and requests, and says what to start and stop
 next, and when to give up.
 
 The semantics are those of Erlang/OTP's `supervisor`: its callbacks run one after another, and so

@@ -8,7 +8,7 @@ its own:
   A6, "retry throttling"). What certainly did not run is free, as A6's transparent retries are,
   unless its target turned it away for having too much to do; and however many calls fail by one
   death, that is one failure.
-- `RetrySchedule` is one call's history: it is told of each failed attempt and decides `Retry` or
+- `RetrySchedule` is one call's history: it takes each failed attempt and decides `Retry` or
   `GiveUp`.
 
 What certainly did not run may always be repeated. What may have run is repeated only if the method

@@ -519,9 +519,9 @@ class Supervisor(Actor):
 class DynamicSupervisor(Supervisor):
     """Children that come and go, each for itself, by the thousand: OTP's simple_one_for_one.
 
-    `template`: what `spawn` starts, with other arguments each time. A child that ends for good, or
-    is stopped, is forgotten. Children are stopped side by side. `max_children`: more are refused
-    with `TooManyChildrenError`. The rest is as in `Supervisor`.
+    `template`: what `spawn` starts, with other arguments each time. A child that ends without a
+    restart, or is stopped, is forgotten. Children are stopped side by side. `max_children`: more
+    are refused with `TooManyChildrenError`. The rest is as in `Supervisor`.
     """
 
     def __init__(

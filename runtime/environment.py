@@ -74,7 +74,7 @@ _CHAIN: Final = tuple(
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """The exception itself where groups contain just one; the group where it tells of several."""
+    """Return the exception itself if nested groups contain just one, otherwise the group."""
     while len(members := members_of(error)) == 1:
         error = members[0]
     return error

@@ -41,10 +41,10 @@ class Faults:
     """The faults of one node, or of several that share them. Hand it to
     `open_node(platform=Platform(faults=...))`.
 
-    - "request-lost": the request of a call is never sent; the caller hears nothing.
+    - "request-lost": the request of a call is never sent; the caller gets no answer.
     - "request-repeated": the request of a call that may be repeated is sent twice.
     - "reply-lost": the method has run, and its answer is never sent.
-    - "in-flight": the caller is told at once that the connection was lost, while the method runs.
+    - "in-flight": the call ends at its caller as with a lost connection, while the method runs.
     - "slow": the request waits before it is sent.
     - "cut": the connection is dropped right after the request was given to it.
 

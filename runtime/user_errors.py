@@ -86,7 +86,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
-    """What a group tells of, one level of it; nothing for an exception that is no group. No group
+    """The members of a group, one level of it; nothing for an exception that is no group. No group
     is empty.
     """
     members: tuple[BaseException, ...] = (

@@ -650,8 +650,8 @@ class RetainedCalls:
         *,
         tentative: bool = False,
     ) -> None:
-        """The call for `state` has ended, for good. `tentative`: its owner was told that it may be
-        made again if the method raises.
+        """Note that the call for `state` has ended and is not repeated. `tentative`: the owner
+        keeps failures open, because the call may be repeated if the method raises.
         """
         if error is None:
             self._references.on_call_ended(state, None)
@@ -1351,7 +1351,7 @@ class CallClient:
             call.ticket = 0
         elif route.calls is not None and route.calls.take(call.number) is not None:
             # The entry is gone, so an answer that is on its way is dropped. If the request has
-            # left, the far side is told to cancel it.
+            # left, the far side gets a CANCEL.
             call.recalled = link.abandon(call.ticket)
             if not call.recalled:
                 link.post(

@@ -7,8 +7,8 @@ registered with `@message`, the caller gets an error that is an instance of both
 that type.
 
 Either way runs none of the exception's own code unguarded (see `runtime.user_errors` and
-`runtime.wire.exceptions`): what cannot be looked at is told of, and what cannot be built again
-arrives as a plain `RemoteError`.
+`runtime.wire.exceptions`): what cannot be inspected is replaced by a description, and what cannot
+be built again arrives as a plain `RemoteError`.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ class ReadingWindow:
         self._bytes += size
 
     def consume(self) -> bool:
-        """The first item that waits is handed to the reader; True if the producer is to be told of
-        `consumed` now, with `grant`.
+        """Take the first item that waits, for the reader; True if the producer is to get credit
+        now, with `grant`.
         """
         self._unsaid_bytes += self._sizes.popleft()
         self.consumed += 1

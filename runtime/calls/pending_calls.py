@@ -186,7 +186,9 @@ class Confirmations:
         self._latest = max(self._latest, number)
 
     def end(self, number: int) -> bool:
-        """A call has ended for good; True if a confirmation should be sent now."""
+        """Note that a call has ended and is not repeated; True if a confirmation should be sent
+        now.
+        """
         if self._open.pop(number, 0) is None:
             self._ended.append(number)
         return len(self._ended) >= self.MOST_UNSAID or not self._open

@@ -71,9 +71,9 @@ class RetainedResultSink:
     """Stands before the reply sink of an invocation whose result stays here: keeps the outcome in
     `state`, the state of the reference, and passes on that there is one.
 
-    A value is the outcome of the reference. A failure is that of an attempt: others who have the
-    reference must not be told of it while its maker may still fetch a value, so the maker closes
-    the reference state. `tentative` is False where it will not make a call again that raises.
+    A value is the outcome of the reference. A failure is only that of an attempt: other holders
+    must not see it while its maker may still repeat the call, so the maker closes the reference
+    state. `tentative` is False where it will not make a call again that raises.
     """
 
     def __init__(

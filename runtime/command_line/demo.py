@@ -36,7 +36,7 @@ def demo(as_json: bool, logs: bool, store: str | None) -> None:
     logger = logging.getLogger("understudy")
     level = logger.level
     if not logs:
-        # Nodes die here on purpose: the time line tells of it better than their warnings do.
+        # Nodes die here on purpose: the time line shows it, so their warnings are not needed.
         logger.setLevel(logging.CRITICAL)
     try:
         outcome = trio.run(Demo(show.event, show.progress, store).play, show.line)

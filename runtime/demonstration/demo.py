@@ -143,7 +143,7 @@ class Indexer(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def echo(self, number: int) -> int:
-        """Give back what came; for measuring calls."""
+        """Return the argument; for measuring calls."""
         return number
 
 

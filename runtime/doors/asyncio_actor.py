@@ -76,7 +76,7 @@ class _AsyncioTask(Generic[T]):
         try:
             self._token.run_sync_soon(self.done.set)
         except trio.RunFinishedError:
-            # Nobody waits any more.
+            # No task waits any more.
             return
 
 
@@ -148,7 +148,9 @@ class AsyncioLoop:
         return task.result()
 
     async def items(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """The items of a generator of asyncio, for trio. It is held up while nobody asks."""
+        """The items of an asyncio generator, for trio. The generator waits until the next item is
+        asked for.
+        """
         await self._begun.wait()
         pump = _Pump(generator, self._token)
         task = _AsyncioTask(pump.run(), self._token)

@@ -223,7 +223,7 @@ class OpenBlock(Generic[T]):
         except Exception as error:
             if not started:
                 raise
-            # For the thread that closes it: nobody waits for this task. That it had ended by itself
+            # For the thread that closes it: no task waits for this one. That it had ended by itself
             # is told to all who use it, and closing it is no failure then.
             if not self._why:
                 self._error = error

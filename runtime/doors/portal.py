@@ -194,7 +194,7 @@ class Portal:
     def soon(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the trio thread. Raises NotAMemberError once its run has ended."""
         if sys.is_finalizing():
-            # A destructor. The thread may stand still for good, and would be waited for in vain.
+            # Called by a destructor: the thread may never run again, and is not waited for.
             raise self._gone()
         try:
             self.token.run_sync_soon(function, *args)

@@ -321,7 +321,9 @@ class ActorCell:
         self.threads: trio.CapacityLimiter | None = None
         """Limits how many of its plain methods run at once; None if only one can."""
         self.busy = False
-        """True from the moment a worker is told of mail until the mailbox is empty again."""
+        """True from the moment the cell is submitted to the workers until its mailbox is empty
+        again.
+        """
         self.started = system
         """False while `on_start` has not returned: mail waits."""
         self.paused = False

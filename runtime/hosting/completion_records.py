@@ -304,7 +304,7 @@ class CompletionRecords:
         self._let_go(
             client, [number for number in self._numbers.get(client, ()) if number < watermark]
         )
-        # Nobody repeats it: its record goes as others do, and no mark is needed.
+        # It is not repeated: its record can go without a mark.
         self._own_again(lambda call: call.client == client and call.number < watermark)
         if self._marks.get(client, watermark) < watermark:
             del self._marks[client]

@@ -554,8 +554,7 @@ class Link(Outbound):
             self._connection_scope.cancel()
 
     def end(self, reason: str, *, peer_ended: bool = False) -> None:
-        """The session is over for good: its calls end, its connection closes. Ending twice is no
-        error.
+        """End the session: its calls end, its connection closes. Ending it twice is no error.
 
         `peer_ended`: the peer's incarnation is known to have ended. Otherwise calls do not report
         the death of the peer's node.
@@ -574,9 +573,9 @@ class Link(Outbound):
             self.drop_connection()
 
     def acknowledge(self, *, at_once: bool = False, anyway: bool = False) -> None:
-        """Tell the peer what has arrived, if it was not told yet. `at_once`: see `post`. `anyway`:
-        from within the handling of a frame, which counts already: the peer keeps things for as long
-        as it does not know.
+        """Acknowledge what has arrived, if anything is not acknowledged yet. `at_once`: see `post`.
+        `anyway`: also the frame that is being handled, which counts already: the peer keeps its
+        forks until the acknowledgement.
         """
         if anyway or self.session.owes_acknowledgement:
             self.send_control(

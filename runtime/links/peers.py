@@ -74,7 +74,7 @@ class Peers:
 
     `broken(link)` is called when a connection of a live link has broken; `outdated(peer)` says
     whether that incarnation is known to be no member any more, and `member(peer)` whether it is
-    known to be one: the members' view tells of the end of these, and of no others. `departed(peer)`
+    known to be one: the members' view reports the end of these, and of no others. `departed(peer)`
     is called for these others: when the session of one has ended, and it has begun none for
     `Timings.departed`.
     """

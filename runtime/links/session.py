@@ -127,7 +127,7 @@ class Session:
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """True if frames have arrived that the peer was not told of."""
+        """True if frames have arrived that are not acknowledged."""
         return self._unsaid_frames > 0
 
     def acknowledgement(self) -> int:

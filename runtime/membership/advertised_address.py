@@ -1,4 +1,4 @@
-"""Where a node listens and what the others are told to dial: never an address that means another
+"""Where a node listens and which address other nodes dial: never an address that means another
 machine to each of them.
 """
 

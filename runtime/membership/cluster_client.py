@@ -71,8 +71,8 @@ class ClusterClient:
     ) -> None:
         self.endpoint = endpoint
         self.ended = ended
-        """To be told of an incarnation that is proven to have ended: it is dialled no more, and
-        calls to it end.
+        """Note that an incarnation is proven to have ended: it is dialled no more, and calls to it
+        end.
         """
         self.names = names
         self.status = status

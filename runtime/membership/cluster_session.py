@@ -373,7 +373,7 @@ class ClusterSession:
 
 @attrs.frozen
 class ExternalStore:
-    """A store that a member told of and that its clients reach by themselves."""
+    """A store that a member named and that clients access directly."""
 
     address: str
 

@@ -239,7 +239,7 @@ class Members:
             return
         before = self._seen.get(name)
         if before is not None and before.member.incarnation != created:
-            # The record was deleted and written again between two looks: both lives are told of.
+            # The record was deleted and written again between two polls: both ends are reported.
             self._end(before.member)
         member = Member(
             name=name,

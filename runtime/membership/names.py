@@ -260,8 +260,8 @@ class RestartIntents:
                     for each, entry in zip(part, result.responses[len(part) :], strict=True)
                     if entry is not None
                 ]
-            # What tells of them goes last: an attempt that was cut short is made good by the next
-            # incarnation.
+            # The records of the children go last: an attempt that was cut short is completed by the
+            # next one.
             records = [*(entry.key for entry in added), STATIC + name]
             for start in range(0, len(records), MAX_OPERATIONS):
                 await self._store.transaction(
@@ -432,8 +432,8 @@ def _client(text: str) -> RequestClient:
 # The states that actors save: under their names in the store, and fenced by their epochs.
 #
 # A state that is larger than a store takes in one value is written in parts first, under keys that
-# only this epoch writes, and then takes effect as a whole with the entry that tells of them. What a
-# writer leaves behind that dies in between is deleted by the next.
+# only this epoch writes, and then takes effect as a whole with the entry that names them. Parts
+# that a writer leaves behind when it dies in between are deleted by the next.
 #
 # The calls that led to a state are kept beside it, each under a key of its own, so that a save
 # writes what is new of them and no more.

@@ -169,24 +169,23 @@ async def open_node(
 
     `name`: unique among the live members; generated if None. `listen`: `HOST:PORT`; port 0 for a
     free one, host `0.0.0.0` or `[::]` for all addresses; by default `127.0.0.1:0`, or this
-    machine's address on the way to `join` or `store`. `advertise`: `HOST` or `HOST:PORT` that
-    others are told to dial, if it is not what this node listens on. `secret`: proves that a peer
-    belongs to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback addresses one that all
-    clusters of this user on this machine share. `labels`: for placing actors. `resources`: amounts
-    by name, which actors may take.
-    `trace_references`: note where each `put` and `.remote(...)` is, for `understudy refs`.
-    `call_timeout`: seconds for calls awaited on this node that have no `timeout`. `thread_limit`:
-    plain methods that may run at once, in threads. `blocked_limit`: seconds for which a blocked
-    loop keeps its membership. `data_dir`: where the founder keeps the cluster's store. Opened again
-    on it, the node comes back under its name and, if its port is free, at its address. Without it
-    the store ends with the founder. `store`: `etcd://HOST:PORT,HOST:PORT` (see
-    `runtime.store.etcd.address`), if the store is there: all nodes give it. `reference_memory`:
-    bytes that values of references may take; others go to files in `reference_directory`, by
-    default TMPDIR or /var/tmp. `references_on_leave`: "move" them to other nodes when this one
-    leaves, or "lose". `platform`: for tests and simulated nodes, see `Platform`. Raises TypeError
-    or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`, or a
-    `StoreError`: what to do next; `LeaseLostError` at the end of the block if the cluster has given
-    the node up. After it the node answers with `NotAMemberError`.
+    machine's address on the way to `join` or `store`. `advertise`: `HOST` or `HOST:PORT` that other
+    nodes dial, if it differs from what this node listens on. `secret`: proves that a peer belongs
+    to the cluster; without it `UNDERSTUDY_SECRET`, or on loopback addresses one that all clusters
+    of this user on this machine share. `labels`: for placing actors. `resources`: amounts by name,
+    which actors may take. `trace_references`: note where each `put` and `.remote(...)` is, for
+    `understudy refs`. `call_timeout`: seconds for calls awaited on this node that have no
+    `timeout`. `thread_limit`: plain methods that may run at once, in threads. `blocked_limit`:
+    seconds for which a blocked loop keeps its membership. `data_dir`: where the founder keeps the
+    cluster's store. Opened again on it, the node comes back under its name and, if its port is
+    free, at its address. Without it the store ends with the founder. `store`:
+    `etcd://HOST:PORT,HOST:PORT` (see `runtime.store.etcd.address`), if the store is there: all
+    nodes give it. `reference_memory`: bytes that values of references may take; others go to files
+    in `reference_directory`, by default TMPDIR or /var/tmp. `references_on_leave`: "move" them to
+    other nodes when this one leaves, or "lose". `platform`: for tests and simulated nodes, see
+    `Platform`. Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
+    `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of the block
+    if the cluster has given the node up. After it the node answers with `NotAMemberError`.
     """
     _check(
         name,

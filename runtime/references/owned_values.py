@@ -287,8 +287,8 @@ class OwnedValues:
         """The value for another node, or the failure, or whom to ask (a pair of name and
         incarnation), UNKNOWN or NOT_YET.
 
-        If `reader` says that it is on this host, it is told where the value lies, if that is where
-        it can be read.
+        If `reader` is on this host, the answer is the memory of the value, if that is where it can
+        be read.
         """
         owner, state = self._find(identity)
         if state is None:

@@ -188,7 +188,7 @@ class ReferenceService(RequesterChecked):
         self, identity: ReferenceId, registers: list[Any], earlier: Sequence[NodeId]
     ) -> None:
         """Tell the holders of a value, and `earlier` owners, that it is this node's. Those that do
-        not answer in time are told for as long as they may live.
+        not answer in time are notified again as long as they may be alive.
         """
 
         async def tell(holder: NodeId, version: int) -> None:

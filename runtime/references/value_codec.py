@@ -46,8 +46,8 @@ class ValueCodec:
         self._memory = memory
 
     def pack(self, value: object, path: str) -> EncodedValue | ValueWithReferences:
-        """The value as it is now, whatever becomes of it. Raises EncodeError, with the way to what
-        cannot be sent.
+        """Encode the value as it is now; later changes of it have no effect. Raises EncodeError,
+        with the way to what cannot be sent.
         """
         segments: list[Buffer] = []
         self._passed.wrote_any = False

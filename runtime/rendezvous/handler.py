@@ -187,8 +187,8 @@ class View:
 
 
 class Presence:
-    """`run` renews the lease; `view` is told when it is in doubt. An agent that lost its lease is
-    registered again under another name.
+    """`run` renews the lease, and notifies `view` when it is in doubt. An agent that lost its lease
+    is registered again under another name.
     """
 
     def __init__(
@@ -464,7 +464,7 @@ class StoreHandler:
         return len(machine.bury(state, self._view.alive).waiting) if state is not None else 0
 
     async def wait_change(self, after: int) -> RendezvousChange:
-        """See `RendezvousHandler.wait_change`. Each change is told once.
+        """See `RendezvousHandler.wait_change`. Each change is reported once.
 
         Raises ValueError if this agent's latest round is not `after`, and `RendezvousStateError`.
         It does not raise while the store is away: an agent that cannot renew its lease then hears

@@ -7,8 +7,8 @@ by its own clock from when it saw what it waits for, so clocks of hosts are neve
 Heartbeats are in no state: an agent is alive while its own record, tied to its lease, is there.
 
 A round is open until it has enough participants and its last call is over, or as many as may be.
-Then it is complete: its roster is fixed for good. It ends when all of its participants have left or
-died, and then the next one opens, for those who wait.
+Then it is complete: its roster does not change any more. It ends when all of its participants have
+left or died, and then the next one opens, for those who wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LISTS = ("participants", "waiting", "spares", "roster")
 class State:
     """A rendezvous at one moment.
 
-    `life`: drawn when the record is made, so that a record that was lost and made again is told
+    `life`: drawn when the record is made, so that a record that was lost and created again is told
     from the first. `lease`: what the job leaves behind is tied to it. `participants`: of the round
     that is open, or those who are still in the one that is complete. `roster`: names by rank, of
     the latest round that was complete. `call`: the number of the last call that is running, 0 if

@@ -71,7 +71,7 @@ class WatchedLoop:
     """Answers in an epoch that had a successor when they came."""
     calling: bool = False
     unblocked: float = math.inf
-    """When the loop ran again after its lease was let go of."""
+    """When the loop ran again after its lease was no longer renewed."""
     answers: int = 0
     blocks: int = 0
 

@@ -325,7 +325,7 @@ class _SimulatedMedium:
         await self._disk.commit(lambda: self._disk.replace(snapshot))
 
     def close(self) -> None:
-        """Nothing to let go of: the disk looks at whether its holder is over."""
+        """Does nothing: the disk checks whether its holder has ended."""
 
 
 SECRET = "simulated"

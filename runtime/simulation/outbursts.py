@@ -154,7 +154,7 @@ async def _outburst(what: str) -> BaseException:
 
 
 class Hothead(Actor):
-    """Raises what it is told to, where it is told to."""
+    """Raises the exceptions that its calls ask for, at the places that they ask for."""
 
     def __init__(self, where: str = "", what: str = "") -> None:
         self.where, self.what = where, what
@@ -218,7 +218,7 @@ class Outbursts:
 
     cluster: SimulatedCluster
     raised: int = 0
-    """Calls of which the caller was told what was raised."""
+    """Calls whose callers got the exception."""
     lost: int = 0
     """Calls that ended with another outcome."""
     wrong: list[str] = attrs.field(factory=list)

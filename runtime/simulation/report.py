@@ -77,8 +77,8 @@ class Trace:
         self.happenings: list[TraceEvent] = []
 
     def note(self, first: int, second: int, third: int) -> None:
-        """Something too small to be told, which happens a hundred times a second: packed, for that
-        is quickest.
+        """An event too small for the time line, which happens a hundred times a second: packed, for
+        that is quickest.
         """
         self._pending += _PACK(self._now(), first, second, third)
 

@@ -138,7 +138,7 @@ class Simulation:
         return self._cluster.partition(*([self._known(name) for name in side] for side in sides))
 
     async def calm(self) -> None:
-        """End all faults, for good, and wait until all nodes are members again. Raises
+        """End all faults permanently, and wait until all nodes are members again. Raises
         `TimeoutError` if that takes a minute.
         """
         self._fault_scope.cancel()

@@ -680,7 +680,7 @@ class Workload:
                     self.oracle.waiting(cell.address.name, cell.waiting, cell.limit)
 
     def executed_though_denied(self) -> list[str]:
-        """Return calls that ran although their caller was told that they had not and would not."""
+        """Return calls that ran although they were reported to their caller as not executed."""
         return [
             f"{operation} was executed"
             for call, operation in self.denied.items()

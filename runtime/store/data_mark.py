@@ -55,7 +55,7 @@ class Mark:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
 

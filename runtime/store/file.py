@@ -397,7 +397,7 @@ class StoreFile:
         self._advance(head)
 
     def close(self) -> None:
-        """Close the file and let go of the directory."""
+        """Close the file and release the directory."""
         try:
             if not self._failed:
                 self._end_use()

@@ -120,8 +120,8 @@ class Compare:
 @message
 @attrs.frozen
 class Put:
-    """Write a key, tied to `lease` or, with 0, to none; a lease that it was tied to before lets go
-    of it. Answered with None.
+    """Write a key, tied to `lease` or, with 0, to none; it is no longer tied to an earlier lease.
+    Answered with None.
     """
 
     key: str = attrs.field(validator=_key)

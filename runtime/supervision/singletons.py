@@ -121,8 +121,8 @@ class Singleton:
         self._delay = RestartDelay()
 
     async def run(self, *, task_status: trio.TaskStatus[Address]) -> None:
-        """Stand until the actor has ended for good. Tells where it runs as soon as it does; raises
-        what its first start raises, if it is ours.
+        """Stand as a candidate until the actor has ended and is not restarted. Reports where it
+        runs as soon as it does; raises what its first start raises, if it is ours.
         """
         await self._spawner.stand_for(self._name)
         try:

@@ -302,7 +302,7 @@ class ChildTable:
         return ChildState(spec, spec.options.name or f"{self._supervisor}/{spec.id}", added)
 
 
-# How the end of a supervised actor is told of in the log: one line, with what follows from it. No
+# The log line for the end of a supervised actor: one line, with what follows from it. No
 # I/O.
 
 _FRAME = re.compile(
@@ -408,11 +408,11 @@ DEATHS_KEPT = 50
 
 
 MOST_DEPTH = 20
-"""Levels of a tree: a supervisor that starts itself, by whatever detour, comes to an end here."""
+"""Most levels of a tree: this ends a supervisor that starts itself, directly or through others."""
 
 
 MOST_TOLD = 1_000
-"""Children of whose ends those who wait for them are told."""
+"""How many ended children are recorded in the store for callers that wait for them."""
 
 
 @attrs.frozen

@@ -157,8 +157,8 @@ class WatchingService(RequesterChecked):
     async def ask(
         self, name: str, epoch: int, node: str, incarnation: int, serial: int, before: bool
     ) -> ExitReason | None:
-        """Ask to be told of the end of an epoch of an actor. Returns None if it is here: its end
-        will be reported to the asking node. Otherwise returns why it is not here.
+        """Subscribe to the end of an epoch of an actor. Returns None if it is here: its end will be
+        reported to the asking node. Otherwise returns why it is not here.
 
         `before`: the actor was here before the asking node asked, so if it has ended since, its own
         exit reason is wanted.

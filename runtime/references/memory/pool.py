@@ -6,7 +6,7 @@ last one first.
 
 A block comes back when nothing can reach its bytes any more: neither the `Block` nor any view lent
 from it, nor slices, arrays and views of these. Python's own lifetimes say when: all of them keep
-one object alive, and `ends` tells of its end. That may come in the midst of any statement of any
+one object alive, and `ends` reports its end. That may come in the middle of any statement of any
 thread, so nothing but a note is made of it there; the pool looks at the notes when it is asked for
 something.
 """
@@ -170,7 +170,7 @@ def _memfd() -> int:
         return os.memfd_create("understudy", flags)
 
 
-# Learning that an object is gone for good, and nothing can reach it any more.
+# How to learn that nothing can reach an object any more.
 #
 # A weak reference does not tell: of a ring of garbage, Python calls the callbacks of weak
 # references first and the finalizers (`__del__`) then, and a finalizer can still use what is in its

@@ -385,7 +385,7 @@ class Gateway:
         return kind(f"{member.name}: {refusal.text}")
 
     def end_streams(self) -> None:
-        """End all streams for good; who reads from them gets a `LostError`."""
+        """End all streams; their readers get a `LostError`."""
         self.is_ending = True
         for member in self._members:
             member.end_streams()

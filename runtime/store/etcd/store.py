@@ -316,7 +316,7 @@ class EtcdStore(Store):
                     except LeaseLostError:
                         self._lease = 0
                     except StoreError:
-                        # Away: those who ask it now are told.
+                        # The store is away: requests that use it fail on their own.
                         continue
         finally:
             with trio.CancelScope(shield=True), trio.move_on_after(1.0):
@@ -642,8 +642,8 @@ class EtcdStore(Store):
 
 
 def _branch_told(found: Mapping[str, Any], token: str) -> str:
-    """ "then", "otherwise" or "never": what a marker tells of the transaction of `token`; "" if it
-    is not that transaction's.
+    """ "then", "otherwise" or "never": what a marker says about the transaction of `token`; "" if
+    it is not that transaction's.
     """
     entries = found.get("kvs", ())
     branch, _, theirs = (
