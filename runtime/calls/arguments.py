@@ -1,8 +1,8 @@
 """Refuse at the caller the arguments that do not fit or cannot be sent, by the names of their
 parameters.
 
-Of what cannot be sent the codec knows places only. An argument that it refuses is looked at once
-more here, under the name of its parameter: that costs nothing where all is well.
+The codec names a value that cannot be sent by its position only. So an argument that it refuses is
+encoded once more here, under the name of its parameter: this costs nothing if there is no error.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class StartRequest:
         kwargs: Mapping[str, object],
         options: SpawnOptions,
     ) -> StartRequest:
-        """The request for what `asked` ("spawn" for example) was given. Raises TypeError if that is
-        no class of actors, and BadArgumentsError, which names the parameter, for arguments that its
-        constructor does not take.
+        """Check the arguments of `asked` (for example "spawn"), and return the request. Raises
+        TypeError if that is no class of actors, and BadArgumentsError, which names the parameter,
+        for arguments that its constructor does not take.
         """
         if not (isinstance(actor, type) and issubclass(actor, Actor)):
             raise TypeError(f"{asked} takes a subclass of actors.Actor, not {actor!r}")

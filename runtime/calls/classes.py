@@ -1,7 +1,6 @@
-"""Whether the actor that has a name is of the class that a handle, or a lookup, is for.
-
-A name can change hands: another actor, of another class, may have it when the first has ended. What
-was meant for the first must not reach that one, for it may have methods of the same names.
+"""Checks that the actor that has a name is an instance of the class of the handle or lookup. When
+an actor has ended, an actor of another class may get its name. Calls for the first must not reach
+the second, which may have methods of the same names.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The timeouts of calls: one heap and one task for all of a node's, where a cancel scope each would
-cost more than the call.
+"""The timeouts of a node's calls: one heap and one task for all of them, because a cancel scope for
+each would cost more than the call.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Call records: at most once for calls that may be made again.
 
 No I/O and no clock. One table for each client incarnation. A repeatable call is recorded when it
-arrives; its repeat is attached to the run that still goes on, or gets the answer that is kept, and
-never runs a second time here. The client confirms the calls that it will not repeat, and they are
-forgotten; what is over the bounds is forgotten earlier, the oldest answers first, and a repeat of
-such a call is refused rather than run.
+arrives. Its repeat joins the run that is still going on, or gets the recorded answer, and never
+runs a second time here. The client confirms calls that it will not repeat, and their records are
+deleted. Above the bounds the oldest answers are evicted earlier; a repeat of an evicted call is
+refused and does not run.
 
 The states are RIFL's (Lee et al., SOSP 2015: new, in progress, completed, stale). Within one
 incarnation only: records do not survive their node.
@@ -27,22 +27,22 @@ MOST_BYTES = 16 * 1024 * 1024
 
 MOST_RECORDS_IN_ALL = 100_000
 MOST_BYTES_IN_ALL = 256 * 1024 * 1024
-"""Of all clients of a node together: there may be thousands of clients, and one peer can be many of
-them.
+"""The limit for all clients of a node together: there may be thousands of clients, and one peer can
+be many of them.
 """
 
 LEAST_RECORDS = 100
-"""Calls that a client may have on record however many others have: those of one peer must not turn
-all others away.
+"""Calls that each client may have on record in any case: the calls of one peer must not keep all
+others out.
 """
 
 RECORD_BYTES = 300
-"""What a record costs apart from its answer, about."""
+"""Bytes of a record without its answer, about."""
 
 
 @attrs.define(eq=False)
 class RecordsTotal:
-    """What the tables of all clients of a node hold."""
+    """The records and bytes in the tables of all clients of a node."""
 
     records: int = 0
     bytes: int = 0
@@ -58,13 +58,13 @@ class RecordsTotal:
 
     @property
     def is_over(self) -> bool:
-        """True if answers are to be forgotten."""
+        """True if answers must be evicted."""
         return self.bytes > self.most_bytes
 
 
 class CallRecord(Generic[J]):
-    """What is known of one repeatable call. `job` is what the host keeps of it while it runs;
-    `answer` is the frame that answered.
+    """The record of one repeatable call. `job`: its invocation while it runs; `answer`: the frame
+    that answered.
     """
 
     __slots__ = ("answer", "given_up", "job", "number", "size", "state", "target", "unknown")
@@ -78,9 +78,9 @@ class CallRecord(Generic[J]):
         self.answer: tuple[Buffer, ...] = ()
         self.size = RECORD_BYTES
         self.unknown = False
-        """The answer says that it is unknown whether the call ran: the actor died."""
+        """True if the answer is that the outcome is unknown, because the actor died."""
         self.given_up = False
-        """The client does not want the answer any more, and the table has forgotten the call."""
+        """True if the client has given up the call, and the table has no record of it any more."""
 
 
 class DedupTable(Generic[J]):
@@ -111,7 +111,7 @@ class DedupTable(Generic[J]):
         self._bytes = 0
         self._watermark = 0
         self._evicted = 0
-        """The highest number that was forgotten without the client's word."""
+        """The highest number that was evicted before the client confirmed it."""
         self._most_records = most_records
         self._most_bytes = most_bytes
 
@@ -159,15 +159,15 @@ class DedupTable(Generic[J]):
         return record
 
     def on_started(self, record: CallRecord[J], job: J) -> None:
-        """The call is on its way through its actor."""
+        """Note that the call was handed to its actor."""
         record.state = "running"
         record.job = job
 
     def on_answered(
         self, record: CallRecord[J], answer: tuple[Buffer, ...], *, unknown: bool = False
     ) -> None:
-        """The call has ended and this is its answer. Kept for repeats, unless the client has given
-        it up.
+        """Record the answer of a call that has ended, for repeats, unless the client has given it
+        up.
         """
         record.job = None
         # Given up while it ran: the table does not have it any more, and its bytes are not counted.
@@ -184,7 +184,9 @@ class DedupTable(Generic[J]):
             pass
 
     def on_not_executed(self, record: CallRecord[J]) -> None:
-        """The call was refused: it certainly did not run, so a repeat is as good as new."""
+        """Delete the record of a call that was refused: it certainly did not run, so a repeat may
+        run.
+        """
         self._remove(record)
 
     def confirm(self, watermark: int, beyond: Iterable[int]) -> list[J]:
@@ -196,7 +198,7 @@ class DedupTable(Generic[J]):
         return [job for job in jobs if job is not None]
 
     def covered(self, watermark: int, beyond: Iterable[int]) -> list[CallRecord[J]]:
-        """What is on record of the calls that `confirm` would forget."""
+        """Return the records that `confirm` would delete."""
         found = [self.records[number] for number in beyond if number in self.records]
         if watermark > self._watermark:
             # Arrival is nearly in the order of numbers, but the first attempt of a call may have
@@ -205,7 +207,7 @@ class DedupTable(Generic[J]):
         return found
 
     def give_up(self, number: int) -> J | None:
-        """The client wants nothing more of this call: forget it; return its invocation, if that
+        """Delete the record of a call that the client has given up; return its invocation, if that
         still runs.
         """
         record = self.records.get(number)
@@ -219,7 +221,9 @@ class DedupTable(Generic[J]):
         return job
 
     def end(self) -> list[J]:
-        """The client is no more: forget everything; returns what still runs."""
+        """Delete all records, because the client has ended; return the invocations that still
+        run.
+        """
         jobs = [record.job for record in self.records.values() if record.job is not None]
         for record in self.records.values():
             record.given_up = True
@@ -231,8 +235,8 @@ class DedupTable(Generic[J]):
         return jobs
 
     def make_room(self) -> None:
-        """Forget the oldest answers until all clients together hold little enough, or this one has
-        no more.
+        """Evict the oldest answers until all clients together are within their bounds, or this one
+        has no more.
         """
         while self._total.is_over and self._evict_one():
             pass
@@ -260,7 +264,7 @@ class DedupTable(Generic[J]):
         assert self._total.bytes >= self._bytes
 
     def _evict_one(self) -> bool:
-        """Forget the oldest answer; False if there is none."""
+        """Evict the oldest answer; False if there is none."""
         for record in self._answered.values():
             # Remembered before it goes: a repeat at or below this number may have run.
             self._evicted = max(self._evicted, record.number)

@@ -1,4 +1,4 @@
-"""The endpoint: puts together the links, call client, host and references of one identity.
+"""The endpoint: combines the links, call client, host and references of one identity.
 
 A node has one endpoint for its life. A process without an incarnation has one under a client's
 identity: it is about to join, or it only asks (the command line).
@@ -114,9 +114,9 @@ UNSHARED = MemoryOptions()
 
 
 class RpcEndpoint:
-    """The links, call client, host and references of one identity, put together.
-    `make_host(endpoint)` gives the host of its actors; of the endpoint it may only keep methods,
-    which are not called yet. `call_timeout`: see `CallClient`.
+    """Combines the links, call client, host and references of one identity. `make_host(endpoint)`
+    gives the host of its actors; of the endpoint it may only keep methods, which are not called
+    yet. `call_timeout`: see `CallClient`.
     """
 
     def __init__(
@@ -286,8 +286,8 @@ class RpcEndpoint:
         self.references.close()
 
     def loads(self) -> dict[str, int]:
-        """Count what is kept at the moment because other nodes, or tasks of this one, have not
-        released it yet.
+        """Count the objects that exist at the moment because other nodes, or tasks of this one,
+        have not released them yet.
         """
         cells = [cell for cell in self.host.cells.values() if not cell.system]
         return {
@@ -309,8 +309,8 @@ class RpcEndpoint:
         self.references.check_invariants()
 
     def on_peer_ended(self, peer: NodeId, reason: str) -> None:
-        """Handle that an incarnation is known to have ended: end what it had asked for and what was
-        asked of it.
+        """Handle the known end of an incarnation: end the calls that it had made and those made to
+        it.
         """
         self.peers.on_peer_ended(*peer, reason)
         self._dedup_server.on_ended(peer)

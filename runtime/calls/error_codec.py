@@ -1,10 +1,9 @@
-"""How an error crosses the wire, and how it is raised on the other side.
+"""Encodes errors for the wire, and rebuilds them on the other side.
 
-What the runtime itself says of a call (`NotExecutedError`, `OutcomeUnknownError` and their kin)
-travels as the name of a class of `actors.errors`. What a method raised travels as type, text,
-arguments, fields, notes and traceback, a group with its members; where the type is a builtin or
-registered with `@message`, the caller gets an error that is an instance of both `RemoteError` and
-that type.
+An error of the runtime (`NotExecutedError`, `OutcomeUnknownError` and their subclasses) is sent as
+the name of a class of `actors.errors`. An exception of a method is sent as type, text, arguments,
+fields, notes and traceback, a group with its members; where the type is a builtin or registered
+with `@message`, the caller gets an error that is an instance of both `RemoteError` and that type.
 
 Either way runs none of the exception's own code unguarded (see `runtime.user_errors` and
 `runtime.wire.exceptions`): what cannot be inspected is replaced by a description, and what cannot
@@ -59,7 +58,7 @@ from runtime.wire.exceptions import (
 RAISED = "raised"
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Of all arguments and fields of one error. Those beyond travel as their repr."""
+"""Bytes of all arguments and fields of one error. Those beyond are sent as their repr."""
 
 MOST_MEMBERS = 128
 """The most exceptions that the description of a group, with the groups in it, may have. Those
@@ -67,17 +66,21 @@ beyond are left out, and counted.
 """
 
 MOST_NESTING = 8
-"""Groups within groups. What is deeper travels as text."""
+"""Levels of groups within groups. Deeper ones are sent as text."""
 
 LEVELS = 8
-"""Containers around an argument, at most: of its description, and of what that travels in."""
+"""Levels of containers around an argument that are allowed."""
 
 MOST_REPR = 1024
 MOST_OF_MEMBER = 4 * 1024
-"""Characters: of an argument that cannot travel, and of the traceback of one member of a group."""
+"""Characters of the repr of an argument that cannot be sent, and of the traceback of one member of
+a group.
+"""
 
 _ORIGIN = "_understudy_origin"
-"""Where a rebuilt error keeps what it was made of, for those who pass it on, or pickle it."""
+"""The attribute in which a rebuilt error keeps its description, for sending it on and for
+pickle.
+"""
 
 _OURS = ("outcome", "remote_type", "remote_traceback")
 """Attributes of the class `RemoteError`, which an exception may have as well: then they are the
@@ -100,8 +103,8 @@ class CallPlace:
 
 
 class PassedOnError(Exception):
-    """What a method raised in another process, on its way to the caller: it arrives there as if it
-    had been raised here.
+    """An exception that a method raised in another process, on its way to the caller: it arrives
+    there as if this process had raised it.
     """
 
     def __init__(self, error: RemoteError) -> None:
@@ -127,8 +130,8 @@ class PassedOnError(Exception):
 
 
 def describe(error: BaseException, size_of: Callable[[object], int | None]) -> tuple[str, Plain]:
-    """Return the error as code and plain data. `size_of` tells how many bytes a value takes, None
-    if it cannot be sent: then its repr travels.
+    """Return the error as code and plain data. `size_of` returns the encoded bytes of a value, None
+    if it cannot be sent: then its repr is sent.
     """
     if issubclass(type(error), CallError) and not issubclass(type(error), RemoteError):
         return class_name(type(error)), {"text": text_of(error)}
@@ -136,8 +139,8 @@ def describe(error: BaseException, size_of: Callable[[object], int | None]) -> t
 
 
 def described(error: CallError, size_of: Callable[[object], int | None]) -> tuple[str, Plain]:
-    """Like `describe`, for the error that a call has ended with: what a method raised stays what it
-    was.
+    """Like `describe`, for the error with which a call has ended: an exception of a method stays
+    one.
     """
     if issubclass(type(error), RemoteError):
         return RAISED, PassedOnError(cast("RemoteError", error)).plain
@@ -147,8 +150,8 @@ def described(error: CallError, size_of: Callable[[object], int | None]) -> tupl
 def raised_by_method(
     error: BaseException, size_of: Callable[[object], int | None]
 ) -> tuple[str, Plain]:
-    """Like `describe`, for what a user's method raised: even a call error in it says nothing about
-    *this* call but that it raised.
+    """Like `describe`, for an exception of a user's method: even a call error that it raised means
+    only that *this* call raised.
     """
     if type(error) is PassedOnError:
         return RAISED, error.plain
@@ -156,7 +159,7 @@ def raised_by_method(
 
 
 def told_plainly(plain: Plain) -> Plain:
-    """A description without arguments, fields and members: what is left when these cannot travel
+    """Return a description without arguments, fields and members, for when these cannot be sent
     after all.
     """
     text = plain.get("text", "")
@@ -204,15 +207,15 @@ def at_place(error: RemoteError, place: CallPlace, find_class: Callable[[str], t
 
 
 def place_of(error: CallError) -> CallPlace | None:
-    """Whose call a rebuilt error ended; None for others. Asked instead of its attributes, which may
-    be those of the exception itself.
+    """Return the call that a rebuilt error has ended; None for other errors. Use it instead of the
+    attributes, which may be the exception's own.
     """
     origin = _origin(error)
     return origin.place if origin is not None else None
 
 
 def set_attempts(error: CallError, attempts: int) -> None:
-    """Say how many attempts the call took, unless what was raised has an attribute of that name
+    """Set the number of attempts of the call, unless the exception has an attribute of that name
     itself.
     """
     origin = _origin(error)

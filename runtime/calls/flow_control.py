@@ -1,9 +1,9 @@
-"""Credit: how far the two ends of a stream may drift apart.
+"""Credit: how far the producer of a stream may be ahead of its reader.
 
-No I/O and no clock. The producer may have so many items, and so many bytes of them, on their way or
-waiting at the reader; the reader says how many it has consumed in all, each time after half of
-that. It is the credit of Reactive Streams' `request(n)` and of HTTP/2's windows, counted from the
-beginning instead of in steps, so that saying it twice does no harm.
+No I/O and no clock. The producer may have a bounded number of items, and of their bytes, under way
+or waiting at the reader. The reader reports how many it has consumed in all, each time after half
+of that bound. It is the credit of Reactive Streams' `request(n)` and of HTTP/2's windows, counted
+from the beginning instead of in steps, so that a repeated report does no harm.
 
 The bounds are a part of the protocol: a reader takes more for a breach of it.
 """
@@ -28,7 +28,7 @@ class SendingWindow:
     def __init__(self) -> None:
         self.sent = 0
         self.consumed = 0
-        """How many of the items sent the reader has consumed, as far as it has said."""
+        """How many items the reader has reported as consumed."""
         self.open = True
         self._sizes: deque[int] = deque()
         self._bytes = 0
@@ -112,7 +112,7 @@ class ReadingWindow:
         ) * 2 >= MOST_ITEMS or self._unsaid_bytes * 2 >= MOST_BYTES
 
     def grant(self) -> int:
-        """What to tell the producer: how many items were consumed in all."""
+        """Return the credit to send to the producer: how many items were consumed in all."""
         self._granted = self.consumed
         self._bytes -= self._unsaid_bytes
         self._unsaid_bytes = 0

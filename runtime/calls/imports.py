@@ -1,11 +1,11 @@
 """What a request to start an actor, or to run a function, names, imported before the request is
 read.
 
-Decoding imports nothing. But a node that was started by itself, without the application, knows no
-class of it until it is asked to start an actor: that request says which, and may carry messages of
-the application's. So the classes that it names, its own and those of child specs in it, are found
-in the bytes without building anything of them; modules that are missing are imported beside the
-event loop, and the request is read after that.
+Decoding imports nothing. But a node that was started without the application has none of its
+classes until it is asked to start an actor: that request names the class, and may carry messages of
+the application. So the classes that it names, its own and those of child specs in it, are found in
+the bytes without building anything of them; modules that are missing are imported beside the event
+loop, and the request is read after that.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Imports:
         self._waiting: set[tuple[Link, int]] = set()
 
     def begin(self, link: Link, frame: Frame, then: Callable[[Link, Frame], None]) -> bool:
-        """True if the request names what is to be imported first; `then` is called afterwards,
-        unless it is cancelled meanwhile.
+        """Return True if the request names modules that must be imported first; `then` is called
+        afterwards, unless the request is cancelled meanwhile.
         """
         missing = self._missing(frame)
         if not missing:

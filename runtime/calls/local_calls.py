@@ -106,8 +106,8 @@ class LocalCalls:
         return waited
 
     def over(self, first: int, actor: str, watermark: int) -> None:
-        """This node will not make that call of an actor again, which may be here, nor any call
-        below `watermark`.
+        """Note that this node will not repeat that call of an actor, nor any call below
+        `watermark`.
         """
         self._host.completion_log.on_over(
             self._host.cells.get(actor), RequestId(self._client, first)

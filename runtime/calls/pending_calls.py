@@ -1,8 +1,8 @@
-"""Outgoing calls: which of this node's calls on one link wait for an answer.
+"""Pending calls: this node's calls on one link that wait for an answer.
 
-No I/O and no clock. A call is begun once and finished once: by its answer, by the end of its link,
-or by its caller who gave up. An answer that finds its call finished is late, and dropped. A call
-that is made again under its number is the same call: the answer to any of its attempts finishes it.
+No I/O and no clock. A call begins once and finishes once: by its answer, by the end of its link, or
+because its caller gave up. An answer to a finished call is late, and is dropped. A call that is
+repeated with the same number is the same call: the answer to any of its attempts finishes it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class OutgoingRequest:
-    """One attempt at a call, as its maker hands it to a link or to its own host. Made anew for each
-    attempt, and not changed once it is handed over: the host keeps it while the actor starts.
+    """One attempt at a call, as the client hands it to a link or to its own host. Made anew for
+    each attempt, and not changed once it is handed over: the host keeps it while the actor starts.
     """
 
     # Every call makes one: a frozen class would take twice as long to make.
@@ -78,11 +78,9 @@ class PendingCall(Generic[T]):
         self.place = place
         self.waiter = waiter
         self.ticket: Any = 0
-        """What the link said when it took the request; on this node itself, the invocation."""
+        """The link's ticket for the request; for a call on this node, the invocation."""
         self.lends = False
-        """True if the request is sent from memory that its caller may change once the call
-        is over.
-        """
+        """True if the request refers to memory that the caller may change once the call is over."""
         self.recalled = False
         """True if the request was taken back: it certainly was not received, and will not be."""
         self.value: object = None
@@ -93,7 +91,7 @@ class PendingCall(Generic[T]):
         """Called when it ends if no task is parked on it."""
 
     def fail(self, error: CallError) -> None:
-        """The call is finished, with `error`."""
+        """Finish the call with `error`."""
         self.error = error
         self.finished = True
 
@@ -111,7 +109,7 @@ class OutgoingCalls(Generic[T]):
         self.pending[call.number] = call
 
     def take(self, number: object) -> PendingCall[T] | None:
-        """The call of this number, which is finished from now on; None if it was already."""
+        """Finish the call of this number and return it; None if it was finished already."""
         return self.pending.pop(number, None)  # type: ignore[call-overload, no-any-return]
 
     def end(self, outcome: Callable[[PendingCall[T]], CallError]) -> list[PendingCall[T]]:

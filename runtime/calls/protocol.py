@@ -1,4 +1,4 @@
-"""What frames about calls look like: flags, and the items of their control parts.
+"""The format of frames about calls: flags, and the items of their control parts.
 
     CALL      [number, actor, epoch, method, arguments, remaining seconds, first number,
               [reference, version], chain]; the last four only where there is any
@@ -10,9 +10,10 @@
     CREDIT    [number, items consumed in all]
     FORGET    [watermark, [number, ...], watermark of all peers]
 
-The first number of a CALL is that of the first attempt at it that may have run, told where it is
-another, or was made to another epoch of the actor: the call is the same nevertheless. Below the
-watermark of all peers every call has ended, wherever it was made.
+The first number of a CALL is that of the first attempt that may have run. It is present if it
+differs from the number, or if that attempt was made to another epoch of the actor: it identifies
+the call over all attempts. Below the watermark of all peers every call has ended, wherever it was
+made.
 
 The chain of a CALL that is made by a method: a text, see `runtime.hosting.chains`.
 
@@ -38,8 +39,8 @@ has made.
 """
 
 REPEATABLE = 2
-"""Flag of a CALL: it may be sent again under its number, so its outcome is recorded until it is
-confirmed.
+"""Flag of a CALL: it may be sent again with the same number, so its outcome is recorded until the
+caller confirms it.
 """
 
 REPEAT = 4
@@ -68,7 +69,9 @@ FLOAT = struct.Struct("!Bd")
 SHORT_NUMBERS = 1 << 32
 
 SHORT_REST = 4096
-"""Bytes of a call that is small beyond doubt: longer ones are looked at before they are sent."""
+"""Calls up to so many bytes are certainly within the limits of a frame; longer ones are checked
+before they are sent.
+"""
 
 MAX_NUMBER = 1 << 64
 """The numbers of calls are below this."""

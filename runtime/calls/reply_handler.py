@@ -1,4 +1,4 @@
-"""The reply handler: reads the answers to this node's calls, and ends the calls whose link ends
+"""The reply handler: decodes the answers to this node's calls, and fails the calls whose link ends
 first.
 """
 
@@ -33,7 +33,7 @@ from runtime.wire.frames import Frame, Kind, encode_frame
 
 
 class ReplyHandler:
-    """Takes the frames that answer calls, and finishes the calls they are for."""
+    """Takes the frames that answer calls, and finishes these calls."""
 
     def __init__(self, codec: Codec, routes: Routes, find_class: Callable[[str], type]) -> None:
         self._codec = codec
@@ -81,7 +81,7 @@ class ReplyHandler:
                 wake(call)
 
     def lost(self, link: Link, call: Waiting) -> CallError:
-        """What to raise for a call whose link has ended before its answer came."""
+        """Return the error for a call whose link has ended before its answer came."""
         place = call.place
         certainly_not = link.certainly_not_received(call.ticket)
         if link.ended == LEFT:
@@ -170,7 +170,9 @@ class StreamCall(PendingCall[trio.lowlevel.Task]):
         self.window = ReadingWindow()
 
     def arrive(self, item: object, size: int) -> None:
-        """An item of `size` bytes is here. Raises ProtocolError if there was no credit for it."""
+        """Note that an item of `size` bytes has arrived. Raises ProtocolError if there was no
+        credit for it.
+        """
         self.window.arrive(size)
         self.items.append(item)
         if self.waiter is not None:

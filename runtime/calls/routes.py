@@ -1,4 +1,6 @@
-"""Routes: where the actor of a handle is, kept beside the handle until it turns out to be wrong."""
+"""Routes: the place of the actor of a handle, cached beside the handle until it turns out to be
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ from runtime.wire.frames import Buffer
 T = TypeVar("T")
 
 MOVES_KEPT = 10_000
-"""Actors that have moved, of which it is remembered where to; of others each handle finds out for
-itself.
+"""How many moved actors are remembered with their new places; the handles of others look them up
+themselves.
 """
 
 
 @attrs.frozen
 class PeerDirectory:
-    """Where actors and nodes are."""
+    """Finds the addresses of actors, and the links to nodes."""
 
     locate: Callable[[str], Awaitable[Address]]
     """The address of a registered actor, by its name, waiting while its supervisor restarts it.
@@ -49,7 +51,9 @@ class PeerDirectory:
 
 
 class Route:
-    """Where one method of one actor was found, and the part of its calls that never changes."""
+    """The place of one method of one actor, and the encoded part of its calls that never
+    changes.
+    """
 
     __slots__ = ("address", "calls", "link", "moves", "place", "prefix")
 
@@ -68,11 +72,11 @@ class Route:
         """None: the actor is on this node."""
         self.calls = calls
         self.moves = 0
-        """How many moves of actors had been seen when it was looked at last."""
+        """How many moves of actors had been seen when the route was last checked."""
 
 
 class _Move(NamedTuple):
-    """Where an actor is, and where it was when it was found the last time before that."""
+    """The place of an actor, and the one where it was found before."""
 
     now: Address
     before: Address | None
@@ -95,16 +99,16 @@ class Routes:
         self._directory = directory
         self.tables: dict[Link, OutgoingCalls[trio.lowlevel.Task]] = {}
         self.links = links
-        """The links that there are, by name and incarnation of the peer."""
+        """The existing links, by name and incarnation of the peer."""
         self._moved: OrderedDict[str, _Move] = OrderedDict()
-        """Where those actors are that were not where their handles said: one call has found out,
-        and others need not.
+        """The places of actors that had moved from those in their handles: found by one call, for
+        all others.
         """
         self._moves = 0
 
     def known(self, bound: Bound) -> Route | None:
-        """The route found before, if nothing speaks against it; or the one that the handle tells,
-        if that takes no asking.
+        """Return the cached route if it is still valid, or the one in the handle's address if no
+        lookup is needed.
         """
         route = bound._route
         if isinstance(route, Route) and (route.link is None or route.link.ended is None):
@@ -112,20 +116,20 @@ class Routes:
         return None if bound._moved else self._at_hand(bound, self._newest(bound))
 
     def at(self, bound: Bound, address: Address) -> Route | None:
-        """The route to where the actor was found by another call, if that takes no asking."""
+        """Return the route to the place where another call has found the actor, if no lookup is
+        needed.
+        """
         return self._at_hand(bound, address) if self._fits(bound, address) else None
 
     def beside(self, bound: Bound, route: Route) -> Route:
-        """The route of another call to the actor that `route` leads to. Raises
-        `ClassMismatchError`.
-        """
+        """Return the route of another call to the actor of `route`. Raises `ClassMismatchError`."""
         self._check_class(bound, route.address)
         return self._led(bound, route.address, route.link)
 
     async def find(self, bound: Bound) -> Route:
-        """The route, looked up if need be. Raises `ActorNotFoundError`, `NodeUnreachableError`,
-        `ClassMismatchError`, or `DirectoryUnavailableError` while the store that would know is
-        away.
+        """Return the route, looked up if necessary. Raises `ActorNotFoundError`,
+        `NodeUnreachableError`, `ClassMismatchError`, or `DirectoryUnavailableError` while the store
+        cannot be reached.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         address = self._newest(bound)
@@ -211,8 +215,8 @@ class Routes:
         )
 
     def before(self, bound: Bound, place: tuple[str, int, int]) -> set[tuple[str, int, int]]:
-        """Where the actor was, before it was found at `place`, as far as this handle, and the last
-        move that was seen, can tell.
+        """Return the earlier places of the actor, before it was found at `place`, as far as this
+        handle and the last move show.
         """
         address = bound._address
         if not address.registered:
@@ -233,7 +237,7 @@ class Routes:
         return self._led(bound, address, link)
 
     def _led(self, bound: Bound, address: Address, link: Link | None) -> Route:
-        """The route over `link`, kept beside the handle."""
+        """Make the route over `link`, and cache it beside the handle."""
         route = bound._route
         if not isinstance(route, Route) or route.address != address or route.link is not link:
             route = bound._route = (
@@ -244,7 +248,7 @@ class Routes:
         return route
 
     def _moved_to(self, address: Address) -> None:
-        """The store says where an actor is."""
+        """Note the address of an actor that the store has returned."""
         known = self._moved.pop(address.name, None)
         if known is None or known.now.epoch < address.epoch:
             known = _Move(address, None if known is None else known.now)
@@ -254,7 +258,7 @@ class Routes:
             self._moved.popitem(last=False)
 
     def _newest(self, bound: Bound) -> Address:
-        """Where the handle says that the actor is, or another call has found it since."""
+        """Return the address in the handle, or the one that another call has found since."""
         move = (
             self._moved.get(bound._address.name)
             if self._moves and bound._address.registered
@@ -269,8 +273,8 @@ class Routes:
         )
 
     def _looked_at(self, bound: Bound, route: Route) -> Route | None:
-        """The route found before, now that some actor has moved; None if it was this one, and how
-        to get there must be asked for.
+        """Return the cached route after some actor has moved; None if it was this one and a lookup
+        is needed.
         """
         newest = self._newest(bound)
         if newest.epoch <= route.address.epoch:

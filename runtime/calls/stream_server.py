@@ -1,5 +1,5 @@
-"""Streams where they are made: runs generators, sends their items while there is credit, and closes
-them when their readers have gone.
+"""The stream server: runs generators, sends their items while there is credit, and closes them when
+their readers have gone.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ logger = logging.getLogger("understudy.calls")
 
 
 class StreamProducer(ABC):
-    """The way of one generator's items to its reader. `cleanup`: seconds that its clean-up may take
-    once its reader has gone.
+    """Sends one generator's items to its reader. `cleanup`: seconds that its clean-up may take once
+    its reader has gone.
     """
 
     def __init__(self, cleanup: float) -> None:

@@ -1,5 +1,5 @@
-"""Turns of dials: a node that has to reach many others in one moment shakes hands with a few of
-them at a time.
+"""Turns of dials: a node that dials many others at the same moment makes only a few handshakes at a
+time.
 
 Where a hundred nodes call each other for the first time, ten thousand handshakes would all be begun
 before the first is over. Each pass of the event loop would then serve all of them, and everything

@@ -40,7 +40,7 @@ from actors.errors import ProtocolError
 
 
 class SettlementAnswerKind(IntEnum):
-    """What an acceptor says to an offer."""
+    """The kinds of answer to an offer."""
 
     ACCEPTED = 0
     STALE = 1
@@ -50,7 +50,7 @@ class SettlementAnswerKind(IntEnum):
 
 @attrs.frozen
 class Offer:
-    """What a dialer says once both ends have proven themselves; the module docstring has the
+    """The dialer's offer, after both ends have proven themselves; the module docstring has the
     rules.
     """
 
@@ -66,7 +66,7 @@ class Offer:
 
 @attrs.frozen
 class SettlementAnswer:
-    """What an acceptor says to an offer; `link` and `received` are the acceptor's, and 0 unless it
+    """The acceptor's answer to an offer; `link` and `received` are the acceptor's, and 0 unless it
     accepts.
     """
 
@@ -90,14 +90,14 @@ class Settlement:
         """The number of the counterpart's link, 0 while that is not known."""
         self._dials = 0
         self._open_dial = 0
-        """The dial whose answer is waited for, or 0. While there is one, no connection may carry
-        the session: what was said to have been received must stay true.
+        """The dial that waits for an answer, or 0. While there is one, no connection may carry the
+        session: the count of received frames in the offer must stay true.
         """
         self._answered = 0
         self._accepted = 0
 
     def dial(self, received: int) -> Offer:
-        """Offer to go on over a fresh connection; an offer that is still open is given up."""
+        """Offer to resume over a new connection; an offer that is still open is given up."""
         assert self._answered <= self._dials, "only what was offered is answered"
         self._dials += 1
         # An answer to an earlier offer, still on its way, does not count from here on.
@@ -109,7 +109,7 @@ class Settlement:
         return self._open_dial == offer.dial
 
     def give_up(self, offer: Offer) -> None:
-        """No answer to this offer of ours will be heeded: its connection is closed."""
+        """Give up this offer: its connection is closed, and a later answer is ignored."""
         if self._open_dial == offer.dial:
             self._open_dial = 0
 
@@ -139,7 +139,9 @@ class Settlement:
         return bool(self.peer_number) and offer.link > self.peer_number
 
     def judge(self, offer: Offer) -> SettlementAnswerKind:
-        """What to say to an offer that is not of a later link. Nothing is changed: see `accept`."""
+        """Return the answer to an offer that is not of a later link, without changing anything; see
+        `accept`.
+        """
         assert not self.is_superseded(offer)
         # The dialer has made a later link since, and has spoken of it: this offer was under way.
         if offer.link < self.peer_number:

@@ -1,11 +1,10 @@
-"""Spin: whether a receive should look again for a while before it sleeps, and for how long. A
-machine without I/O or clock.
+"""Spin: decides whether a receive polls for a while before it sleeps, and for how long. A machine
+without I/O or clock.
 
-Of a call that follows another, most of the time is the kernel waking a core that sleeps. Two
-processes that each have a core to themselves are twice as fast if they look again a few times
-instead. How long: for a small multiple of what the recent waits took, as in the competitive
-spinning of Karlin, Li, Manasse and Owicki (SOSP 1991); a spin that fails costs little more than the
-sleep it did not avoid.
+In sequential calls most of the time goes into waking a sleeping core. Two processes that each have
+a core to themselves are twice as fast if they poll a few times instead. How long: for a small
+multiple of what the recent waits took, as in the competitive spinning of Karlin, Li, Manasse and
+Owicki (SOSP 1991); a spin that fails costs little more than the sleep it did not avoid.
 
 The machine begins with a trial, and stops as soon as the thread has waited for a core for more than
 a small part of the time: see `Spin.on_delayed`.

@@ -1,10 +1,10 @@
-"""Transfers: large frames on their way out, in parts between which other frames find their way.
+"""Transfers: large frames that are sent in parts, so that other frames can be sent between them.
 
 A frame above `WHOLE` is not given to the session as it is. It waits here, and whenever there is
 room, its next part is numbered, kept and written; several transfers take turns. The comment above
 `Reassembly` has the format, the class the other side. Frames of one lane keep their order: while a
-transfer of a lane is under way, what is posted behind it in that lane waits here as well. All
-others overtake.
+transfer of a lane is under way, later frames of that lane wait here as well. Frames of other lanes
+overtake it.
 
 No I/O and no clock: the link asks for what is next, and numbers it. Cutting large messages so that
 small ones are not held up is HTTP/2's framing (RFC 9113), without its windows for each stream: the
@@ -134,7 +134,9 @@ class Reassembly:
         self._placed_for = (b"", 0)
 
     def on_connected(self, limits: Limits) -> None:
-        """A new connection stands: what was begun on another one will be sent again."""
+        """Note that a new connection was opened: transfers that were begun on another one will be
+        sent again.
+        """
         self._limits = limits
         self._placed = None
 
@@ -164,7 +166,7 @@ class Reassembly:
         return None
 
     def clear(self) -> None:
-        """Nothing will follow: free everything."""
+        """Free everything: the link has ended."""
         self._arriving.clear()
         self._bytes = 0
         self._placed = None
@@ -252,8 +254,8 @@ class Reassembly:
 
 
 PART = 512 * 1024
-"""Bytes of a frame that travel in one piece: what a small frame may have to wait for, besides what
-the kernel holds already.
+"""Bytes of a frame that are sent in one piece: a small frame may have to wait for so many, besides
+those that the kernel holds already.
 """
 
 
@@ -471,7 +473,7 @@ class Transfers:
         return transfers + self._free_lane(queued.lane)
 
     def clear(self) -> None:
-        """Nothing more will be sent: forget everything."""
+        """Drop everything: the link has ended."""
         self.lanes.clear()
         self._unopened.clear()
         self._open.clear()

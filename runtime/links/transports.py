@@ -1,9 +1,8 @@
-"""Transports: connections that carry bytes between two processes. They know no policy.
-
-A `Connection` sends without waiting as far as the kernel takes it (`send_some`), and says when it
-will take more (`wait_writable`): the caller decides what to batch. Addresses are texts:
-`tcp:HOST:PORT` and `unix:PATH`, where a path that begins with `@` is in Linux's abstract namespace
-and leaves no file behind, however the process ends.
+"""Transports: connections that carry bytes between two processes, without any policy. A
+`Connection` sends as much as the kernel takes without waiting (`send_some`), and waits until it
+takes more (`wait_writable`): the caller decides what to batch. Addresses are texts: `tcp:HOST:PORT`
+and `unix:PATH`, where a path that begins with `@` is in Linux's abstract namespace and leaves no
+file behind, however the process ends.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Connection(Protocol):
 
 
 class Network(Protocol):
-    """How a node reaches others: the real one below, or a simulated one."""
+    """How a node connects to others: the real network below, or a simulated one."""
 
     async def connect(self, address: str) -> Connection:
         """Dial `address`. Raises OSError or ValueError (an address that does not parse)."""
@@ -176,8 +175,8 @@ class SocketConnection:
         return data
 
     async def _receive_awake(self, end: float) -> bytes | None:
-        """Look again and again, each time after all other tasks had a turn; None if nothing has
-        come by `end`.
+        """Poll, each time after all other tasks had a turn; None if nothing has arrived by
+        `end`.
         """
         for _ in range(MOST_ROUNDS):
             await trio.lowlevel.checkpoint()

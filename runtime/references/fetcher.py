@@ -1,4 +1,6 @@
-"""The values of other nodes: fetched, waited for, and worked with through their owners."""
+"""The values of other nodes: fetches them, waits for them, and calls their methods at their
+owners.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +38,19 @@ from runtime.references.value_codec import ValueCodec
 from runtime.references.values import UNKNOWN, EncodedValue, FailedValue, SharedValue
 
 CACHE_BYTES = 256 * 1024 * 1024
-"""How much of what was fetched is kept, by default."""
+"""Bytes of fetched values that are cached, by default."""
 
 
 CACHE_SECONDS = 5.0
-"""How long it is kept when nothing here refers to it any more."""
+"""Seconds for which a fetched value is cached after the last reference to it is gone."""
 
 
 LOOK_AGAIN_SECONDS = 0.02
 
 
 PASSING = (ActorNotFoundError, ConnectionLostError, NodeDiedError, NodeUnreachableError)
-"""What is raised when an owner has ended, or cannot be reached at the moment: the first is soon
-known here, the other passes.
+"""Errors that mean that an owner has ended, or cannot be reached at the moment: try again. The
+first will be known here soon, the other passes.
 """
 
 
@@ -56,7 +58,7 @@ logger = logging.getLogger("understudy.references")
 
 
 class ValueFetcher:
-    """Fetches the values of other nodes, waits for them, and works with them through their owners.
+    """Fetches the values of other nodes, waits for them, and calls their methods at their owners.
 
     `service(node, incarnation)` gives a handle of that node's `ReferenceService`. Events go to the
     `table`; `apply` carries out their effects.
@@ -200,8 +202,8 @@ class ValueFetcher:
                     nursery.start_soon(self._look, owner_id, those)
 
     def on_dropped(self, identity: ReferenceId) -> None:
-        """Nothing refers to the value here any more. What was fetched of it is kept a little
-        longer: the next message may name it again.
+        """Note that no reference to the value is left here. The fetched copy is cached a little
+        longer, because the next message may name it again.
         """
         encoded = self._cached.get(identity)
         if encoded is None:
@@ -212,9 +214,7 @@ class ValueFetcher:
             self._left.append((self._now() + CACHE_SECONDS, identity))
 
     def tidy(self) -> None:
-        """Forget what was fetched and not named since, and what was read in place and is not any
-        more.
-        """
+        """Drop fetched copies whose time is over, and mappings that are not read any more."""
         self._guards.gone()
         while self._left and self._left[0][0] <= self._now():
             _, identity = self._left.popleft()
@@ -234,7 +234,7 @@ class ValueFetcher:
             self._others.forget(process)
 
     def close(self) -> None:
-        """Nothing is read in place any more but what is at the moment."""
+        """Read no further values in place; those that are being read stay mapped."""
         self._others.close()
 
     def check_invariants(self) -> None:
@@ -254,7 +254,7 @@ class ValueFetcher:
         return state.owner_id == self._table.identity
 
     def _is_told(self, state: ReferenceState) -> bool:
-        """True if this node hears of the outcome without asking."""
+        """True if this node learns the outcome without a question to the owner."""
         return self._is_here(state) or self._table.hold_state(state) == "making"
 
     def _raise_failure(self, state: ReferenceState) -> None:
@@ -264,7 +264,9 @@ class ValueFetcher:
             raise type(state.error)(*state.error.args)
 
     async def _bring(self, state: ReferenceState) -> EncodedValue | None:
-        """Fetch the value, and keep it if there is room; None if it is to be looked for anew."""
+        """Fetch the value, and cache it if there is room; None if the owner must be looked up
+        again.
+        """
         answer = await self._answer(
             state,
             lambda owner_id: self._service(*owner_id).fetch(

@@ -1,12 +1,12 @@
 """An owner that leaves the cluster in order: its values go to nodes that stay.
 
-The new owner gets the value with the registers of its holders, tells these, and only then says
-that it is done: so the old one may end at any moment without a holder believing that the value
-went with it, unless it did. Nodes that ask the old owner meanwhile learn the new one.
+The new owner gets the value with the registers of its holders, notifies these, and only then
+answers. So the old one may end at any moment, and no holder takes the value for lost unless it is.
+Nodes that ask the old owner meanwhile get the new one as answer.
 
 The new owner may leave as well, before its answer has arrived: then no node is left that could
-repeat it, and the value must not go to yet another node. So owners that follow tell the earlier
-ones, like holders, before they answer the one that they have it from.
+repeat the answer, and the value must not go to yet another node. So later owners notify the earlier
+ones, as they notify holders, before they answer the node that gave them the value.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from runtime.references.table import (
 )
 
 AT_ONCE = 8
-"""Values that travel side by side."""
+"""How many values are moved at the same time."""
 
 
 SETTLE_SECONDS = 2.0
-"""How long to wait until the receivers of forwarded references have registered themselves."""
+"""How many seconds to wait until the receivers of forwarded references have registered."""
 
 
 HAND_OVER_RETRY_SECONDS = 0.05
-"""Until a node that may have taken a value is asked again."""
+"""Seconds until a node that may have taken a value is asked again."""
 
 
 logger = logging.getLogger("understudy.references")
 
 
 class Leaving:
-    """Hands the values of a node that leaves over to nodes that stay.
+    """Moves the values of a node that leaves to nodes that stay.
 
     `service(node, incarnation)` gives a handle of a node's `ReferenceService`; `apply` and `tidy`
     are those of the `ReferenceManager`.
@@ -65,8 +65,8 @@ class Leaving:
         self._service = service
 
     async def hand_over(self, staying: Callable[[], Sequence[NodeId]]) -> int:
-        """Give each value that others hold to one of the nodes that stay, a holder if there is one;
-        returns how many could not be given.
+        """Move each value that other nodes hold to a node that stays, a holder if there is one;
+        returns how many could not be moved.
         """
         turns = itertools.count()
         lost = 0
@@ -135,8 +135,8 @@ class Leaving:
         outcome: object,
         registers: list[tuple[str, int, int]],
     ) -> NodeId | None:
-        """Who has the value now: `node`, or one to which that has given it on; None if this node
-        has it still.
+        """Return the owner now: `node`, or one to which it has moved the value; None if this node
+        still owns it.
         """
         identity = state.identity
         givers = [list(giver) for giver in (self._table.identity, *self._table.givers(identity))]

@@ -1,4 +1,4 @@
-"""The values of this node: kept, waited for, served to other nodes, and worked with in place."""
+"""The values of this node: stored, waited for, served to other nodes, and called in place."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from runtime.references.values import (
 from runtime.service_calls import LONG_POLL_SECONDS
 
 UNKNOWN_SECONDS = 5.0
-"""How long an owner is asked again that does not know a value which it has confirmed to this node,
-before that is believed.
+"""How many seconds to ask an owner again that does not know a value which it had confirmed to this
+node, before the value counts as lost.
 """
 
 
@@ -115,7 +115,7 @@ PLAIN: Final = (
     UUID,
     Enum,
 )
-"""Types of which every public method may be called: none of them reaches beyond its value."""
+"""Types of which every public method may be called: none has effects beyond its value."""
 
 
 OF_ARRAYS: Final = frozenset(
@@ -160,8 +160,8 @@ OF_ARRAYS: Final = frozenset(
         "var",
     ]
 )
-"""Of numpy's arrays and scalars. Left out is what writes files, changes the array in place, or
-hands out memory or pickles.
+"""Of numpy's arrays and scalars. Methods that write files, change the array in place, or return
+memory or pickles are left out.
 """
 
 
@@ -199,8 +199,8 @@ MOST_SENT = 4096
 
 
 METHOD_THREADS = 40
-"""Methods of values that may run at once, each in a thread. They are users' code: what blocks there
-holds up nothing else.
+"""Methods of values that may run at once, each in a thread. They may be users' code, which may
+block.
 """
 
 
@@ -230,7 +230,7 @@ class OwnedValues:
         self.value_store = value_store
         self._host = environment.process().host
         self._near: dict[NodeId, Process] = {}
-        """Nodes that have read values in place, and what processes they are."""
+        """Nodes that have read values in place, with their processes."""
         self.rebuild = rebuild
         self.takes_over = True
         """False once this node, which leaves, has given away what it had."""
@@ -248,8 +248,8 @@ class OwnedValues:
         return state
 
     def resolve(self, state: ReferenceState, value: object) -> int:
-        """The method has returned what `state` is for; returns its size in bytes. Raises
-        EncodeError.
+        """Store the value that the method has returned for `state`; returns its size in bytes.
+        Raises EncodeError.
         """
         stored = self._value_codec.pack(value, "result")
         if not state.is_settled:
@@ -284,8 +284,8 @@ class OwnedValues:
         return self._value_codec.unpack(await _loaded(state.stored))
 
     async def serve(self, identity: ReferenceId, reader: Reader | None = None) -> object:
-        """The value for another node, or the failure, or whom to ask (a pair of name and
-        incarnation), UNKNOWN or NOT_YET.
+        """Return the answer for another node: the value, the failure, the next owner (a pair of
+        name and incarnation), UNKNOWN or NOT_YET.
 
         If `reader` is on this host, the answer is the memory of the value, if that is where it can
         be read.
@@ -316,8 +316,8 @@ class OwnedValues:
         )
 
     def shared_with(self, state: ReferenceState, node: NodeId) -> SharedValue | None:
-        """Where a value of this node lies, for a node that is known to read there; None if it has
-        to ask.
+        """Return the memory of a value of this node, for a node that is known to read it in place;
+        None if it has to ask.
         """
         process = self._near.get(node)
         stored = state.stored
@@ -336,7 +336,7 @@ class OwnedValues:
         self._near.pop(node, None)
 
     async def outcome(self, state: ReferenceState) -> object:
-        """What there is to be given to another owner: the value, or why there is none."""
+        """Return what to move to another owner: the value, or the failure."""
         return await _loaded(state.stored) if state.stored is not None else state.failure
 
     async def adopt(
@@ -379,7 +379,7 @@ class OwnedValues:
         return True
 
     async def spill(self) -> None:
-        """Write to disk what does not fit into memory, for as long as the node lives."""
+        """Write values that do not fit into memory to disk, until the node ends."""
         while True:
             for identity in await self.value_store.wait_full():
                 await self._write(identity)
@@ -404,8 +404,8 @@ class OwnedValues:
             raise type(state.error)(*state.error.args)
 
     async def outcomes(self, identities: Sequence[ReferenceId], *, wait: bool) -> list[int]:
-        """Which of them have outcomes, by their places, or are not known here; with `wait` as soon
-        as there is one, or after a while.
+        """Return the positions of those that have outcomes, or are not known here; with `wait`, as
+        soon as there is one, or after a while.
         """
         states = [self._find(identity)[1] for identity in identities]
         done: list[int] = []
@@ -434,8 +434,8 @@ class OwnedValues:
     async def call_and_keep(
         self, identity: ReferenceId, name: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
-        """Likewise, for a result that stays here. Raises every error itself, because the caller
-        cannot ask again.
+        """Like `call`, but keep the result on this node. Raises every error here, because the
+        caller does not retry.
         """
         with trio.move_on_after(UNKNOWN_SECONDS):
             while self._table.owner(identity) is None:

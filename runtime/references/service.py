@@ -39,7 +39,7 @@ Claim = Annotated[list[Any], ArgumentTypes.of(str, int, int, int)]
 
 
 Register = Annotated[list[Any], ArgumentTypes.of(str, int, int)]
-"""A holder and the version of what it said last."""
+"""A holder and the version of its last update."""
 
 
 Answers = Annotated[list[Any], ArgumentTypes.of(list[Owner | None], list[Owner | None])]
@@ -47,7 +47,7 @@ Answers = Annotated[list[Any], ArgumentTypes.of(list[Owner | None], list[Owner |
 
 
 ANNOUNCE_SECONDS = 2.0
-"""How long all holders of a value together have to hear of its new owner."""
+"""Seconds for notifying all holders of a value of its new owner."""
 
 
 class ReferenceService(RequesterChecked):
@@ -72,8 +72,8 @@ class ReferenceService(RequesterChecked):
     async def update(
         self, holder: str, incarnation: int, claims: list[Claim], releases: list[Claim]
     ) -> Answers:
-        """Claims and releases of a holder; for each, who owns the value, None if that is not known
-        here.
+        """Apply claims and releases of a holder; returns for each the owner of the value, None if
+        it is not known here.
         """
         who = NodeId(holder, incarnation)
         return [
@@ -88,8 +88,8 @@ class ReferenceService(RequesterChecked):
 
     @method(concurrent=True, idempotent=True)
     async def where(self, identities: list[PlainId]) -> list[Owner | FailedValue | None]:
-        """For each value whose reference this node has forwarded: who owns it, the error of the
-        call that made it, or None if it is not held here.
+        """Return for each value whose reference this node has forwarded: its owner, the failure of
+        the call that made it, or None if this node does not hold it.
         """
         answers = [self._table.where(_reference(identity)) for identity in identities]
         return [answer if isinstance(answer, FailedValue) else _plain(answer) for answer in answers]
@@ -136,9 +136,10 @@ class ReferenceService(RequesterChecked):
         site: str,
         givers: list[Owner] | None = None,
     ) -> Owner:
-        """Own a value whose owner leaves, and tell its holders; see `OwnedValues.adopt`. Returns
-        the owner: another node, if this one has given the value on already. `givers`: the owner
-        that asks, and before it those that may not know yet who has got the value.
+        """Become the owner of a value whose owner leaves, and notify its holders; see
+        `OwnedValues.adopt`. Returns the owner: another node, if this one has given the value on
+        already. `givers`: the owner that asks, and before it those that may not know yet who has
+        got the value.
         """
         reference = _reference(identity)
         holders = [(name, number, version) for name, number, version in registers]
@@ -157,7 +158,7 @@ class ReferenceService(RequesterChecked):
 
     @method(concurrent=True, idempotent=True)
     async def moved(self, identity: PlainId, owner: str, incarnation: int) -> bool:
-        """A value has another owner now; whether it is held here."""
+        """Note that a value has another owner now; returns whether this node holds it."""
         reference = _reference(identity)
         is_held = self._table.find(reference) is not None
         self._references.apply(self._table.on_moved(reference, NodeId(owner, incarnation)))
@@ -187,8 +188,8 @@ class ReferenceService(RequesterChecked):
     async def _announce(
         self, identity: ReferenceId, registers: list[Any], earlier: Sequence[NodeId]
     ) -> None:
-        """Tell the holders of a value, and `earlier` owners, that it is this node's. Those that do
-        not answer in time are notified again as long as they may be alive.
+        """Notify the holders of a value, and `earlier` owners, that this node owns it. Those that
+        do not answer in time are notified again as long as they may be alive.
         """
 
         async def tell(holder: NodeId, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Packing of values: into what is kept and travels, and back."""
+"""Encodes values into the form in which they are stored and sent, and decodes them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class PassedReferences:
 
 
 class ValueCodec:
-    """The packing of one node, with its `codec`, which notes in `passed` what references it reads
-    and writes.
+    """Encodes and decodes values for one node with its `codec`, which records in `passed` the
+    references that it reads and writes.
     """
 
     def __init__(self, codec: Codec, passed: PassedReferences, memory: Memory) -> None:

@@ -1,4 +1,4 @@
-"""Values as they are kept and as they travel: encoded once, and decoded anew for each request."""
+"""Values as they are stored and sent: encoded once, and decoded anew for each request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.wire.frames import Buffer
 
 UNKNOWN = 0
 NOT_YET = 1
-"""What an owner answers instead of a value: that it knows nothing of it, and that it is not there
+"""Answers of an owner instead of a value: it does not know the value, or the value does not exist
 yet, so ask again.
 """
 
@@ -28,8 +28,7 @@ class StoredValue:
 class EncodedValue(StoredValue):
     """An encoded value: its control part and its segments, which never change.
 
-    `references`: those in it. What keeps the encoded value keeps them, so that it can be decoded
-    again.
+    `references`: those in the value; kept with it, so that it can be decoded again.
     """
 
     control: bytes
@@ -61,8 +60,8 @@ class OnDisk(StoredValue):
 
 @attrs.frozen(eq=False)
 class SharedValue(StoredValue):
-    """What a process of the same host gets of an encoded value: its control part, and for each
-    segment its bytes, or where they are.
+    """An encoded value for a process of the same host: its control part, and for each segment its
+    bytes, or their place in memory.
     """
 
     control: bytes
@@ -91,8 +90,8 @@ class ValueWithReferences(StoredValue):
 @message
 @attrs.frozen
 class FailedValue:
-    """Why there is no value: the error of the producing call, described as errors are on the wire,
-    and where it was raised.
+    """The failure of the producing call, described as errors are on the wire, and where it was
+    raised.
     """
 
     code: str
