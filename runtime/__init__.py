@@ -1,15 +1,20 @@
-"""What hosts actors: nodes, local clusters, and everything between them."""
+"""What hosts actors: nodes, local clusters, and everything between them.
 
+Each name is imported when it is first used. What needs none of them, such as the plug-in that
+pytest loads in every run, costs no more than this file.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
-from runtime.node import Node
-from runtime.node.opening import open_node
-from runtime.observation.tree import draw_tree
 from runtime.version import __version__
 
 if TYPE_CHECKING:
     from runtime.elastic import record
+    from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
+    from runtime.node import Node
+    from runtime.node.opening import open_node
+    from runtime.observation.tree import draw_tree
 
 __all__ = [
     "LocalCluster",
@@ -22,11 +27,26 @@ __all__ = [
     "record",
 ]
 
+PLACES = {
+    "LocalCluster": "runtime.local_cluster",
+    "Node": "runtime.node",
+    "NodeProcess": "runtime.local_cluster",
+    "draw_tree": "runtime.observation.tree",
+    "open_local_cluster": "runtime.local_cluster",
+    "open_node": "runtime.node.opening",
+    "record": "runtime.elastic",
+}
+"""The modules that define the names above."""
+
 
 def __getattr__(name: str) -> object:
-    """`record` is for workers of elastic jobs: other programs do not load what belongs to it."""
-    if name == "record":
-        from runtime.elastic import record
+    """Import what was asked for."""
+    place = PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(place), name)
 
-        return record
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """For completion, which imports nothing."""
+    return sorted({*globals(), *PLACES})

@@ -181,23 +181,49 @@ async def open_local_cluster(
     status` and the other commands of this user find it, and scripts come in with the address and
     the secret of `cluster.node`.
     """
+    _check_count(nodes)
+    async with (
+        open_fork_server(preload=PRELOADED, on_line=on_line) as server,
+        open_cluster_on(
+            server, nodes, cluster=cluster, store=store, call_timeout=call_timeout
+        ) as opened,
+    ):
+        yield opened
+
+
+def _check_count(nodes: object) -> None:
     if type(nodes) is not int:
         raise TypeError(f"nodes is a number of processes, not {nodes!r}")
     if nodes < 0:
         raise ValueError(f"nodes is a number of processes, 0 or more, not {nodes}")
+
+
+@asynccontextmanager
+async def open_cluster_on(
+    server: ForkServer,
+    nodes: int = 2,
+    *,
+    cluster: str = "local",
+    store: str | None = None,
+    call_timeout: float | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> AsyncIterator[LocalCluster]:
+    """A local cluster whose processes come from `server`, which outlives it: one warm process for
+    many clusters, one after the other. See `open_local_cluster`; `labels` are those of the founding
+    node.
+    """
+    _check_count(nodes)
     environment = SystemEnvironment()
     secret = environment.token(32)
-    async with (
-        open_fork_server(preload=PRELOADED, on_line=on_line) as server,
-        open_node(
-            "driver",
-            listen="127.0.0.1:0",
-            cluster=cluster,
-            store=store,
-            secret=secret,
-            call_timeout=call_timeout,
-        ) as node,
-    ):
+    async with open_node(
+        "driver",
+        listen="127.0.0.1:0",
+        cluster=cluster,
+        store=store,
+        secret=secret,
+        labels=labels,
+        call_timeout=call_timeout,
+    ) as node:
         announcement = Announcement(
             node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name
         )

@@ -38,7 +38,7 @@ from tests.house import (
 CORE = {"attr", "attrs", "cbor2", "click", "trio"}
 """Third-party modules of a plain install. `attr` is attrs by its older name."""
 
-PLUGINS = {"runtime.simulation.pytest_plugin": "pytest", "runtime.torchrun.plugin": "torch"}
+PLUGINS = {"runtime.pytest_plugin": "pytest", "runtime.torchrun.plugin": "torch"}
 """Modules that nothing but the program of this name imports, which finds them by their
 entry point.
 """
@@ -145,11 +145,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("links",),
     ROOMS,
     ("node",),
-    ("testing",),
     ("simulation",),
     ("announcements", "local_cluster"),
     ("doors",),
     ("aio", "blocking"),
+    ("testing",),
+    ("pytest_plugin",),
     ("demonstration",),
     (FACE,),
     ("command_line",),

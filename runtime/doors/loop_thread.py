@@ -65,6 +65,10 @@ class DoorLoop:
         self._sessions.discard(session)
         self._end_if_idle()
 
+    def blocks(self) -> tuple[OpenBlock[Any], ...]:
+        """What is open now. From any thread."""
+        return tuple(self._sessions)
+
     def _run(self) -> None:
         try:
             trio.run(self._main)
@@ -129,6 +133,10 @@ class ProcessLoop:
                 self._loop = loop
             return self._loop
 
+    def blocks(self) -> tuple[OpenBlock[Any], ...]:
+        """What is open now in this process; starts nothing."""
+        return () if self._loop is None else self._loop.blocks()
+
     def _forked(self) -> None:
         # The lock may be held by a thread that the child does not have.
         self._lock = threading.RLock()
@@ -167,6 +175,11 @@ class OpenBlock(Generic[T]):
         """What the block is of. Only after `open`."""
         self.portal: Portal
         """Runs what is asked of it. Only after `open`."""
+
+    @property
+    def what(self) -> str:
+        """What it is, for errors."""
+        return self._what
 
     def begin(self) -> Portal:
         """Start the loop if need be; returns its portal, through which to `open` and `close`."""

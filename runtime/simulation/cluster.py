@@ -396,6 +396,8 @@ class SimulatedCluster:
         self.program: Program | None = None
         self.scenario: object = None
         """What runs on it, for actors that report to it."""
+        self.labels: dict[str, dict[str, str]] = {}
+        """The labels of nodes, by the names of their machines."""
         self.blocked_limit = BLOCKED_LIMIT_SECONDS
         """Seconds for which the lease of a node is kept whose event loop is blocked."""
         self.unexpected: list[str] = []
@@ -461,6 +463,17 @@ class SimulatedCluster:
                 if len(self.broken) < SHOWN:
                     self.broken.append(text)
                     self.trace.tell(name, "wrong", text)
+
+    def start_on(self, name: str, function: Callable[[Node], Awaitable[None]]) -> SimulatedProcess:
+        """Start `function(node)` as a task of the process on a machine, which stops and ends with
+        it. It must not raise. Raises ValueError if there is no node there now.
+        """
+        process = self.machines[name].live
+        if process is None or process.node is None:
+            raise ValueError(f"node {name!r} does not run now")
+        with belonging_to(process):
+            self._nursery.start_soon(function, process.node)
+        return process
 
     # What may be done to machines
 
@@ -629,6 +642,7 @@ class SimulatedCluster:
                     listen=f"{machine.name}:{PORT}",
                     cluster="simulated",
                     secret=SECRET,
+                    labels=self.labels.get(machine.name),
                     data_dir=DIRECTORY if founds else None,
                     platform=Platform(
                         environment=process.environment,

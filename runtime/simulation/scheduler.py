@@ -135,14 +135,22 @@ class _Outside:
     the clock goes on instead.
     """
 
-    def __init__(self, real: Any, runner: Any, clock: VirtualClock) -> None:
+    def __init__(
+        self, real: Any, runner: Any, clock: VirtualClock, pump: Callable[[], None] | None
+    ) -> None:
         self._real = real
         self._runner = runner
         self._clock = clock
+        self._pump = pump
         self._rounds = 0
 
     def get_events(self, timeout: float) -> Any:
         clock = self._clock
+        if self._pump is not None:
+            self._pump()
+            if self._runner.runq:
+                # It has made tasks ready, which take their steps before time passes.
+                timeout = 0.0
         if timeout > 0:
             until = self._runner.deadlines.next_deadline()
             if until == math.inf and clock.is_idle:
@@ -180,19 +188,25 @@ def check_trio() -> None:
         )
 
 
-def run(seed: int, main: Callable[[VirtualClock], Awaitable[T]]) -> T:
+def run(
+    seed: int,
+    main: Callable[[VirtualClock], Awaitable[T]],
+    pump: Callable[[], None] | None = None,
+) -> T:
     """Run `main(clock)` on a virtual clock; the order in which tasks take their steps depends on
     nothing but `seed`.
 
     Real time, threads, sockets and processes must not be used in there. Garbage is collected before
     and after, never meanwhile: when that happens would depend on what ran earlier in this process.
+    `pump` is called before time passes, and may start tasks that come from outside; while it
+    blocks, the simulation stands still.
     """
     check_trio()
     clock = VirtualClock()
 
     async def within() -> T:
         runner = _runner()
-        runner.io_manager = _Outside(runner.io_manager, runner, clock)
+        runner.io_manager = _Outside(runner.io_manager, runner, clock, pump)
         return await main(clock)
 
     with _seeded(seed), _in_order(), _no_garbage():

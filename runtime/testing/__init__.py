@@ -1,6 +1,13 @@
 """For tests of programs that use this runtime: make the faults happen that production will.
 
-::
+The plug-in for pytest has clusters as fixtures (docs/testing.md). Their types, to annotate with::
+
+    from runtime.testing import VirtualCluster, VirtualFaults
+
+    async def test_it_comes_back(cluster: VirtualCluster, faults: VirtualFaults) -> None:
+        ...
+
+Failpoints::
 
     from runtime.testing import Faults, Platform
 
@@ -19,8 +26,58 @@ faults on in every node that starts.
         ...
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from runtime.faults import Fault, Faults, Point
 from runtime.node.opening import Platform
 from runtime.testing.etcd_server import EtcdServer, open_etcd
 
-__all__ = ["EtcdServer", "Fault", "Faults", "Platform", "Point", "open_etcd"]
+if TYPE_CHECKING:
+    from runtime.blocking import BlockingLocalCluster
+    from runtime.testing.cluster_faults import OngoingFault, ProcessFaults, VirtualFaults
+    from runtime.testing.etcd_namespace import EtcdNamespace
+    from runtime.testing.process_cluster import AsyncLocalCluster
+    from runtime.testing.virtual_cluster import VirtualCluster, VirtualClusterError
+    from runtime.testing.virtual_thread import BlockingVirtualCluster
+
+__all__ = [
+    "AsyncLocalCluster",
+    "BlockingLocalCluster",
+    "BlockingVirtualCluster",
+    "EtcdNamespace",
+    "EtcdServer",
+    "Fault",
+    "Faults",
+    "OngoingFault",
+    "Platform",
+    "Point",
+    "ProcessFaults",
+    "VirtualCluster",
+    "VirtualClusterError",
+    "VirtualFaults",
+    "open_etcd",
+]
+
+PLACES = {
+    "AsyncLocalCluster": "runtime.testing.process_cluster",
+    "BlockingLocalCluster": "runtime.blocking",
+    "BlockingVirtualCluster": "runtime.testing.virtual_thread",
+    "EtcdNamespace": "runtime.testing.etcd_namespace",
+    "OngoingFault": "runtime.testing.cluster_faults",
+    "ProcessFaults": "runtime.testing.cluster_faults",
+    "VirtualCluster": "runtime.testing.virtual_cluster",
+    "VirtualClusterError": "runtime.testing.virtual_cluster",
+    "VirtualFaults": "runtime.testing.cluster_faults",
+}
+"""The modules of what is imported when it is first used: a program with failpoints needs neither
+the simulation nor the doors.
+"""
+
+
+def __getattr__(name: str) -> object:
+    """Import what was asked for."""
+    place = PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(place), name)

@@ -68,9 +68,9 @@ PATTERNS = {
 """What is not the same each time: the bank's seed depends on the version of Python."""
 
 
-ELSEWHERE = {"elastic_training.py", "web_service.py"}
-"""Those that need more than a plain install with its extras: tests/pytorch has the first, and
-test_web_service the other.
+ELSEWHERE = {"elastic_training.py", "test_counter.py", "web_service.py"}
+"""Those that need more than a plain install with its extras: tests/pytorch has the first,
+tests/testing the second, and test_web_service the other.
 """
 
 

@@ -1,0 +1,488 @@
+"""The plug-in for pytest, as its users have it: each test runs pytest in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.etcd import needs_etcd
+from tests.testing.pytest_runs import ROOT, run_pytest
+
+FACES = """
+async def test_async(cluster, faults):
+    counter = await cluster.options(name="counter", on="worker-1").spawn(Counter)
+    assert await counter.wait(300) >= 300
+    faults.kill("worker-1")
+    with pytest.raises(errors.CallError):
+        await counter.add.options(timeout=20)(1)
+    await cluster.start_node("worker-1")
+    again = await cluster.options(name="counter").get_or_spawn(Counter)
+    assert await (await cluster.lookup("counter", Counter)).add(1) == 1
+
+def test_plain(cluster, faults):
+    counter = cluster.options(name="counter", on="worker-1").spawn(Counter)
+    assert counter.wait(300) >= 300
+    faults.kill("worker-1")
+    with pytest.raises(errors.CallError):
+        counter.add.options(timeout=20)(1)
+    cluster.start_node("worker-1")
+    again = cluster.options(name="counter").get_or_spawn(Counter)
+    assert cluster.lookup("counter", Counter).add(1) == 1
+
+async def test_local_async(local_cluster, faults):
+    counter = await local_cluster.options(name="counter", on="worker-1").spawn(Counter)
+    assert await counter.add(1) == 1
+    faults.kill("worker-1")
+    with pytest.raises(errors.CallError):
+        await counter.add.options(timeout=20)(1)
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_local_plain(local_cluster, faults, again):
+    assert {each.name for each in local_cluster.members()} == {"driver", "worker-1", "worker-2"}
+    counter = local_cluster.options(name="counter").spawn(Counter)
+    assert counter.add(1) == 1
+    assert counter.where().startswith("worker-")
+    faults.pause("worker-1")
+    faults.kill("worker-2")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("without", [[], ["-p", "no:trio", "-p", "no:anyio"]])
+def test_every_kind_of_test_gets_its_face_with_other_plug_ins_and_without(
+    tmp_path: Path, without: list[str]
+) -> None:
+    done = run_pytest(tmp_path, FACES, "--strict-markers", "-W", "error", *without)
+    assert done.code == 0, done.output
+    assert set(done.outcomes.values()) == {"PASSED"}
+    assert len(done.outcomes) == 5
+
+
+LOOPS = """
+import asyncio
+import sniffio
+
+pytestmark = pytest.mark.anyio
+
+async def test_simulated(cluster, anyio_backend_name):
+    assert sniffio.current_async_library() == "trio"
+    await trio.sleep(300)
+    counter = await cluster.spawn(Counter)
+    assert await counter.add(1) == 1
+
+async def test_local(local_cluster, anyio_backend_name):
+    counter = await local_cluster.spawn(Counter)
+    assert await counter.add(1) == 1
+    if anyio_backend_name == "trio":
+        with trio.move_on_after(0.05) as scope:
+            await counter.wait(60)
+        assert scope.cancelled_caught
+    else:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await counter.wait(60)
+    assert await counter.add(1) == 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_under_asyncio_a_virtual_clock_is_refused_and_real_processes_are_not(
+    tmp_path: Path,
+) -> None:
+    done = run_pytest(tmp_path, LOOPS, "-p", "no:trio")
+    assert done.outcomes == {
+        "test_simulated[asyncio]": "ERROR",
+        "test_simulated[trio]": "PASSED",
+        "test_local[asyncio]": "PASSED",
+        "test_local[trio]": "PASSED",
+    }, done.output
+    said = done.section("test_simulated[asyncio]")
+    assert "`cluster` has a virtual clock" in said
+    assert "use `local_cluster`" in said
+    assert "Traceback" not in done.output
+    assert "pytest_plugin.py" not in done.output
+
+
+PYTEST_ASYNCIO = """
+@pytest.mark.asyncio
+async def test_simulated(cluster):
+    pass
+
+@pytest.mark.asyncio
+async def test_local(local_cluster):
+    counter = await local_cluster.spawn(Counter)
+    assert await counter.add(1) == 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.skipif(find_spec("pytest_asyncio") is None, reason="pytest-asyncio is not installed")
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_pytest_asyncio_runs_its_tests_on_real_processes(tmp_path: Path, mode: str) -> None:
+    source = PYTEST_ASYNCIO if mode == "strict" else PYTEST_ASYNCIO.replace("@pytest.mark", "#")
+    done = run_pytest(tmp_path, source, f"--asyncio-mode={mode}", "-p", "no:trio")
+    assert done.outcomes == {"test_simulated": "ERROR", "test_local": "PASSED"}, done.output
+    assert "use `local_cluster`" in done.section("test_simulated")
+
+
+FIXTURES = """
+@pytest.fixture
+async def counter(cluster):
+    yield await cluster.options(name="counter").spawn(Counter)
+    # The cluster is still there.
+    assert await (await cluster.lookup("counter", Counter)).add(0) == 1
+
+async def test_it(cluster, counter):
+    assert await counter.add(1) == 1
+"""
+
+
+def test_async_fixtures_of_pytest_trio_run_inside_of_the_simulation(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, FIXTURES, "-W", "error")
+    assert done.outcomes == {"test_it": "PASSED"}, done.output
+
+
+FAILING = """
+@pytest.mark.understudy(seed=17)
+async def test_async(cluster, faults):
+    counter = await cluster.options(on="worker-1").spawn(Counter)
+    faults.kill("worker-1")
+    found = {"value": 1}
+    assert found == {"value": 2}
+
+@pytest.mark.understudy(seed=18)
+def test_plain(cluster, faults):
+    faults.kill("worker-1")
+    found = {"value": 1}
+    assert found == {"value": 2}
+
+@pytest.mark.understudy(limit=5.0)
+async def test_endless(cluster):
+    counter = await cluster.spawn(Counter)
+    await counter.wait(1e9)  # here
+
+@pytest.mark.understudy(limit=5.0)
+def test_endless_plain(cluster):
+    cluster.spawn(Counter).wait(1e9)
+
+async def test_skipped(cluster):
+    pytest.skip("no reason")
+
+def test_after(cluster):
+    assert cluster.spawn(Counter).add(1) == 1
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plugin", ["trio", "no:trio"])
+def test_a_failure_shows_the_assertion_the_seed_and_what_had_happened(
+    tmp_path: Path, plugin: str
+) -> None:
+    more = ["-p", "no:trio", "-p", "no:anyio"] if plugin == "no:trio" else []
+    done = run_pytest(tmp_path, FAILING, *more)
+    assert {name: outcome for name, outcome in done.outcomes.items() if outcome == "FAILED"} == (
+        dict.fromkeys(("test_async", "test_plain", "test_endless", "test_endless_plain"), "FAILED")
+    ), done.output
+    assert done.outcomes["test_after"] == "PASSED"
+    assert re.search(r"4 failed, 1 passed, 1 skipped in", done.output), done.output
+    for name, seed in (("test_async", 17), ("test_plain", 18)):
+        said = done.section(name)
+        # What pytest tells of an assertion, and nothing of what runs the test.
+        assert "assert {'value': 1} == {'value': 2}" in said
+        assert f"pytest test_it.py::{name} --understudy-seed={seed}" in said
+        assert "crash" in said
+        assert "Traceback" not in said
+        assert ".py" not in said.replace("test_it.py", "")
+    said = done.section("test_endless")
+    assert "had not ended after 5 virtual seconds" in said
+    line = next(
+        number
+        for number, text in enumerate((tmp_path / "test_it.py").read_text().splitlines(), 1)
+        if "# here" in text
+    )
+    assert f"test_it.py:{line}" in said
+    assert "had not ended after 5 virtual seconds" in done.section("test_endless_plain")
+
+
+WRONG = """
+@pytest.mark.understudy(nodse=3)
+def test_unknown_argument(cluster):
+    pass
+
+@pytest.mark.understudy(3)
+def test_by_position(cluster):
+    pass
+
+@pytest.mark.understudy(nodes=0)
+async def test_no_nodes(cluster):
+    pass
+
+@pytest.mark.understudy(seed="x", nodes=2)
+def test_no_seed(cluster):
+    pass
+
+@pytest.mark.understudy(limit=0)
+def test_no_time(cluster):
+    pass
+
+def test_both(cluster, local_cluster):
+    pass
+
+def test_faults_of_nothing(faults):
+    pass
+
+async def test_too_late(request):
+    request.getfixturevalue("cluster")
+
+def test_no_such_node(cluster, faults):
+    with pytest.raises(ValueError, match="there are: worker-1, worker-2, worker-3"):
+        faults.kill("worker-9")
+    with pytest.raises(ValueError, match="there are: worker-1"):
+        faults.kill("driver")
+    with pytest.raises(ValueError, match="seconds above 0"):
+        faults.delay("worker-1", "worker-2", -1)
+
+async def test_outlived(cluster):
+    KEPT.append(cluster)
+
+def test_the_last_ones_cluster():
+    from runtime.testing import VirtualClusterError
+    with pytest.raises(VirtualClusterError, match="has ended with its test"):
+        KEPT[0].node
+
+KEPT = []
+"""
+
+
+@pytest.mark.slow
+def test_wrong_use_is_a_sentence_and_no_traceback_of_ours(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, WRONG, "-o", "trio_mode=true")
+    expected = {
+        "test_unknown_argument": "has no argument 'nodse'; it has nodes, seed and limit",
+        "test_by_position": "takes its arguments by name, such as nodes=3, not 3",
+        "test_no_nodes": "nodes is a number from 1 on, not 0",
+        "test_no_seed": "seed is a whole number, not 'x'",
+        "test_no_time": "limit is virtual seconds above 0, not 0",
+        "test_both": "but not both",
+        "test_faults_of_nothing": "ask for `cluster` or `local_cluster` as well",
+        "test_too_late": "request.getfixturevalue comes too late",
+    }
+    for name, text in expected.items():
+        assert done.outcomes[name] in ("ERROR", "FAILED"), done.output
+        assert text in done.section(name), done.output
+    # The nursery of pytest-trio shows its tracebacks whole.
+    assert "runtime/pytest_plugin" not in done.output.replace(done.section("test_too_late"), "")
+    for name in ("test_no_such_node", "test_outlived", "test_the_last_ones_cluster"):
+        assert done.outcomes[name] == "PASSED", done.output
+
+
+def test_a_seed_that_is_none_is_refused_at_the_command_line(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, "", "--understudy-seed=seven")
+    assert done.code == pytest.ExitCode.USAGE_ERROR
+    assert "'seven' is neither a number nor 'random'" in done.output
+
+
+SEEDS = """
+@pytest.mark.understudy(seed=3)
+def test_seed(cluster):
+    print("seed", cluster.seed)
+"""
+
+
+def test_the_command_line_chooses_the_seed(tmp_path: Path) -> None:
+    assert "seed 3\n" in run_pytest(tmp_path, SEEDS).output
+    assert "seed 5\n" in run_pytest(tmp_path, SEEDS, "--understudy-seed=5").output
+    seeds = {
+        re.findall(r"seed (\d+)\n", run_pytest(tmp_path, SEEDS, "--understudy-seed=random").output)[
+            0
+        ]
+        for _ in range(2)
+    }
+    assert len(seeds) == 2
+
+
+LEFT = """
+import runtime.blocking
+
+def test_call_left(local_cluster):
+    local_cluster.spawn(Counter).wait.future(1000)
+
+def test_connection_left(local_cluster):
+    KEPT.append(runtime.blocking.connect(local_cluster.address))
+
+def test_they_are_gone(local_cluster):
+    assert len(local_cluster.members()) == 3
+    with pytest.raises(errors.NotAMemberError):
+        KEPT[0].members()
+
+def test_virtual_call_left(cluster):
+    cluster.spawn(Counter).wait.future(1000)
+
+async def test_task_left(cluster):
+    trio.lowlevel.spawn_system_task(trio.sleep_forever, name="forgotten")
+
+async def test_nothing_left(cluster):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep, 1)
+
+KEPT = []
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_what_a_test_leaves_behind_is_ended_and_named(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, LEFT)
+    assert set(done.outcomes.values()) == {"PASSED"}, done.output
+    left = dict(re.findall(r"LeftoverWarning: test_it.py::(\S+) has left behind (.+)", done.output))
+    assert set(left) == {
+        "test_call_left",
+        "test_connection_left",
+        "test_virtual_call_left",
+        "test_task_left",
+    }
+    assert "still under way" in left["test_call_left"]
+    assert "the connection to 127.0.0.1" in left["test_connection_left"]
+    assert "still under way" in left["test_virtual_call_left"]
+    assert left["test_task_left"] == "the system task forgotten"
+
+
+OTHERS = """
+def test_theirs(cluster):
+    assert cluster == "theirs"
+
+async def test_both(wrapped):
+    assert await (await wrapped.spawn(Counter)).add(1) == 1
+"""
+
+CONFTEST = """
+import pytest
+
+@pytest.fixture
+def cluster():
+    return "theirs"
+"""
+
+
+def test_a_fixture_of_the_users_own_takes_the_place_of_the_plug_ins(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, OTHERS, "-k", "theirs", conftest=CONFTEST)
+    assert done.outcomes == {"test_theirs": "PASSED"}, done.output
+
+
+def test_the_plug_in_can_be_left_out(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, "def test_it(cluster): pass\n", "-p", "no:understudy")
+    assert "fixture 'cluster' not found" in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_workers_of_xdist_have_clusters_of_their_own(tmp_path: Path) -> None:
+    source = """
+@pytest.mark.parametrize("number", range(6))
+def test_local(local_cluster, number):
+    counter = local_cluster.options(name="counter").spawn(Counter)
+    assert counter.add(1) == 1
+
+@pytest.mark.parametrize("number", range(4))
+async def test_simulated(cluster, number):
+    assert await (await cluster.options(name="counter").spawn(Counter)).add(1) == 1
+"""
+    done = run_pytest(tmp_path, source, "-n", "2")
+    assert list(done.outcomes.values()) == ["PASSED"] * 10, done.output
+
+
+def test_etcd_is_skipped_with_the_reason_where_it_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = run_pytest(tmp_path, "def test_it(etcd): pass\n")
+    assert done.code == 0
+    assert "etcd is not installed: apt-get install etcd-server" in done.output
+
+
+ETCD = """
+from runtime import open_node
+from runtime.blocking import open_local_cluster
+
+async def test_kept(etcd):
+    async with open_node(store=etcd.address) as node:
+        await node.options(name="counter").spawn(Counter)
+        etcd.pause()
+        etcd.resume()
+        assert (await node.lookup("counter", Counter)).name == "counter"
+    etcd.kill()
+
+async def test_fresh(etcd):
+    async with open_node(store=etcd.address) as node:
+        assert len(node.members()) == 1
+        with pytest.raises(errors.ActorNotFoundError):
+            await node.lookup("counter", Counter)
+    etcd.pause()
+
+def test_together(etcd, cluster):
+    assert cluster.spawn(Counter).add(1) == 1
+"""
+
+
+@needs_etcd
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_each_test_has_its_own_part_of_one_etcd(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, ETCD, "-o", "trio_mode=true")
+    assert set(done.outcomes.values()) == {"PASSED"}, done.output
+    assert len(done.outcomes) == 3
+
+
+def test_a_run_that_uses_none_of_it_imports_neither_trio_nor_the_runtime(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
+    script = (
+        "import pytest, sys; "
+        "code = pytest.main(['-q', '-p', 'runtime.pytest_plugin', '-p', 'no:cacheprovider']); "
+        "loaded = {name.partition('.')[0] for name in sys.modules}; "
+        "mine = sorted(each for each in sys.modules if each.split('.')[0] in ('runtime', 'actors'))"
+        "; print(code, loaded & {'trio', 'attrs', 'attr', 'cbor2', 'asyncio', 'actors'}, mine)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (
+        done.stdout.splitlines()[-1] == "0 set() ['runtime', 'runtime.pytest_plugin', "
+        "'runtime.version']"
+    )
+
+
+def test_pytest_finds_that_module() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"understudy": "runtime.pytest_plugin"}
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_the_example_passes_as_it_is(tmp_path: Path) -> None:
+    done = run_pytest(
+        tmp_path,
+        "from test_counter import *\n",
+        "-W",
+        "error",
+        "-p",
+        "no:trio",
+        "-p",
+        "no:anyio",
+        test_counter=(ROOT / "examples" / "test_counter.py").read_text(),
+    )
+    assert done.code == 0, done.output
+    assert len(done.outcomes) == 4
