@@ -11,7 +11,7 @@ from runtime.environment import SystemEnvironment
 from runtime.store.etcd.address import EtcdAddress
 from runtime.store.etcd.gateway import Gateway
 from runtime.testing.etcd_server import EtcdServer, open_etcd
-from runtime.testing.process_cluster import close_block, open_block
+from runtime.testing.process_cluster import close_block, never, open_block
 
 ATTEMPTS = 3
 """Its ports are free when they are chosen. Another process, such as another worker of pytest-xdist,
@@ -28,7 +28,7 @@ class SessionEtcd:
     def open(self) -> None:
         """Start it. Raises `StoreError` if it does not start, or is not installed."""
         for attempt in range(1, ATTEMPTS + 1):
-            self._block = OpenBlock(open_etcd, "the etcd of the tests")
+            self._block = OpenBlock(open_etcd, "the etcd of the tests", never)
             try:
                 self.server = open_block(self._block)
                 return

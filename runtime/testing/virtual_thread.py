@@ -22,6 +22,7 @@ from runtime.blocking import BlockingCluster, BlockingDoor
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.portal import Portal, Request
 from runtime.node import Node
+from runtime.testing.process_cluster import never
 from runtime.testing.virtual_cluster import (
     VirtualClusterError,
     VirtualRun,
@@ -103,7 +104,7 @@ class VirtualBlock(OpenBlock[Node]):
     """What the blocking door asks of an open block: here a node in a simulation."""
 
     def __init__(self, portal: Portal, node: Node) -> None:
-        super().__init__(lambda: nullcontext(node), WHAT)
+        super().__init__(lambda: nullcontext(node), WHAT, never)
         self.portal = portal
         self.opened = node
 
