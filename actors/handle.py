@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Unpack
 
+from actors.html import card
 from actors.method import Address, BoundMethod, BoundStream, Caller, MethodDefinition
 from actors.options import NO_CALL_OPTIONS, CallChanges, CallOptions
 
@@ -97,6 +98,25 @@ class Handle:
         return (
             f"<handle of {address.name} ({address.class_path or 'class not said'}), last seen "
             f"on {address.node}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the handle itself knows. Asks nobody."""
+        address = self._address
+        methods = (
+            "its class is not known here: any may be tried"
+            if self._methods is None
+            else ", ".join(sorted(self._methods)) or "none"
+        )
+        return card(
+            "handle",
+            address.name,
+            [
+                ("class", address.class_path or "not said"),
+                ("last seen on", address.node),
+                ("epoch", str(address.epoch)),
+                ("methods", methods),
+            ],
         )
 
 

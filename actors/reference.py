@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import attrs
 
 from actors.errors import BadArgumentsError
+from actors.html import card
 
 R = TypeVar("R")
 
@@ -148,6 +149,15 @@ class Reference(Generic[R]):
     def __repr__(self) -> str:
         maker, incarnation, number = self._state.identity
         return f"<reference {maker}.{incarnation}.{number} owned by {self.owner}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what is known here, without fetching anything."""
+        maker, incarnation, number = self._state.identity
+        return card(
+            "reference",
+            f"{maker}.{incarnation}.{number}",
+            [("kept by", self.owner), ("made by", maker)],
+        )
 
 
 class RemoteMethod:

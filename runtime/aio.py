@@ -26,11 +26,19 @@ from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
 from runtime.doors.loop_thread import OpenBlock
-from runtime.doors.opening import ProcessFacts, connection, handle_on, local_cluster, starting_on
+from runtime.doors.opening import (
+    ProcessFacts,
+    connection,
+    connection_html,
+    handle_on,
+    local_cluster,
+    starting_on,
+)
 from runtime.functions.named import FunctionCall
 from runtime.groups.groups import ProcessGroup
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
+from runtime.observation.tree import Tree
 from runtime.processes import ExitStatus
 
 __all__ = [
@@ -316,6 +324,10 @@ class AioCluster(AioSpawner):
         """The nodes known to be in the cluster now, this connection included."""
         return await self._door.now(self._door.node.members)
 
+    async def tree(self) -> Tree:
+        """The supervisors and their children as they are now; see `Node.tree`."""
+        return await self._door.wait(self._door.node.tree)
+
     async def close(self) -> None:
         """Leave the cluster. Calls that are under way in other tasks end with
         `OutcomeUnknownError`, later ones with `NotAMemberError`. Closing twice is closing once.
@@ -336,6 +348,12 @@ class AioCluster(AioSpawner):
 
     def __repr__(self) -> str:
         return f"<asyncio cluster {self._door.node.cluster} by {self.name}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what its connection knows of the cluster. Blocks for half a second at
+        most.
+        """
+        return connection_html("cluster (asyncio)", self._door.block, self._door.node)
 
 
 class AioNodeProcess(ProcessFacts):

@@ -35,6 +35,7 @@ from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.opening import (
     ProcessFacts,
     connection,
+    connection_html,
     handle_on,
     local_cluster,
     starting_on,
@@ -45,6 +46,7 @@ from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
+from runtime.observation.tree import Tree
 from runtime.processes import ExitStatus
 
 __all__ = [
@@ -182,6 +184,9 @@ class BlockingHandle(Handle):
         return BlockingHandle(self._door, self._handle.options(**changes))
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            # Not the way to a method; and while it is copied, it has no handle to ask yet.
+            raise AttributeError(attribute)
         found = getattr(self._handle, attribute)
         method = (
             BlockingStreamMethod(self._door, found)
@@ -499,6 +504,10 @@ class BlockingCluster(BlockingSpawner):
         """The nodes known to be in the cluster now, this connection included."""
         return self._door.now(self._door.node.members)
 
+    def tree(self) -> Tree:
+        """The supervisors and their children as they are now; see `Node.tree`."""
+        return self._door.wait(self._door.node.tree)
+
     def close(self) -> None:
         """Leave the cluster. Calls that are under way in other threads end with
         `OutcomeUnknownError`, later ones with `NotAMemberError`. Closing twice is closing once.
@@ -526,6 +535,10 @@ class BlockingCluster(BlockingSpawner):
 
     def __repr__(self) -> str:
         return f"<blocking cluster {self._door.node.cluster} by {self.name}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what its connection knows of the cluster."""
+        return connection_html("cluster (blocking)", self._door.session, self._door.node)
 
 
 class BlockingNodeProcess(ProcessFacts):

@@ -100,6 +100,10 @@ class LocalCluster:
         """The node processes started so far, by node name; those that have ended included."""
         return dict(self._processes)
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the cluster as its founding node knows it. In its trio run."""
+        return self.node._repr_html_()
+
     async def start_node(
         self,
         name: str | None = None,

@@ -43,7 +43,16 @@ PLUGINS = {"runtime.pytest_plugin": "pytest", "runtime.torchrun.plugin": "torch"
 entry point.
 """
 
-EXTRAS = {"h11", "hypercorn", "numpy", "opentelemetry", "prometheus_client", "rich", "starlette"}
+EXTRAS = {
+    "IPython",
+    "h11",
+    "hypercorn",
+    "numpy",
+    "opentelemetry",
+    "prometheus_client",
+    "rich",
+    "starlette",
+}
 """Third-party modules of the extras in pyproject.toml: imported inside the function that needs
 them, or not at all.
 """
@@ -61,6 +70,8 @@ SANS_IO = (
     "runtime/calls/pending_calls.py",
     "runtime/calls/protocol.py",
     "runtime/calls/replies.py",
+    "runtime/console/completion.py",
+    "runtime/console/statements.py",
     "runtime/elastic/budget.py",
     "runtime/elastic/machine.py",
     "runtime/elastic/ranks.py",
@@ -149,6 +160,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("announcements", "local_cluster"),
     ("doors",),
     ("aio", "blocking"),
+    ("console", "notebook"),
     ("testing",),
     ("pytest_plugin",),
     ("demonstration",),

@@ -28,15 +28,15 @@ def _value(text: str) -> object:
         return text
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """A result as JSON can hold it; what has no form there by its `repr`."""
     if isinstance(value, dict):
         return {
-            key if isinstance(key, str | int | None) else repr(key): _plain(one)
+            key if isinstance(key, str | int | None) else repr(key): plain(one)
             for key, one in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     return value if isinstance(value, str | int | float | None) else repr(value)
@@ -80,7 +80,7 @@ def call(
         cluster,
         secret_file,
     )
-    click.echo(json.dumps(_plain(result)) if as_json else result)
+    click.echo(json.dumps(plain(result)) if as_json else result)
 
 
 async def _call(

@@ -24,6 +24,7 @@ COMMANDS = (
     "refs",
     "reopen",
     "run",
+    "shell",
     "simulate",
     "status",
     "stop",

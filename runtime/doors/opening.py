@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import attrs
+import trio
 
 from actors.actor import Member, Spawner
+from actors.errors import UnderstudyError
 from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from runtime.announcements import open_clusters
@@ -20,7 +22,11 @@ from runtime.environment import SystemEnvironment
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
 from runtime.node import Node
 from runtime.node.opening import open_node
+from runtime.observation.cluster_html import cluster_html
 from runtime.supervision.placement import CALLS_ONLY
+
+HTML_SECONDS = 0.5
+"""How long a picture of a connection for a notebook may take."""
 
 
 def connection(
@@ -96,6 +102,33 @@ def handle_on(node: Node, handle: object) -> Handle:
     if not isinstance(handle, Handle):
         raise TypeError(f"a handle is expected, not {handle!r}")
     return moved(handle, node._endpoint.caller)
+
+
+def connection_html(kind: str, session: OpenBlock[Any], node: Node) -> str:
+    """What a connection looks like in a notebook: the members as it knows them. Nothing is asked
+    over the network, and its event loop for `HTML_SECONDS` at most.
+    """
+    members: tuple[Member, ...] | None = None
+    problem = ""
+
+    async def known() -> tuple[Member, ...]:
+        return node.members()
+
+    if trio.lowlevel.in_trio_run():
+        # It may be that very loop.
+        problem = "its nodes are not shown within a trio run"
+    else:
+        try:
+            session.check()
+            asked = session.portal.future(known)
+            try:
+                members = asked.result(HTML_SECONDS)
+            except TimeoutError:
+                asked.cancel()
+                problem = "its event loop is busy, and does not answer at the moment"
+        except UnderstudyError as error:
+            problem = str(error)
+    return cluster_html(kind, node.cluster, [("connected as", node.name)], members, problem)
 
 
 class ProcessFacts:

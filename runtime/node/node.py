@@ -48,6 +48,7 @@ from runtime.membership.members import (
 from runtime.membership.names import NAMES, Lookups, Names
 from runtime.membership.remote_store import StoreService
 from runtime.membership.stand_by import Reach, StandBy
+from runtime.observation.cluster_html import cluster_html
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import Tree
 from runtime.references.inspection import totals
@@ -298,6 +299,18 @@ class Node(BaseNode):
         with self._lifetime.asking("the members cannot be waited for"):
             while self._members.find(name) is not None:
                 await self._members.wait_changed()
+
+    def __repr__(self) -> str:
+        return f"<node {self.name} (incarnation {self.incarnation}) of cluster {self.cluster}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: itself, and the members as it knows them. In its own trio run."""
+        facts = [("cluster", self.cluster), ("incarnation", str(self.incarnation))]
+        try:
+            members = self.members()
+        except CallError as error:
+            return cluster_html("node", self.name, facts, None, str(error))
+        return cluster_html("node", self.name, facts, members)
 
     def leave(self) -> None:
         """Ask this node to drain and leave: the task that holds it waits for `asked_to_leave`."""

@@ -161,6 +161,19 @@ async def ask_for_tree(
     return assemble(cluster, known, questions.statuses, sorted(questions.problems))
 
 
+async def ask_for_actors(
+    endpoint: RpcEndpoint, names: Names, members: Iterable[NodeId]
+) -> dict[str, list[dict[str, Any]]]:
+    """What each of these nodes says of its actors, by the name of the node. One that does not
+    answer within a second is left out.
+    """
+    questions = _NodeQueries(endpoint, names)
+    async with trio.open_nursery() as nursery:
+        for member in members:
+            nursery.start_soon(questions.ask_node, member)
+    return {node: actors for (node, _), actors in questions.reports.items()}
+
+
 def _told(actor: dict[str, Any]) -> dict[str, Any]:
     # A node of an earlier version says less.
     return {key: actor.get(key) for key in ("supervises", "started", "waiting", "age")}

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import attrs
 
 from actors.errors import ActorNotFoundError
+from actors.html import card, dotted_state, escaped, fixed_width, html_table
 from actors.supervision import ChildKind, ExitReason
 from actors.supervisor import ChildStatus, DeathReport, SupervisorStatus
 
@@ -137,6 +138,22 @@ class Tree:
         raise ActorNotFoundError(
             f"{text}; its trees are: {roots}" if roots else f"{text}; it has none", actor=name
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what `draw_tree` draws, as a table."""
+        rows = [(stem, branch) for root in self.roots for stem, branch in _stems(root, BOXES)]
+        cells = (
+            [
+                fixed_width(stem + _title(branch, stem)),
+                dotted_state(branch.state),
+                *map(escaped, _cells(branch, COLUMNS)[1:]),
+                escaped(_note(branch)),
+            ]
+            for stem, branch in rows
+        )
+        shown = [html_table(["name", *COLUMNS, ""], cells, len(rows))] if rows else []
+        problems = [*([] if rows else ["no supervisors"]), *self.problems]
+        return card("tree", self.cluster, [], *shown, note="; ".join(problems))
 
     def facts(self) -> dict[str, object]:
         """As plain data that JSON can hold: an endless `period` is None."""

@@ -49,8 +49,12 @@ def find_class(path: str) -> type:
         found = namespace.get(name)
         if not issubclass(type(found), type):
             raise DecodeError(
-                f"{_unknown(path)}: its {module_name} has no class of that name; run the same "
-                "code on all nodes"
+                f"{_unknown(path)}: its {module_name} has no class of that name. "
+                + (
+                    _advice(module_name)
+                    if module_name == "__main__"
+                    else "Run the same code on all nodes"
+                )
             )
         namespace = _NAMESPACE_OF_CLASS.__get__(found)
     return cast("type", found)

@@ -1,0 +1,91 @@
+"""What is there for the statements of a console: the cluster, the node and short ways to both."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Unpack
+
+import trio
+
+import actors
+from actors.actor import Member, Spawner
+from actors.options import SpawnChanges, SpawnOptions
+from runtime.console.evaluation import BackgroundTasks
+from runtime.doors.opening import starting_on
+from runtime.node import Node
+from runtime.observation.tree import Tree
+
+MODULE = "__console__"
+"""The module in which statements run, and whose classes are those that statements define."""
+
+
+class ConsoleCluster:
+    """The cluster that a console is connected to."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self._node.cluster
+
+    def members(self) -> tuple[Member, ...]:
+        """The nodes known to be in the cluster now, the console's own included."""
+        return self._node.members()
+
+    async def names(self) -> list[str]:
+        """The names of all named actors. Raises `StoreError` while the store is away."""
+        return sorted(address.name for address in await self._node._names.all())
+
+    async def tree(self) -> Tree:
+        """The supervisors and their children; see `Node.tree`. At the prompt its value is drawn."""
+        return await self._node.tree()
+
+    async def lookup(self, name: str, actor: Callable[..., object] | None = None) -> Any:
+        """The handle of the actor of this name; see `Node.lookup`. Its methods are known, and its
+        class need not be given, where its class is imported here.
+        """
+        found: object = (
+            await self._node.lookup(name) if actor is None else await self._node.lookup(name, actor)
+        )
+        return found
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
+        """A way to start actors with options; see `SpawnOptions`. Where nothing is said of their
+        place, they start on the node with the fewest, and not in the console, which will be left.
+        """
+        return starting_on(self._node, SpawnOptions(**changes))
+
+    async def spawn(self, actor: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
+        """Start an actor under a generated name, on the node with the fewest actors."""
+        return await self.options().spawn(actor, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        names = ", ".join(member.name for member in self.members()[:10])
+        return f"<cluster {self.name}: {len(self.members())} nodes: {names}>"
+
+
+def console_namespace(
+    cluster: ConsoleCluster, node: Node, background: BackgroundTasks
+) -> dict[str, object]:
+    """The namespace of the statements, which is that of the module `__console__`: classes that they
+    define are found there, by this process alone.
+    """
+    module = ModuleType(MODULE, "What the statements of this shell define.")
+    sys.modules[MODULE] = module
+    found = vars(module)
+    found.update(
+        cluster=cluster,
+        node=node,
+        lookup=cluster.lookup,
+        spawn=cluster.spawn,
+        options=cluster.options,
+        nursery=background,
+        enter=background.enter,
+        trio=trio,
+        actors=actors,
+    )
+    return found

@@ -1,0 +1,68 @@
+"""Errors of statements as their user should see them: without the frames of the runtime and of
+trio, whatever the exception is made of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import trio
+
+import actors
+from runtime.user_errors import MOST_TRACEBACK, guarded, summary_of
+
+LEFT_OUT = (
+    f"{Path(actors.__file__).parent}/",
+    f"{Path(__file__).parent.parent}/",
+    f"{Path(trio.__file__).parent}/",
+    f"{Path(trio.__file__).parent.parent / 'outcome'}/",
+    contextlib.__file__,
+)
+"""Where the files are whose frames say nothing about the user's code."""
+
+
+def users_traceback(error: BaseException, most: int = MOST_TRACEBACK) -> str:
+    """The traceback as text that ends with a line break, causes and groups included, of `most`
+    characters at most.
+    """
+    text = guarded(lambda: _formatted(error), lambda failure: f"{summary_of(error)}\n")
+    if len(text) > most:
+        half = most // 2
+        text = f"{text[:half]}\n... ({len(text) - most} characters left out)\n{text[-half:]}"
+    return text
+
+
+def in_one_line(error: BaseException) -> str:
+    """`Type: text`, without line breaks, and no more than a line can hold."""
+    lines = summary_of(error).strip().splitlines()
+    return lines[0][:1000] if lines else type(error).__name__
+
+
+def is_left_out(filename: str) -> bool:
+    """True for a file of the packages whose frames are left out."""
+    return filename.startswith(LEFT_OUT)
+
+
+def _formatted(error: BaseException) -> str:
+    described = traceback.TracebackException.from_exception(error, compact=True)
+    for one in _all(described):
+        kept = [frame for frame in one.stack or () if not is_left_out(frame.filename)]
+        one.stack = traceback.StackSummary.from_list(kept)
+        if not kept:
+            # Then there is no heading above no lines either.
+            vars(one)["stack"] = None
+    return "".join(described.format())
+
+
+def _all(described: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """It, its causes and contexts, and the members of groups."""
+    waiting: list[traceback.TracebackException | None] = [described]
+    while waiting:
+        one = waiting.pop()
+        if one is not None:
+            yield one
+            # An exception that tells of one that was shown already has None there.
+            waiting.extend([one.__cause__, one.__context__, *(one.exceptions or ())])
