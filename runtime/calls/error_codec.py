@@ -92,8 +92,8 @@ Plain = dict[str, object]
 
 @attrs.frozen
 class CallPlace:
-    """Whose call it was: what the caller adds to an error. `actor` is "" where `method` is a
-    function.
+    """The call that an error belongs to: what the caller adds to the error. `actor` is "" if
+    `method` is a function.
     """
 
     actor: str

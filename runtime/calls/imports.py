@@ -1,5 +1,5 @@
-"""What a request to start an actor, or to run a function, names, imported before the request is
-read.
+"""Imports the modules that a request to start an actor, or to run a function, names, before the
+request is decoded.
 
 Decoding imports nothing. But a node that was started without the application has none of its
 classes until it is asked to start an actor: that request names the class, and may carry messages of

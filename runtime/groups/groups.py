@@ -47,7 +47,7 @@ from runtime.membership.members import Members
 from runtime.store.interface import Compare, Delete, Entry, Get, Put, Store
 
 GROUP_RETRY_SECONDS = 0.5
-"""Seconds between two attempts while the store is away."""
+"""Seconds between two attempts while the store cannot be reached."""
 
 
 GROUP_LOOK_SECONDS = 30.0
@@ -66,7 +66,7 @@ class Followed:
         self.ready = trio.Event()
         """Set when the view has been complete once."""
         self.problem: StoreError | None = None
-        """Why it cannot be followed at the moment."""
+        """Why the group cannot be followed at the moment."""
         self._changed = trio.Event()
 
     def tell(self) -> None:
@@ -117,12 +117,12 @@ class Groups:
         """See `HostExtension.on_ended`."""
 
     def join(self, group: str, address: Address) -> None:
-        """An actor of this node is in the group once more."""
+        """Note that an actor of this node has joined the group, perhaps again."""
         self._memberships.join(group, address)
         self._changed(group)
 
     def leave(self, group: str, address: Address) -> bool:
-        """It is once less; False if it was not in it."""
+        """Note that it has left the group once; False if it was not a member."""
         left = self._memberships.leave(group, ActorId(address.name, address.epoch))
         if left:
             self._changed(group)
@@ -173,7 +173,7 @@ class Groups:
         return {"memberships": len(self._memberships), "groups followed": len(self._followed)}
 
     async def run(self) -> None:
-        """Write what changes here, for ever."""
+        """Write this node's changes to the store, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look)
             nursery.start_soon(self._write)
@@ -203,7 +203,7 @@ class Groups:
                     await trio.sleep(GROUP_RETRY_SECONDS)
 
     async def _write_batch(self, writes: list[GroupWrite]) -> bool:
-        """False if it must be tried again after a while."""
+        """Write one batch; False if it must be tried again after a while."""
         try:
             result = await self._store.transaction(
                 [Compare(write.key, "mod_revision", write.revision) for write in writes],
@@ -350,12 +350,12 @@ A = TypeVar("A")
 
 
 MOST_AT_ONCE = 100
-"""The most calls of one `call_all` that are under way at once."""
+"""How many calls of one `call_all` may be under way at once."""
 
 
 class GroupSource(Protocol):
-    """What is seen of groups, and whose calls reach their members: a node, or a process of an
-    isolated actor.
+    """The view of groups, and the client that calls their members: a node's, or that of an isolated
+    actor's process.
     """
 
     @property
@@ -387,7 +387,7 @@ class GroupSource(Protocol):
 
 
 class ProcessGroup(Generic[A]):
-    """A group, seen from one node. To hold it is what keeps it followed."""
+    """A group, seen from one node. It is followed as long as this object is referenced."""
 
     def __init__(
         self,
@@ -601,7 +601,7 @@ class GroupWatch(Generic[A]):
         return self
 
     async def __anext__(self) -> tuple[A, ...]:
-        """The members, as soon as they are others than the last time."""
+        """The members, as soon as they differ from the last ones."""
         await trio.lowlevel.checkpoint()
         self._seen, members = await self._group.wait_other_than(self._seen)
         return members

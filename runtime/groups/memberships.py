@@ -1,7 +1,7 @@
 """The memberships of one node's own actors, and which of them the store does not have yet.
 
 No I/O and no clock. The writer takes a `batch`, writes it, and reports the outcome (`written`,
-`refused`, `doubtful` or `not_written`); what changed meanwhile is in the next batch.
+`refused`, `doubtful` or `not_written`); changes during the write go into the next batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def plain(record: GroupRecord) -> list[Any]:
 
 
 def from_plain(value: Any) -> GroupRecord:
-    """What `plain` made. Raises ValueError or TypeError for anything else."""
+    """Decode what `plain` has made. Raises ValueError or TypeError for anything else."""
     node, incarnation, members = value
     return GroupRecord(
         node,
@@ -150,7 +150,7 @@ class GroupView:
 
 
 MOST_RECORDS = 10
-"""In one transaction: together less than what etcd takes of one request by default, whatever the
+"""Records in one transaction: together below etcd's default limit for a request, whatever the
 names.
 """
 
@@ -209,7 +209,7 @@ class LocalMemberships:
         return bool(self._dirty)
 
     def join(self, group: str, address: Address) -> None:
-        """An actor is in the group once more."""
+        """Note that an actor has joined the group, perhaps again."""
         actor = ActorId(address.name, address.epoch)
         held = self._groups.setdefault(group, _LocalGroup())
         shard = held.place.get(actor)
@@ -219,7 +219,7 @@ class LocalMemberships:
         self._put(held, shard, GroupMembership(address, self._of[actor][group]))
 
     def leave(self, group: str, actor: ActorId) -> bool:
-        """It is in the group once less; False if it was not in it."""
+        """Note that an actor has left the group once; False if it was not a member."""
         groups = self._of.get(actor)
         if groups is None or not groups[group]:
             return False
@@ -236,7 +236,7 @@ class LocalMemberships:
         return True
 
     def on_ended(self, actor: ActorId) -> list[str]:
-        """The actor has ended; returns the groups that it was in."""
+        """Remove an actor that has ended; returns the groups that it was in."""
         groups = [group for group, times in self._of.pop(actor, Counter()).items() if times]
         for group in groups:
             self._take_out(group, actor)
@@ -276,13 +276,13 @@ class LocalMemberships:
         return writes
 
     def on_written(self, revision: int, writes: list[GroupWrite]) -> None:
-        """The batch is in the store."""
+        """Note that the batch was written."""
         for write in writes:
             self._writing[write.key].revision = 0 if write.record is None else revision
         self._done(again=False)
 
     def on_refused(self, revisions: dict[str, int]) -> None:
-        """The store's copies have other revisions: these."""
+        """Note the revisions of the store's copies, which differ from those of the batch."""
         for key, shard in self._writing.items():
             shard.revision = revisions[key]
         self._done(again=True)
@@ -296,7 +296,7 @@ class LocalMemberships:
         self._done(again=True)
 
     def on_not_written(self) -> None:
-        """The batch is certainly not in the store, and will not be."""
+        """Note that the batch was certainly not written, and will not be."""
         self._done(again=True)
 
     def check_invariants(self) -> None:

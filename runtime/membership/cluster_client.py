@@ -1,7 +1,5 @@
-"""How a process that is no member, or none yet, deals with a cluster.
-
-It dials the address it was given under a client's identity, and learns from the node that answers
-which members there are and where the store is.
+"""The client of a cluster, for a process that is not a member, or not yet. It dials an address
+under a client's identity, and asks the node that answers for the members and the store.
 """
 
 from __future__ import annotations
@@ -38,13 +36,13 @@ from runtime.membership.remote_store import RemoteStore, StoreService
 from runtime.wire.handshake import Introduction, Peer
 
 ATTEMPTS = 4
-"""How often an address is dialled where something accepts the connection and does not get through
-with the handshake: a node under load, or one that is being started anew. Where nothing accepts it,
-the error is raised at once.
+"""How often an address is dialled if the connection is accepted but the handshake is not completed:
+by a node under load, or one that is restarting. If the connection is not accepted, the error is
+raised at once.
 """
 
 DIALLED_AGAIN_SECONDS = 0.1
-"""Until the second attempt, on average; twice as long until each later one."""
+"""Mean seconds until the second attempt; twice as long until each later one."""
 
 PATIENCE = 3
 """How many times `Timings.join_answer` an answer may take while the connection to the node that is
@@ -76,7 +74,7 @@ class ClusterClient:
         """
         self.names = names
         self.status = status
-        """What the node that was dialled says of itself and its cluster."""
+        """The status of the dialled node and its cluster."""
         self.store = store
 
     async def lookup(self, name: str) -> Any:
@@ -215,9 +213,7 @@ async def open_client(
 
 
 async def _status(endpoint: RpcEndpoint, contact: Link, seconds: float) -> dict[str, Any]:
-    """What the node that was dialled says of itself and its cluster; `seconds` for each attempt.
-    Raises CallError.
-    """
+    """Ask the dialled node for its status; `seconds` for each attempt. Raises CallError."""
     service = endpoint.node_service(contact.peer.name, contact.peer.incarnation)
     for left in reversed(range(PATIENCE)):
         try:

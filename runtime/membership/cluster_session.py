@@ -1,8 +1,6 @@
-"""What a process needs of its cluster before it is a node: a store, a record in it, and so an
-incarnation.
-
-A store is served by the founding node, in memory or from a file, or by etcd. A node that joins by a
-member's address learns from that member which.
+"""The cluster session: what a process needs before it is a node, which is a store, a record in it,
+and with that an incarnation. The store is served by the founding node, in memory or from a file, or
+by etcd. A node that joins by a member's address asks that member for the store.
 """
 
 from __future__ import annotations
@@ -108,7 +106,7 @@ async def find_or_write_record(
 
 
 async def find_founder(store: Store) -> tuple[str, str] | None:
-    """The name and the address of the node that served this store last, if any did."""
+    """Return the name and address of the node that served this store last, if there was one."""
     entry = await store.get(FOUNDER)
     if entry is None:
         return None
@@ -117,8 +115,8 @@ async def find_founder(store: Store) -> tuple[str, str] | None:
 
 
 async def note_founder(store: Store, name: str, address: str) -> None:
-    """Write down who serves the store, and where: so it comes back there, and the other nodes find
-    it again.
+    """Record which node serves the store, and its address: a restarted founder uses them again, so
+    that the other nodes find it.
     """
     await store.put(FOUNDER, cbor2.dumps([name, address]))
 
@@ -148,10 +146,9 @@ class StoreLocator:
         self.store = RemoteStore(self._service(), self._timings.store_call)
 
     async def run(self, ended: Callable[[NodeId, str], None], foreign: Callable[[], None]) -> None:
-        """Follow the store's node for ever.
-
-        `ended` is called with the incarnation that was replaced; `foreign` is called if another
-        store is found in its place: ours is lost.
+        """Follow the store's node until cancelled. Calls `ended` with the incarnation that was
+        replaced; calls `foreign` if another store is found in its place: this cluster's store is
+        lost.
         """
         while True:
             await self._lost(self.link())
@@ -269,14 +266,14 @@ SIZE = 32
 
 
 MOST_BYTES = 64 * 1024
-"""Of a file with a secret: what is larger is some other file."""
+"""Bytes of a file with a secret: a larger file is not one."""
 
 
 def find_secret(
     given: bytes | str | None, token: Callable[[int], bytes], *, needs_own: bool
 ) -> bytes:
-    """The secret to prove and to ask for. `token` draws a new one; `needs_own`: the shared file of
-    this user is not enough.
+    """Return the cluster's secret. `token` draws a new one; `needs_own`: the shared file of this
+    user is not enough.
 
     Raises `ListenError` if a secret is needed and none was given, TypeError or ValueError for one
     that is none.
@@ -324,7 +321,7 @@ def read_secret_file(path: Path) -> bytes:
 
 
 def shared_secret_path() -> Path:
-    """Where the secret is that all clusters of this user on this machine share."""
+    """Return the file with the secret that all clusters of this user on this machine share."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "understudy" / "secret"
 

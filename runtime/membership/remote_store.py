@@ -102,11 +102,9 @@ class StoreService(Actor):
 
 
 class RemoteStore(Store):
-    """The store of another node, by way of a handle of its `StoreService`. What no store can do is
-    refused here, before it travels.
-
-    While no node serves the store, calls wait for up to `seconds` until it is served again, by
-    a new incarnation perhaps.
+    """The store of another node, by way of a handle of its `StoreService`. Invalid operations are
+    refused here, before they are sent. While no node serves the store, calls wait for up to
+    `seconds` until it is served again, perhaps by a new incarnation.
     """
 
     def __init__(self, service: StoreService, seconds: float) -> None:
@@ -123,7 +121,7 @@ class RemoteStore(Store):
         self._moved.set()
 
     def use(self, service: StoreService) -> None:
-        """Ask this one from now on: the store is served by another incarnation."""
+        """Use this handle from now on: another incarnation serves the store."""
         self._service = service
         moved, self._moved = self._moved, trio.Event()
         moved.set()
@@ -196,8 +194,8 @@ class RemoteStore(Store):
         writes: bool = False,
         waits: bool = False,
     ) -> T:
-        """The answer to `call`, which is repeated where that is safe while the store moves.
-        `waits`: it may take its time.
+        """Return the answer to `call`, which is repeated, if that is safe, while the store moves to
+        another incarnation. `waits`: it may take its time.
         """
         started = trio.current_time()
         while True:

@@ -1,1 +1,1 @@
-"""What a cluster looks like at the moment, for people: asked, put together, and drawn."""
+"""The present state of a cluster, for people: queried, combined, and drawn."""

@@ -1,5 +1,5 @@
-"""Asks a cluster for its tree of supervision: names, nodes and supervisors, side by side, none for
-longer than a second.
+"""Queries a cluster for its tree of supervision: names, nodes and supervisors in parallel, each for
+at most a second.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from runtime.membership.names import NameOwner, Names
 from runtime.observation.tree import KnownActor, Tree, assemble
 
 SECONDS = 1.0
-"""How long one that is asked may take to answer."""
+"""Seconds that one answer may take."""
 
 AT_ONCE = 100
-"""Supervisors that are asked side by side."""
+"""How many supervisors are asked in parallel."""
 
 SOME_TIME = 3.0
 """Seconds in which all supervisors together must have answered."""
@@ -148,8 +148,8 @@ async def ask_for_tree(
 ) -> Tree:
     """The tree of the cluster as it is now. `members`: the names and incarnations of its nodes.
 
-    A node or supervisor that does not answer within a second is shown as such, with what is known
-    of it all the same, and delays no other. Takes about three times as long at most.
+    A node or supervisor that does not answer within a second is shown as such, with what others
+    know of it, and delays no other. Takes about three seconds at most.
     """
     questions = _NodeQueries(endpoint, names)
     async with trio.open_nursery() as nursery:

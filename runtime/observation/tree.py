@@ -1,9 +1,9 @@
-"""The tree of supervision, put together from what names, nodes and supervisors say. No I/O.
+"""The tree of supervision, combined from the answers of names, nodes and supervisors. No I/O.
 
-Each source knows a part. Names tell which actor was started for which supervisor, also of nodes
-that are silent. Nodes tell of actors without names of their own, and of mailboxes. Supervisors tell
-the order of their children and how these fared. Where they contradict each other, for they are
-asked one after the other while the cluster goes on, the supervisor is right about its children.
+Each source knows a part. Names have the supervisor of each actor, also for nodes that do not
+answer. Nodes have actors without registered names, and mailboxes. Supervisors have the order of
+their children and their restarts. Where they contradict each other, for they are asked one after
+the other while the cluster goes on, the supervisor is right about its children.
 """
 
 from __future__ import annotations
@@ -404,8 +404,8 @@ def draw_tree(
 
 
 def draw_deaths(tree: Tree, at: Callable[[float], str]) -> str:
-    """How children ended, as their supervisors have kept it, with tracebacks. `at` writes a time,
-    given in seconds since 1970 UTC.
+    """Draw the recorded ends of children, with tracebacks. `at` writes a time, given in seconds
+    since 1970 UTC.
     """
     parts: list[str] = []
     for branch in tree.walk():

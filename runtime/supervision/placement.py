@@ -1,5 +1,5 @@
-"""Where an actor goes: of the nodes that meet what it asks for, the one with the fewest actors, or
-with the most. No I/O.
+"""Placement: chooses a node for an actor. Of the nodes that meet its requirements, the one with the
+fewest actors, or with the most. No I/O.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from runtime.identifiers import NodeId
 
 CALLS_ONLY = "understudy.calls-only"
 """The label of nodes that only make calls, such as those of scripts (`runtime.blocking`): they get
-actors that are to be on them by name, and no others.
+only actors that name them with `on=`.
 """
 
 
 @attrs.define
 class NodeLoad:
-    """What a node carries already."""
+    """The load of a node: actors and resources."""
 
     actors: int = 0
     taken: dict[str, float] = attrs.field(factory=dict)
@@ -34,10 +34,9 @@ def choose_node(
     loads: Mapping[NodeId, NodeLoad],
     draw: float,
 ) -> Member:
-    """The member to place an actor on; `draw` in [0, 1) breaks ties.
-
-    Raises `NodeNotFoundError` if it must be on a node that is no member, `NoPlacementError` if no
-    node meets what it asks for.
+    """Return the member to place an actor on; `draw` in [0, 1) breaks ties. Raises
+    `NodeNotFoundError` if `on` names a node that is no member, `NoPlacementError` if no node meets
+    the requirements.
     """
     if options.on is not None:
         named = [member for member in members if member.name == options.on]
@@ -110,7 +109,9 @@ def _lacks(member: Member, options: SpawnOptions, loads: Mapping[NodeId, NodeLoa
 
 @attrs.frozen
 class PlacedActor:
-    """A named actor: where it is, what it takes there, and the revision at which that was so."""
+    """A named actor: its node, the resources that it allocates, and the revision of this
+    information.
+    """
 
     node: NodeId
     resources: Mapping[str, float]
@@ -179,20 +180,20 @@ class NodeLoads:
                 self._gone[name] = revision
 
     def on_placed(self, name: str, node: NodeId, resources: Mapping[str, float]) -> None:
-        """An actor of this name is about to start there."""
+        """Note that an actor of this name is about to start on that node."""
         self.on_settled(name)
         if name not in self._carried:
             self._placed[name] = (node, resources)
             self._add(node, resources)
 
     def on_settled(self, name: str) -> None:
-        """Its start has come to an end, one way or the other."""
+        """Note that its start has succeeded or failed."""
         found = self._placed.pop(name, None)
         if found is not None:
             self._take(*found)
 
     def forget(self) -> None:
-        """Changes were missed."""
+        """Note that changes were missed."""
         self.known = False
         self._expected = False
         self._missed += 1

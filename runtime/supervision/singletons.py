@@ -34,14 +34,14 @@ from runtime.supervision.supervisor_work import NOT_ITS_FAULT
 # the supervisor has no supervisor, or none any more, each node stops those that it hosts.
 
 ORPHAN_LOOK_SECONDS = 5.0
-"""Seconds between looks. Nothing is lost by a late one: orphans only take up room."""
+"""Seconds between checks for orphans. A late check loses nothing: orphans only use memory."""
 
 
 logger = logging.getLogger("understudy.supervision")
 
 
 class Orphans:
-    """Stops the orphans of one node, for ever. `is_supervised(name)`: an actor has this
+    """Stops the orphans of one node, until cancelled. `is_supervised(name)`: an actor has this
     supervisor's name, or will have it.
     """
 
@@ -53,7 +53,7 @@ class Orphans:
         self._missing: set[str] = set()
 
     async def run(self) -> None:
-        """A supervisor that is missing at two looks in a row does not come back."""
+        """A supervisor that is missing at two checks in a row does not come back."""
         while True:  # noqa: ASYNC913  each turn waits
             await trio.sleep(ORPHAN_LOOK_SECONDS)
             try:
@@ -83,25 +83,25 @@ TRY_AGAIN = 0.05
 
 
 SUCCESSOR_LOOK_SECONDS = 0.2
-"""Seconds between looks whether another candidate has started the singleton, during the pause
+"""Seconds between checks whether another candidate has started the singleton, during the pause
 before a restart.
 """
 
 
 AWAY = 0.5
-"""Seconds between attempts while the store is away."""
+"""Seconds between attempts while the store cannot be reached."""
 
 
 RESTARTED = frozenset(
     {"node died", "node left", "raised", "exit code", "signal", "start failed", "not placed"}
 )
-"""The ends after which a candidate starts it again. "killed" is not among them: that is how a stop
-by request ends that took too long.
+"""The kinds of ends after which a candidate starts it again. "killed" is not among them, because a
+stop by request that took too long ends in this way.
 """
 
 
 BACKOFF = RestartBackoff()
-"""Between its restarts. It has no supervisor, so their number is not limited."""
+"""The delays between its restarts. It has no supervisor, so their number is not limited."""
 
 
 class Singleton:
@@ -159,8 +159,8 @@ class Singleton:
         await self._stand_down(for_good=True)
 
     async def _again(self, before: Address, ended: ExitReason) -> Address | None:
-        """Where it runs now, started by this candidate or by another. None if that one has ended
-        for good meanwhile.
+        """Return where it runs now, started by this candidate or by another. None if it has ended
+        meanwhile and is not restarted.
         """
         while True:  # noqa: ASYNC913  each turn waits, or ends
             delay = self._delay.next(ended, BACKOFF, self._environment.random)
@@ -200,7 +200,7 @@ class Singleton:
                 ended = ExitReason(kind, str(error))
 
     async def _ended(self, address: Address) -> ExitReason:
-        """How the actor there ended, as soon as it has."""
+        """Wait until the actor there has ended, and return the reason."""
         while True:
             try:
                 return await self._spawner.watch_address(address)
@@ -223,8 +223,8 @@ class Singleton:
             )
 
     async def _current(self, ended: Address | None) -> Address:
-        """Where it runs, or now does: here, if no other candidate was faster. `ended`: an
-        incarnation of it that does not count.
+        """Return where it runs, after starting it here if no other candidate was faster. `ended`:
+        an epoch of it that does not count.
         """
         while True:
             try:

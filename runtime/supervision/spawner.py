@@ -1,4 +1,6 @@
-"""Starting actors where they belong, and what supervisors do through their node."""
+"""The spawner: starts actors on the nodes where they belong, for this node's users and
+supervisors.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,9 @@ from runtime.supervision.placement import NodeLoad, NodeLoads, PlacedActor, choo
 
 
 class ActorPlacement:
-    """Where actors go that this node starts. It counts what the names tell (`changed` and
-    `forget`, see `Lookups.run`) while `lookups` follows them; otherwise it asks each time.
+    """Chooses nodes for the actors that this node starts. It counts the changes of the names
+    (`changed` and `forget`, see `Lookups.run`) while `lookups` follows them; otherwise it asks each
+    time.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class ActorPlacement:
         self._loads.check_invariants()
 
     def on_changed(self, event: StoreEvent) -> None:
-        """A name was claimed or given back."""
+        """Note that a name was claimed or released."""
         name = event.key.removeprefix(NAMES)
         if event.kind == "delete":
             self._loads.on_gone(name, event.revision)
@@ -79,11 +82,11 @@ class ActorPlacement:
             )
 
     def forget(self) -> None:
-        """Changes of names may have been missed."""
+        """Note that changes of names may have been missed."""
         self._loads.forget()
 
     async def place(self, options: SpawnOptions) -> Member:
-        """The node for an actor with these options. Raises `NodeNotFoundError` or
+        """Choose the node for an actor with these options. Raises `NodeNotFoundError` or
         `NoPlacementError`.
         """
         if options.on is None or options.resources:
@@ -144,17 +147,15 @@ MOST_STARTED = 10_000
 
 
 FREED_NAME_LOOK_SECONDS = 0.05
-"""Seconds between looks at a name whose actor has ended, until it is free."""
+"""Seconds between checks of a name whose actor has ended, until it is free."""
 
 
 TAKE_BACK_SECONDS = 1.0
-"""How long a spawn that is cancelled may take to undo itself."""
+"""How many seconds a cancelled spawn may take to undo its start."""
 
 
 class ActorSpawner:
-    """Actors, started and stopped from this node on any: the cluster, as the supervisors and
-    candidates of this node reach it.
-    """
+    """Starts and stops actors on any node, for users, supervisors and candidates of this node."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class ActorSpawner:
         self._members = members
         self._environment = environment
         self._started: dict[str, int] = {}
-        """Epochs of actors that are known to have started, by name: about these no node is asked
+        """Epochs of actors that are known to have started, by name: their nodes are not asked
         again.
         """
 
@@ -375,8 +376,8 @@ class ActorSpawner:
             await trio.sleep(0.05)
 
     async def living(self, supervisor: str, names: Sequence[str]) -> dict[str, Address]:
-        """Of these names, those that have actors which were started for `supervisor`, on nodes that
-        live.
+        """Return those of these names that have actors which were started for `supervisor`, on live
+        nodes.
         """
         found: dict[str, Address] = {}
         for name, (address, started_for) in (await self._names.owned(names)).items():
@@ -420,13 +421,11 @@ class ActorSpawner:
         await self._names.intents.tell(ends)
 
     async def added(self, supervisor: Address) -> list[ChildSpec]:
-        """The children that earlier incarnations of the supervisor were given while they ran."""
+        """The children that were added to earlier epochs of the supervisor at run time."""
         return await self._names.intents.added(supervisor.name)
 
     async def members_changed(self, seconds: float) -> None:
-        """Wait until the members have changed, or for so long: what actors take of the nodes may
-        have.
-        """
+        """Wait until the members have changed, or for this time: resources may have been freed."""
         with trio.move_on_after(seconds):
             await self._members.wait_changed()
 

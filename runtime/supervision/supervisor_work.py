@@ -2,9 +2,10 @@
 what the restart machine decides.
 
 Effects are carried out in the machine's order by one task; each running child is watched by a call
-that its node answers when the child has ended. Names of children are promised, so that calls to one
-that is being restarted wait for it instead of failing. A supervisor that begins where another of
-its name ended adopts the children that live: see `actors.restarts`.
+that its node answers when the child has ended. Restart intents for the names of children are
+written to the store, so that calls to a child that is being restarted wait for it instead of
+failing. A supervisor that begins where another of its name ended adopts the children that live: see
+`actors.restarts`.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ from runtime.supervision.spawner import ActorSpawner
 
 @attrs.define(eq=False)
 class ChildState:
-    """What the shell keeps of a child, beside what the machine does. `added`: while the supervisor
-    ran, and not by its constructor.
+    """The shell's data of a child, beside the machine's. `added`: it was added at run time, not by
+    the constructor.
     """
 
     spec: ChildSpec
@@ -75,20 +76,20 @@ class ChildState:
     added: bool = False
     address: Address | None = None
     adopted: Address | None = None
-    """A living actor that is to be taken over instead of starting one."""
+    """A running actor to adopt instead of starting a new one."""
     promise: Literal["none", "in doubt", "given"] = "none"
-    """What the store has of it; in doubt while that is being written, and after an attempt to write
-    it has failed.
+    """The restart intent in the store; in doubt while it is being written, and after an attempt to
+    write it has failed.
     """
     latest_epoch: int = 0
     started_at: float = 0.0
     last_failure: ExitReason | None = None
-    """How it ended last, or failed to start, if that was a failure."""
+    """Its last end or failed start, if that was a failure."""
     scope: trio.CancelScope | None = None
-    """Of the task that starts and then watches it."""
+    """The scope of the task that starts and then watches it."""
     fails: bool = False
-    """True if its latest start has failed: that is told once, and the next one in vain is
-    no news.
+    """True if its latest start has failed: the first failure is logged, further ones in a row are
+    not.
     """
 
     def status(self, view: ChildView, now: float) -> ChildStatus:
@@ -130,9 +131,9 @@ NOT_ITS_FAULT = (
     OutcomeUnknownError,
     StoreError,
 )
-"""Why a start may fail that says nothing about the child: its node, or the store, is gone or going,
-or no answer came from there. The call errors are those of the runtime's own call to the node; what
-the child raises comes as an ActorStartError.
+"""Errors of a start that are not the child's fault: its node, or the store, is gone or leaving, or
+did not answer. The call errors are those of the runtime's own call to the node; an exception of the
+child arrives as an ActorStartError.
 """
 
 
@@ -146,11 +147,10 @@ async def start_somewhere(
     spawner: ActorSpawner,
     environment: Environment,
 ) -> Address:
-    """Start the child's actor within its time, or adopt it, after `promise()`; wait for its name,
-    and at first for a node that fits.
-
-    Raises what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError
-    when its time is over.
+    """Start the child's actor within its start timeout, or adopt it, after `promise()` has written
+    its restart intent. Waits for its name and, at the first start, for a node that fits. Raises
+    what its start raises, one of `NOT_ITS_FAULT` if it cannot be placed, and ActorStartError when
+    its time is over.
     """
     last: Exception | None = None
     spec, now = child.spec, environment.now()
@@ -230,7 +230,7 @@ class ChildTable:
         return self._children.get(id)
 
     def put(self, spec: ChildSpec, *, added: bool = False) -> ChildState:
-        """A child that there is from now on."""
+        """Enter a child."""
         child = self._child(spec, added)
         self._enter(child)
         return child
@@ -243,7 +243,7 @@ class ChildTable:
             self._enter(child)
 
     def settle(self, answer: SupervisorAnswer) -> None:
-        """If that was a request for a child, it has been answered."""
+        """Drop a request for a child that has been answered."""
         child = self._wanted.pop(answer.request, None)
         if child is None:
             return
@@ -255,7 +255,7 @@ class ChildTable:
             self._remove(child)
 
     def forget(self, id: str) -> ChildState:
-        """The child of this id is no more. Another that was asked for takes its place."""
+        """Drop the child of this id. Another that was requested takes its place."""
         child = self._children[id]
         self._remove(child)
         for request in self._requests.get(id, ()):
@@ -287,7 +287,7 @@ class ChildTable:
             del self._ids[child.name]
 
     def not_found(self, id: str) -> ChildNotFoundError:
-        """What to raise for an id that no child has."""
+        """Return the error for an id that no child has."""
         some = sorted(self._children)[:10]
         more = (
             f" and {len(self._children) - len(some)} more"
@@ -319,10 +319,9 @@ def told(
     failed: bool,
     ends_supervisor: bool,
 ) -> tuple[int, str]:
-    """The level and the line for the end of a child, or for its start that `failed`.
-
-    What was meant to happen is INFO, a death WARNING, and ERROR if it `ends_supervisor`: that gives
-    up, with all its other children.
+    """Return the log level and the line for the end of a child, or for its start that `failed`. An
+    intended end is INFO, a death WARNING, and ERROR if it `ends_supervisor`, which gives up with
+    all its other children.
     """
     orderly = not failed and (reason.is_normal or reason.kind == "node left")
     what = (
@@ -347,7 +346,9 @@ def told(
 
 
 def _in_one_line(reason: ExitReason) -> str:
-    """The reason, and where in the user's code it was raised, if that is known."""
+    """Return the reason, with the place in the user's code where it was raised, if that is
+    known.
+    """
     text = " ".join(str(reason).split("\n\n")[0].split())
     # What a start has failed of tells its place itself.
     frames = list(_FRAME.finditer(reason.traceback)) if reason.kind != "start failed" else []
@@ -373,7 +374,7 @@ is.
 
 
 class LossMargins:
-    """The stops of one supervisor that are under way."""
+    """The running stops of one supervisor's children."""
 
     def __init__(self) -> None:
         self._under_way: dict[trio.CancelScope, None] = {}
@@ -417,8 +418,8 @@ MOST_TOLD = 1_000
 
 @attrs.frozen
 class _Due:
-    """Something to be carried out. The child is the one that the machine spoke of then: another may
-    have its id by now.
+    """An effect in the queue, with the child that the machine meant: another may have its id by
+    now.
     """
 
     effect: StartChild | StopChild | Forgotten
@@ -457,7 +458,9 @@ class SupervisionWork:
         self._deaths: deque[DeathReport] = deque(maxlen=DEATHS_KEPT)
         self._margins = LossMargins()
         self._ended: set[str] = set()
-        """Children whose actors have ended: if they stay so, no caller is to wait for them."""
+        """Children whose actors have ended. If they are not restarted, their intents are withdrawn,
+        so that no caller waits for them.
+        """
         self._work = trio.CancelScope()
         self.begin_in_start: Callable[[], None] = lambda: None
         """Says that the supervisor's start waits for the running task: a child that calls its
@@ -583,9 +586,7 @@ class SupervisionWork:
         return f"{self._name}/{id}"
 
     def _refuse(self, id: str, answer: SupervisorAnswer) -> None:
-        """Raise what an answer amounts to, unless it says that all went well, or how a
-        start went.
-        """
+        """Raise the error of an answer, unless it reports success or the outcome of a start."""
         if answer.reply == "not found":
             raise self._children.not_found(id)
         if answer.reply in ("running", "restarting"):
@@ -634,8 +635,8 @@ class SupervisionWork:
     # Adoption
 
     async def _adopt(self) -> None:
-        """Find the children that outlived an earlier incarnation of this supervisor; stop those
-        that cannot be kept.
+        """Find the children that outlived an earlier epoch of this supervisor; stop those that
+        cannot be adopted.
         """
         if not self._address.registered:
             return
@@ -676,7 +677,7 @@ class SupervisionWork:
             logger.info("%s adopts %s", self._name, ", ".join(kept))
 
     def _begin(self) -> list[Effect]:
-        """Children that an earlier incarnation was given are as good as those of the
+        """Take over the children that were added to an earlier epoch, like those of the
         constructor.
         """
         added = [child.spec for child in self._children if child.added]
@@ -733,8 +734,8 @@ class SupervisionWork:
             raise SupervisorGaveUpError(str(self._exit))
 
     async def _withdraw_void_intents(self) -> None:
-        """A child that ended and stays so, a transient one that was stopped for example, must
-        not be waited for: withdraw its promise.
+        """Withdraw the restart intents of children that will not be restarted, for example a
+        stopped transient child, so that callers waiting for the name fail.
         """
         if self._machine.phase in ("stopping", "ended"):
             # What stops now may be started again by the next incarnation: see `_end`.
@@ -780,8 +781,8 @@ class SupervisionWork:
             self._queue.popleft()
 
     async def _end(self, reason: ExitReason) -> None:
-        """Nothing runs any more that was started here. What was to be adopted, and did not come to
-        it, does not outlive this.
+        """Stop children that were found for adoption and not adopted yet: nothing that this
+        supervisor started may outlive it.
         """
         self._exit = reason
         for child in reversed(tuple(self._children)):
@@ -815,8 +816,8 @@ class SupervisionWork:
     async def _withdraw(
         self, children: Sequence[ChildState], *, forget: bool = True, last: bool = False
     ) -> None:
-        """Take back what the store knows of these children; but for their specs, unless they are to
-        be forgotten. See `ActorSpawner.withdraw`.
+        """Withdraw the intents for these children from the store, and delete the specs of those to
+        forget. See `ActorSpawner.withdraw`.
         """
         concerned = [child for child in children if child.promise != "none" or child.added]
         for child in concerned:
@@ -838,8 +839,8 @@ class SupervisionWork:
             )
 
     async def _tell(self, children: Sequence[ChildState]) -> None:
-        """Let those who wait for these children, and in vain perhaps, know how they failed last, or
-        why their supervisor gave up on all.
+        """Record in the store how these children failed last, or why their supervisor gave up, for
+        callers that wait for them.
         """
         gave_up = (
             str(self._exit) if self._exit is not None and self._exit.kind == "shutdown" else ""
@@ -909,9 +910,7 @@ class SupervisionWork:
                 self._end_of(child, reason)
 
     def _lost_with_node(self, at: Address, reason: ExitReason) -> None:
-        """The node there has died. What the watch of one child says of it goes for all that were
-        there: one event.
-        """
+        """Handle the death of a node: all children that were on it are lost, as one event."""
         lost: list[ChildState] = []
         for child in self._children:
             if child.address is not None and (child.address.node, child.address.incarnation) == (
@@ -936,7 +935,7 @@ class SupervisionWork:
         self._do(self._machine.on_lost(set(ids), reason, self._environment.now()))
 
     def _end_of(self, child: ChildState, reason: ExitReason, *, failed: bool = False) -> None:
-        """A child's actor has ended by itself, or its start has failed."""
+        """Handle that a child's actor has ended by itself, or that its start has failed."""
         id, now, running = (
             child.spec.id,
             self._environment.now(),
@@ -984,7 +983,9 @@ class SupervisionWork:
         )
 
     async def _promise(self, child: ChildState) -> None:
-        """Promise the child's name, if it is to be had again and is not promised yet."""
+        """Write the restart intent for the child's name, if it will be restarted and has none
+        yet.
+        """
         temporary = child.spec.restart == "temporary"
         if child.promise == "given" or (temporary and not child.added):
             return
@@ -1011,8 +1012,8 @@ class SupervisionWork:
         self._do(self._machine.on_stopped(child.spec.id))
 
     async def _stop_at(self, child: ChildState, address: Address, reason: ExitReason) -> None:
-        """Stop the actor of a child, within the time that it is given. Another end that it came to
-        meanwhile is reported.
+        """Stop the actor of a child, within its `shutdown` time. If it ended in another way
+        meanwhile, that is reported.
         """
         shutdown = child.spec.shutdown
         with self._margins.given(seconds_of(shutdown)) as scope:

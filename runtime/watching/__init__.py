@@ -1,1 +1,1 @@
-"""Watching: who waits for the ends of which actors, and how notices reach them across nodes."""
+"""Watching: which actors watch which others, and how notices reach them across nodes."""

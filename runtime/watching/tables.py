@@ -19,7 +19,7 @@ K = TypeVar("K")
 
 
 MOST_ASKERS = 4096
-"""How many nodes may ask for the end of one actor: more than a cluster has."""
+"""How many nodes may watch one actor: more than a cluster has."""
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ class WatchTable:
         return target in self._by_target
 
     def is_registered(self, target: Target) -> bool:
-        """True if its name may get a later epoch, as those who watch it know."""
+        """True if its name may get a later epoch, as its watchers know."""
         return any(
             self._entries[number].target.registered for number in self._by_target.get(target, ())
         )
@@ -199,8 +199,8 @@ class WatchTable:
 
 
 class WatcherTable:
-    """Who wants to know of the ends of one node's actors. Each asks with a serial number, so that
-    what is late takes back nothing newer.
+    """The nodes that watch the actors of one node. Each request has a serial number, so that a late
+    withdrawal does not remove a newer request.
     """
 
     def __init__(self) -> None:
@@ -210,8 +210,8 @@ class WatcherTable:
         return sum(map(len, self._wanted.values()))
 
     def ask(self, actor: ActorId, asker: NodeId, serial: int) -> bool:
-        """A node wants to know; asking again counts once, with the latest serial. False if
-        `MOST_ASKERS` others want to know already.
+        """Enter a node that watches an actor; a repeated request counts once, with the latest
+        serial. False if `MOST_ASKERS` others watch it already.
         """
         askers = self._wanted.setdefault(actor, {})
         if len(askers) >= MOST_ASKERS and asker not in askers:

@@ -169,7 +169,7 @@ class WatchingService(RequesterChecked):
     async def take_back(
         self, actors: Sequence[tuple[str, int, int]], node: str, incarnation: int
     ) -> None:
-        """Take back what that node has asked: name, epoch and serial of each."""
+        """Withdraw requests of that node: name, epoch and serial of each."""
         for name, epoch, serial in actors:
             self._watcher.on_take_back(name, epoch, NodeId(node, incarnation), serial)
 
@@ -195,7 +195,7 @@ class WatchingService(RequesterChecked):
 # How ends of actors here are reported to the nodes that asked, and how other nodes are reached.
 
 WATCHED_NODE_RETRY_SECONDS = 0.1
-"""Seconds between two attempts to reach a node that lives and does not answer."""
+"""Seconds between two attempts to reach a live node that does not answer."""
 
 
 MOST_TOGETHER = 200
