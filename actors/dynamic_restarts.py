@@ -93,7 +93,7 @@ class DynamicRestartMachine:
         ]
 
     def rests(self, id: str) -> bool:
-        """False: a child that has no actor, and is to get none, is forgotten."""
+        """False: a child that has no actor, and gets none, is forgotten."""
         return False
 
     def waits(self, id: str) -> bool:
@@ -101,7 +101,7 @@ class DynamicRestartMachine:
         return False
 
     def start(self, now: float) -> list[Effect]:
-        """Nothing is to be started yet. Raises RuntimeError if it was started before."""
+        """Start without children. Raises RuntimeError if it was started before."""
         if self._phase != "new":
             raise RuntimeError(
                 "this machine was started already; make a new one for each start of its supervisor"
@@ -118,12 +118,13 @@ class DynamicRestartMachine:
         return self._taken()
 
     def on_started(self, id: str, now: float) -> list[Effect]:
-        """The child has been started. Ignored for one that is being stopped: its end will
-        be told.
+        """Note that the child has started. Ignored for one that is being stopped: its end will be
+        reported.
         """
         self._tick(now)
         child = self._children.get(id)
         if child is not None and child.state == "starting":
+            # The first start is no restart.
             child.restarts += child.begun
             child.begun = True
             child.state = "running"
@@ -132,7 +133,7 @@ class DynamicRestartMachine:
         return self._taken()
 
     def on_ignored(self, id: str) -> list[Effect]:
-        """The child did not want to run: it is forgotten."""
+        """Note that the child raised `Ignore`: it is forgotten."""
         child = self._children.get(id)
         if child is not None and child.state == "starting":
             self._answer_adding(child, "ignored")
@@ -142,10 +143,10 @@ class DynamicRestartMachine:
         return self._taken()
 
     def on_start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child could not be started: the first time its request is answered so; after that it
-        is a failure like another.
+        """Note that the child could not be started. At the first start its request gets this as the
+        answer; later it counts as a failure.
 
-        One that an earlier incarnation was given (`add` with None for the request) is kept, and
+        A child that was added to an earlier epoch (`add` with None for the request) is kept, and
         tried again, while it cannot be placed. Ignored for one that is not being started.
         """
         self._tick(now)
@@ -153,6 +154,8 @@ class DynamicRestartMachine:
         if child is None or child.state != "starting":
             return self.on_stopped(id)
         child.last_exit = reason
+        # The first start: its request gets the error, and nothing is retried. A child of an earlier
+        # epoch has no request, so that one is retried while it cannot be placed.
         if not child.begun and (child.adding is not None or reason.is_failure):
             self._answer_adding(child, "start failed", reason)
             self._forget(child)
@@ -162,11 +165,12 @@ class DynamicRestartMachine:
         return self._taken()
 
     def on_exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child ended by itself, or instead of being stopped. Ignored for what is not a
-        child.
+        """Note that the child ended by itself, or before its stop took effect. Ignored for an id
+        that is not a child's.
         """
         self._tick(now)
         child = self._children.get(id)
+        # A late report: this end was handled already, or the child was forgotten.
         if child is None or child.state == "restarting":
             return self._taken()
         if child.state == "starting":
@@ -184,8 +188,8 @@ class DynamicRestartMachine:
         return self._taken()
 
     def on_lost(self, ids: Iterable[str], reason: ExitReason, now: float) -> list[Effect]:
-        """These children have ended in one moment, with the node that they were on. Here each is
-        restarted for itself all the same.
+        """Note that these children have ended at the same moment, with their node. In a dynamic
+        supervisor each is restarted for itself.
         """
         effects: list[Effect] = []
         for id in ids:
@@ -195,7 +199,7 @@ class DynamicRestartMachine:
         return effects
 
     def on_stopped(self, id: str) -> list[Effect]:
-        """The child that was to be stopped has ended. Ignored for others."""
+        """Note that a child that was being stopped has ended. Ignored for others."""
         child = self._children.get(id)
         if child is not None and child.state == "stopping":
             self._forget(child)
@@ -211,6 +215,7 @@ class DynamicRestartMachine:
         """
         self._tick(now)
         child = self._children.get(id)
+        # The child may have been stopped during its wait, or have another wait since.
         if (
             child is not None
             and child.state == "restarting"
@@ -257,21 +262,22 @@ class DynamicRestartMachine:
                 self._forget(child)
                 self._effects.append(SupervisorAnswer(request, "stopped"))
             else:
+                # Answered when the child has ended; several requests may wait for one end.
                 child.terminating.append(request)
                 self._stop(child)
         return self._taken()
 
     def restart(self, id: str, request: object) -> list[Effect]:
-        """There is no child without an actor to be restarted: answers "running", "restarting" or
-        "not found".
+        """Answers "running", "restarting" or "not found": a child without an actor is never kept,
+        so there is nothing to restart.
         """
         if not self._refuses(request):
             self._effects.append(SupervisorAnswer(request, self._state_of(id)))
         return self._taken()
 
     def delete(self, id: str, request: object) -> list[Effect]:
-        """There is no child without an actor to be forgotten: answers "running", "restarting" or
-        "not found".
+        """Answers "running", "restarting" or "not found": a child without an actor is never kept,
+        so there is nothing to delete.
         """
         return self.restart(id, request)
 
@@ -296,6 +302,7 @@ class DynamicRestartMachine:
         reason = child.last_exit
         assert reason is not None
         child.state = "restarting"
+        # Only failures of the child count: not the loss of its node, and not a missing place.
         if reason.is_failure and not self.intensity.allows(now):
             self._shut_down(
                 ExitReason(

@@ -235,13 +235,13 @@ class RetryPolicy:
 
 
 WAIT_FOR_ACTOR: Final = RetryPolicy(max_retries=0, initial_delay=0.01, backoff=1.5, max_delay=1.0)
-"""How often a call looks again for an actor that is being restarted or placed. Retries of that kind
-are not counted.
+"""How often a call looks its actor up again while it is being restarted or placed. Retries of this
+kind are not counted.
 """
 
 
 class RetryBudget:
-    """Tokens per target that keep retries from multiplying the load on what fails already; the
+    """Tokens per target that keep retries from multiplying the load on a failing target; the
     numbers are those of gRPC's A6.
 
     It starts full at `tokens`; a failed attempt takes one, a success gives `per_success` back, and
@@ -271,15 +271,16 @@ class RetryBudget:
         return self._left * 2 > self._most
 
     def succeeded(self) -> None:
-        """An attempt was answered."""
+        """Note that an attempt was answered."""
         self._left = min(self._most, self._left + self._per_success)
         assert 0 <= self._left <= self._most
 
     def failed(self, incident: object = None) -> None:
-        """An attempt failed in a way that a retry might mend. What fails by one `incident`, a death
-        for example, counts once together.
+        """Note that an attempt failed in a way that a retry may repair. All failures of one
+        `incident`, for example a death, count once.
         """
         if incident is not None:
+            # One death fails many calls at once: counted one by one it would use up the budget.
             if incident in self._incidents:
                 return
             self._incidents.append(incident)
@@ -309,8 +310,8 @@ class Attempt:
 
 @attrs.frozen
 class Retry:
-    """Make the next attempt at time `at`; one that waits for its actor may be made sooner when the
-    actor is heard of.
+    """Make the next attempt at time `at`; an attempt that waits for its actor may be made sooner,
+    when the actor is found.
     """
 
     at: float
@@ -329,9 +330,10 @@ Decision = Retry | GiveUp
 class RetrySchedule:
     """The attempts of one call, from the first failure on.
 
-    Make it with the time `now` at which the first attempt starts, or started: a call that succeeds
-    at once needs none. Tell it of each failure with `failed`; on `Retry(at)` wait, ask `begin`, and
-    make the attempt. All times are seconds on one monotonic clock; `deadline` may be infinite.
+    Create it with the time `now` at which the first attempt starts, or started: a call that
+    succeeds at once needs none. Report each failure with `failed`; on `Retry(at)` wait, call
+    `begin`, and make the attempt. All times are seconds on one monotonic clock; `deadline` may be
+    infinite.
     """
 
     __slots__ = (
@@ -370,7 +372,7 @@ class RetrySchedule:
 
     @property
     def outcome(self) -> Outcome:
-        """What is known of the whole call after its failures: "unknown" as soon as any attempt may
+        """The outcome of the whole call after its failures: "unknown" as soon as any attempt may
         have run, unless the last one raised.
 
         That the last attempt was not executed says nothing about those before it.
@@ -393,6 +395,7 @@ class RetrySchedule:
         """Note that the next attempt starts now. False, and nothing noted, if the deadline has
         passed: then it must not start.
         """
+        # The wait may have lasted longer than planned, because the loop was late.
         if now >= self.deadline:
             return False
         self._begun = now
@@ -434,6 +437,8 @@ class RetrySchedule:
         assert self._counted <= self._total, "waits for an actor use up no retry"
         self._waits = 0
         repeatable = self._may_repeat(outcome, error)
+        # An attempt that did not run cost its target nothing; only a full mailbox is a sign of
+        # load.
         free = outcome == "not executed" and not isinstance(error, MailboxFullError)
         if budget is not None and not free:
             self._charge(budget, outcome, repeatable, incident)
@@ -443,6 +448,7 @@ class RetrySchedule:
             return GiveUp("retries used up")
         at = now + self.policy.delay(self._counted, draw)
         assert at >= now, "a delay is never negative"
+        # Checked before the wait: the error comes now, not at the deadline.
         if at >= self.deadline:
             return GiveUp("deadline")
         if budget is not None and not free and not budget.allows_retries:

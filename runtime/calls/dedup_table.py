@@ -123,11 +123,12 @@ class DedupTable(Generic[J]):
     def arrive(
         self, number: int, target: tuple[str, int], *, repeat: bool
     ) -> CallRecord[J] | CallError:
-        """A repeatable call has arrived; `repeat`: its client has sent it before.
+        """Note that a repeatable call has arrived; `repeat`: its client has sent it before.
 
-        The record says what to do: run it ("new", then tell `started`), nothing ("running": its
-        answer goes to the link that asked last), or send `answer` ("answered"). An error where it
-        must be refused: its record is gone, or there is no room for one.
+        The state of the returned record says what to do: run it ("new", then call `on_started`),
+        nothing ("running": its answer goes to the link that asked last), or send `answer`
+        ("answered"). Returns an error if the call must be refused: its record is gone, or there is
+        no room for one.
         """
         record = self.records.get(number)
         if record is not None:
@@ -137,11 +138,14 @@ class DedupTable(Generic[J]):
                 self._remove(record)
             else:
                 return record
+        # No record: it was confirmed, or evicted. A first attempt above the watermark never ran
+        # here.
         elif number < self._watermark or (repeat and number <= self._evicted):
             return OutcomeUnknownError(
                 "this call was sent before, and the record of its outcome was evicted; it may "
                 "have run"
             )
+        # Records of running calls are never evicted: a repeat could start a second run.
         if len(self.records) >= self._most_records and not self._evict_one():
             return MailboxFullError(
                 f"{len(self.records)} repeatable calls of this client are running here, its "
@@ -180,6 +184,7 @@ class DedupTable(Generic[J]):
         record.size += grown
         self._count(grown)
         self._answered[record.number] = record
+        # May evict the answer just recorded, if it alone is above the bound.
         while self._bytes > self._most_bytes and self._evict_one():
             pass
 
@@ -190,8 +195,8 @@ class DedupTable(Generic[J]):
         self._remove(record)
 
     def confirm(self, watermark: int, beyond: Iterable[int]) -> list[J]:
-        """The client will repeat no call below `watermark`, nor those `beyond`. Return the
-        invocations of these that still run; no caller waits for them.
+        """Apply a confirmation: the client will repeat no call below `watermark`, nor those in
+        `beyond`. Return the invocations of these that still run; no caller waits for them.
         """
         jobs = [self.give_up(record.number) for record in self.covered(watermark, beyond)]
         self._watermark = max(self._watermark, watermark)
