@@ -112,6 +112,8 @@ class Routes:
         """
         route = bound._route
         if isinstance(route, Route) and (route.link is None or route.link.ended is None):
+            # Moves are rare: one comparison of counters replaces a look into the table of moved
+            # actors.
             return route if route.moves == self._moves else self._looked_at(bound, route)
         return None if bound._moved else self._at_hand(bound, self._newest(bound))
 
@@ -159,8 +161,8 @@ class Routes:
         return route
 
     async def _found(self, bound: Bound, asking: Awaitable[T]) -> T:
-        """The answer of the directory. An attempt that its errors end was not made; what that makes
-        of the whole call, those before it say as well.
+        """Return the answer of the directory. If it fails, this attempt was not made; earlier
+        attempts of the call may have run.
         """
         actor, method = bound._address.name, bound._definition.name
         try:
@@ -250,10 +252,12 @@ class Routes:
     def _moved_to(self, address: Address) -> None:
         """Note the address of an actor that the store has returned."""
         known = self._moved.pop(address.name, None)
+        # A lookup that was answered late may return an older epoch: it is ignored.
         if known is None or known.now.epoch < address.epoch:
             known = _Move(address, None if known is None else known.now)
             self._moves += 1
         self._moved[address.name] = known
+        # Bounded: handles of forgotten actors look them up again.
         while len(self._moved) > MOVES_KEPT:
             self._moved.popitem(last=False)
 

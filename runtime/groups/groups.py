@@ -129,7 +129,9 @@ class Groups:
         return left
 
     def followed(self, group: str) -> Followed:
-        """The group, followed from now on. Raises ValueError for what cannot be a group's name."""
+        """Return the view of a group, which is followed from now on. Raises ValueError for an
+        invalid name.
+        """
         check_group_name(group)
         followed = self._followed.get(group)
         if followed is None:
@@ -140,7 +142,9 @@ class Groups:
         return followed
 
     def members(self, followed: Followed) -> tuple[object, list[GroupMembership]]:
-        """The members, those of this node first, and what changes whenever they do."""
+        """Return a value that changes with the members, and the members, those of this node
+        first.
+        """
         # A node that drains is left out by all others, and so by itself.
         here = [] if self.endpoint.host.draining else self._memberships.members(followed.name)
         return self.state(followed), here + followed.view.members(self._lives)
@@ -156,7 +160,7 @@ class Groups:
         )
 
     def look(self) -> None:
-        """The members of the cluster have changed, or one is known to have ended."""
+        """Note that the members of the cluster have changed, or that one is known to have ended."""
         for followed in list(self._followed.values()):
             followed.tell()
 
@@ -169,7 +173,7 @@ class Groups:
             followed.view.check_invariants()
 
     def loads(self) -> dict[str, int]:
-        """How much is kept at the moment."""
+        """Counts of the present entries, by name."""
         return {"memberships": len(self._memberships), "groups followed": len(self._followed)}
 
     async def run(self) -> None:
@@ -206,6 +210,8 @@ class Groups:
         """Write one batch; False if it must be tried again after a while."""
         try:
             result = await self._store.transaction(
+                # Conditional on the revisions that this node knows: an earlier write of unknown
+                # outcome that arrived late makes this one fail, and then its revisions are read.
                 [Compare(write.key, "mod_revision", write.revision) for write in writes],
                 [
                     Delete(write.key)
@@ -246,6 +252,7 @@ class Groups:
         """
         seen = 0
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the store
+            # The poll is interrupted from time to time to check whether the group is still held.
             with trio.move_on_after(GROUP_LOOK_SECONDS):
                 try:
                     if not seen:
@@ -282,6 +289,8 @@ class Groups:
                         followed.problem = None
                         followed.ready.set()
                         followed.tell()
+                    # No strong reference may stay over the next wait: it would keep the group
+                    # followed.
                     followed = None
                 except StoreCompactedError:
                     # Changes were missed: everything is read again.
@@ -297,7 +306,7 @@ class Groups:
                         followed.tell()
                     followed = None
                     await trio.sleep(GROUP_RETRY_SECONDS)
-            # The view was let go of by all that held its group.
+            # The group is not held any more.
             if reference() is None:
                 return
 

@@ -366,7 +366,7 @@ class Watcher:
         self._outside: dict[int, Callable[[Ended], None]] = {}
 
     def loads(self) -> dict[str, int]:
-        """How much is kept at the moment."""
+        """Counts of the present entries, by name."""
         return {
             "watches": len(self._watches),
             "watched": len(self._watched),
@@ -564,9 +564,10 @@ class Watcher:
         return Target.of(found), None
 
     def _begin(self, target: Target, missing: ExitReason | None, *, before: bool = False) -> None:
-        """Ask for the end of a target, unless that has been done."""
+        """Ask the target's node for its end, unless it was asked already."""
         if missing is not None:
             self._finish(target, missing)
+        # One request for each target: further watches of it are served by the same answer.
         elif target in self._asking or target in self._ending:
             return
         elif target.node == self._here:
@@ -595,7 +596,7 @@ class Watcher:
         await trio.lowlevel.checkpoint()
 
     async def _ask(self, target: Target, asking: _PendingWatch, before: bool) -> None:
-        """Ask the target's node, again and again until it answers or has ended."""
+        """Ask the target's node repeatedly, until it answers or has ended."""
         reason: ExitReason | None = None
         with asking.scope:
             while True:
@@ -607,6 +608,8 @@ class Watcher:
                 except (CallError, StoreError) as error:
                     # If the call may have run, the actor was there before the next attempt.
                     before = before or not isinstance(error, NotExecutedError | StoreError)
+                # Without an answer only the death of the node ends the wait: the actor may be
+                # running.
                 if await self._others.has_ended(target.node):
                     reason = _node_died(target)
                     break
@@ -617,7 +620,7 @@ class Watcher:
             self._finish(target, reason)
 
     def _let_go(self, targets: Iterable[Target]) -> None:
-        """Stop waiting for the ends of these targets, and tell their nodes."""
+        """Drop the requests for these targets, and withdraw them at their nodes."""
         elsewhere: dict[NodeId, list[tuple[str, int, int]]] = {}
         for target in targets:
             asking = self._asking.pop(target, None)
@@ -628,6 +631,7 @@ class Watcher:
             if target.node == self._here:
                 self._watched.take_back(target.actor, self._here, asking.serial)
             else:
+                # With the serial: a withdrawal that arrives late must not remove a newer request.
                 elsewhere.setdefault(target.node, []).append(
                     (target.name, target.epoch, asking.serial)
                 )
@@ -721,6 +725,8 @@ class Watcher:
     async def _insist(
         self, target: Target, wanted: Callable[[], bool], call: Callable[[], Awaitable[object]]
     ) -> None:
+        # Repeated until it is answered: with only one side recorded, one end would not stop the
+        # other actor. Linking twice does no harm.
         while wanted() and not await self._others.has_ended(target.node):
             try:
                 await call()
