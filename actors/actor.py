@@ -1,10 +1,9 @@
-"""The base class of what users write: identity, hooks, a nursery of its own, and state that
-survives restarts.
+"""The base class of actors: identity, hooks, a nursery, and state that survives restarts.
 
 An actor's methods run one at a time, so its state needs no locks. It ends when it is stopped, when
-its node ends, or when one of its own tasks raises; a method that raises ends only that call. The
-same object works without any runtime in unit tests: then `self.node` and the rest of its identity
-are not there.
+its node ends, or when one of its own tasks raises; a method that raises ends only that call. In
+unit tests you can use the object without a runtime: then `self.node` and the rest of its identity
+are missing.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class Ended:
     """The notice that an actor has ended.
 
     `watch`: the number of the watch or link that it is for. `name`, `epoch`, `node`: which actor,
-    and where it was. `reason`: its own, or "node died" if it went with its node, or "no such actor"
-    if it was not there when the watch began. `restarts`: True if a supervisor has promised a new
-    epoch of the name; also False if the store could not be asked.
+    and where it was. `reason`: its own, or "node died" if it ended with its node, or "no such
+    actor" if it did not exist when the watch began. `restarts`: True if a supervisor is going to
+    restart it under its name; False also if the store could not be reached.
     """
 
     watch: int
@@ -64,7 +63,7 @@ class Ended:
 
 @attrs.frozen
 class Watch:
-    """One watch, as `Actor.watch` returns it. `number` is what `Ended.watch` says; `name` and
+    """One watch, as `Actor.watch` returns it. `number` is the value of `Ended.watch`; `name` and
     `epoch` are the watched actor's.
     """
 
@@ -74,15 +73,15 @@ class Watch:
     _cancel: Callable[[], None] = attrs.field(repr=False, eq=False)
 
     def cancel(self) -> None:
-        """Watch no more: no notice comes from now on, not even one that was under way. Cancelling
-        twice is cancelling once.
+        """Stop watching: no notice is delivered after this, not even one that was under way.
+        Cancelling twice is no error.
         """
         self._cancel()
 
 
 class ActorWatching(Protocol):
-    """The runtime's side of watches and links of one actor: one for actors in a node, one for those
-    in a process of their own.
+    """The runtime's side of watches and links of one actor: one implementation for actors in a
+    node, one for isolated actors.
     """
 
     async def watch(self, handle: object) -> Watch:
@@ -99,8 +98,8 @@ class ActorWatching(Protocol):
 
 
 class ActorGroups(Protocol):
-    """The runtime's side of the memberships of one actor: one for actors in a node, one for those
-    in a process of their own.
+    """The runtime's side of the memberships of one actor: one implementation for actors in a node,
+    one for isolated actors.
     """
 
     async def join(self, group: str) -> None:
@@ -159,17 +158,17 @@ class ActorContext(Protocol):
         ...
 
     async def in_thread(self, function: Callable[[], Any]) -> Any:
-        """Run what blocks beside the event loop."""
+        """Run a blocking function in a thread."""
         ...
 
     @property
     def watching(self) -> ActorWatching:
-        """What it watches and is linked to."""
+        """The actor's watches and links."""
         ...
 
     @property
     def groups(self) -> ActorGroups:
-        """The groups that it is in."""
+        """The actor's memberships in groups."""
         ...
 
     def supervise(self, supervisor: Any) -> Any:
@@ -178,43 +177,40 @@ class ActorContext(Protocol):
 
 
 class Observer:
-    """What every actor can do besides answering calls; a part of `actors.Actor`."""
+    """Watches, links and groups; a part of `actors.Actor`."""
 
     handles_exits: ClassVar[bool] = False
-    """True: the end of a linked actor, a normal one as well, is reported by `on_ended` instead of
-    stopping this one.
+    """If True, the end of a linked actor, also a normal one, calls `on_ended` instead of stopping
+    this actor.
     """
 
     @hook
     async def on_ended(self, notice: Ended) -> None:
-        """An actor that this one watches, or is linked to while `handles_exits`, has ended. Run in
-        its turn, like a method: a plain `def` in a thread.
-
-        An exception here ends the actor, as one in a task of its own does: no caller would learn of
-        it.
+        """Called when an actor has ended that this one watches, or is linked to with
+        `handles_exits`. Runs in its turn, like a method; a plain `def` runs in a thread. An
+        exception here ends the actor, as one in its own tasks does, because no caller would learn
+        of it.
         """
 
     async def watch(self, handle: object) -> Watch:
-        """Watch the present epoch of an actor: `on_ended` is run once when it has ended.
-
-        At once, with "no such actor", for one that is dead or unknown; with "node died" when its
-        node is dead, which unreachable is not yet. Two watches of one actor are independent. They
-        end with this actor. Returns when its node knows of the watch, or after a second: the end of
-        an actor on a node that cannot be reached may then be told as "no such actor". Raises
-        `StoreError` if a name cannot be looked up.
+        """Watch the present epoch of an actor: `on_ended` is called once when it has ended. It is
+        called at once, with "no such actor", for an actor that is dead or unknown, and with "node
+        died" when its node is dead; an unreachable node is not yet dead. Two watches of one actor
+        are independent. They end with this actor. Returns when the actor's node has recorded the
+        watch, or after a second: the end of an actor on an unreachable node may then be reported as
+        "no such actor". Raises `StoreError` if a name cannot be looked up.
         """
         return await self._hosted().watching.watch(handle)
 
     async def unwatch(self, watch: Watch) -> None:
-        """The same as `watch.cancel()`."""
+        """Stop a watch, like `watch.cancel()`."""
         watch.cancel()
 
     async def link(self, handle: object) -> None:
-        """Join fates: when either actor ends abnormally (see `ExitReason.is_passed_on`), the other
-        is stopped with the same reason.
-
-        Also when a node dies. One with `handles_exits` gets `on_ended` instead. Linking to an actor
-        that is dead ends this one, or tells it, at once. Two actors have one link at most; linking
+        """Link this actor with another: when either ends abnormally (see
+        `ExitReason.is_passed_on`), also by the death of its node, the other is stopped with the
+        same reason. An actor with `handles_exits` gets `on_ended` instead. Linking to a dead actor
+        stops this one, or calls its `on_ended`, at once. Two actors have one link at most; linking
         to oneself does nothing. Waits while the other's node cannot be reached.
         """
         await self._hosted().watching.link(handle)
@@ -226,15 +222,14 @@ class Observer:
         await self._hosted().watching.unlink(handle)
 
     async def join(self, group: str) -> None:
-        """Become a member of a group; once more a member if it is one already. Ends with this actor
-        and its node.
-
-        This node sees it at once, others soon. Raises ValueError for what cannot be a group's name.
+        """Join a group; an actor that joins several times is a member several times. The membership
+        ends with this actor or its node. This node sees it at once, others soon. Raises ValueError
+        for an invalid name.
         """
         await self._hosted().groups.join(group)
 
     async def leave(self, group: str) -> bool:
-        """Take back one `join`; False if there is none left to take back."""
+        """Undo one `join`; False if there is none left."""
         return await self._hosted().groups.leave(group)
 
     if TYPE_CHECKING:
@@ -254,7 +249,7 @@ R = TypeVar("R")
 @message
 @attrs.frozen
 class Member:
-    """A node of the cluster as every other node sees it.
+    """A node of the cluster, as other nodes see it.
 
     `incarnation` is new at every start and ordered by the store. `state` is "joining", "up" or
     "draining". `host` is equal for nodes of one machine; `pid` is meaningful there only.
@@ -274,13 +269,13 @@ class Member:
 
 
 class Spawner(Protocol):
-    """A way to start actors with options; `options(...)` returns a changed copy. Nodes are such
-    ways, and what their `options` returns.
+    """Starts actors with options; `options(...)` returns a changed copy. Implemented by nodes, and
+    by what their `options` returns.
     """
 
     def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
-        """The same with other options; see `SpawnOptions`. Raises TypeError or ValueError for
-        values that make no sense.
+        """Return a copy with other options; see `SpawnOptions`. Raises TypeError or ValueError for
+        invalid values.
         """
         ...
 
@@ -294,12 +289,11 @@ class Spawner(Protocol):
         ...
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
-        """The handle of the actor that has the name already, once it has started, or of a new one.
-        Arguments count only for a new one.
-
-        Raises what `spawn` does, but for `NameTakenError`: its start may be that of another caller,
-        and fails for all callers that wait for it. Raises `ClassMismatchError` if the actor that
-        has the name is none of class `actor`.
+        """Return the handle of the actor that has the name already, once it has started, or of a
+        new one. The arguments are used only for a new one. Raises what `spawn` raises, except
+        `NameTakenError`: the start may be that of another caller, and fails for all callers that
+        wait for it. Raises `ClassMismatchError` if the actor that has the name is not of class
+        `actor`.
         """
         ...
 
@@ -319,19 +313,18 @@ class Spawner(Protocol):
 
     async def singleton(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Make this node a candidate for an actor of which the cluster has one, and return its
-        handle once it runs anywhere.
-
-        All nodes that ask for the name are candidates, and one of them runs it: elected through the
-        store. When that node dies or leaves, or loses its lease, another one starts it again; a
-        supervisor then adopts its children that live. It ends for all when it is stopped, or gives
-        up. Raises what `spawn` does, but for `NameTakenError`.
+        handle once it runs on any node. All nodes that call this with the name are candidates, and
+        one of them, elected through the store, runs the actor. When that node dies or leaves, or
+        loses its lease, another candidate starts it again; a supervisor then adopts its running
+        children. When the actor is stopped, or gives up as a supervisor, it has ended on all nodes.
+        Raises what `spawn` raises, except `NameTakenError`.
         """
         ...
 
 
 class NodeInterface(Spawner, Protocol):
-    """What an actor may ask of the node that hosts it: a `runtime.Node`, or for an actor in a
-    process of its own the stand-in of its node there.
+    """The interface of an actor's node: a `runtime.Node` or, for an isolated actor, a client of its
+    node in the actor's process.
     """
 
     @property
@@ -341,7 +334,7 @@ class NodeInterface(Spawner, Protocol):
 
     @property
     def incarnation(self) -> int:
-        """This start of the node."""
+        """The number of this start of the node."""
         ...
 
     @overload
@@ -349,9 +342,8 @@ class NodeInterface(Spawner, Protocol):
     @overload
     async def lookup(self, name: str, actor: Callable[..., A]) -> A: ...
     async def lookup(self, name: str, actor: Callable[..., A] | None = None) -> A | object:
-        """The handle of the actor of this name, wherever it runs.
-
-        Raises `ActorNotFoundError`, and `ClassMismatchError` if it is none of class `actor`.
+        """Return the handle of the actor of this name, wherever it runs. Raises
+        `ActorNotFoundError`, and `ClassMismatchError` if it is not of class `actor`.
         """
         ...
 
@@ -372,14 +364,14 @@ class NodeInterface(Spawner, Protocol):
         ...
 
     async def put(self, value: T) -> Reference[T]:
-        """Keep a copy of a value on this node, for as long as a reference to it exists. Raises
+        """Store a copy of a value on this node, as long as a reference to it exists. Raises
         `EncodeError`.
         """
         ...
 
     def group(self, name: str, actor: Callable[..., A]) -> Group[A]:
-        """The group of this name, whose members are called as `actor`s. Raises ValueError for what
-        cannot be a group's name.
+        """Return the group of this name, whose members are called as `actor`s. Raises ValueError
+        for an invalid name.
         """
         ...
 
@@ -389,15 +381,15 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 class Ignore(Exception):  # noqa: N818  it is no error
-    """Raise it in `on_start`: this actor is not needed, and does not start. Its supervisor keeps
-    the spec, unless it is temporary, and goes on without it, as OTP does when a start function
+    """Raise it in `on_start` if this actor is not needed: it does not start. Its supervisor keeps
+    the spec, unless it is temporary, and continues without it, as OTP does when a start function
     returns `ignore`.
     """
 
 
 class ActorNursery(Protocol):
-    """Where an actor's own tasks live: they are cancelled when it ends, and one that raises ends
-    the actor.
+    """The nursery of an actor's own tasks: they are cancelled when it ends, and a task that raises
+    ends the actor.
 
     An interface because `actors` never imports `runtime`, which has `LazyNursery`.
     """
@@ -443,7 +435,9 @@ else:
 
 
 class Actor(Observer):
-    """Derive from this and mark with `@method` what may be called from outside."""
+    """Derive your actors from this class, and mark with `@method` the methods that may be called
+    from outside.
+    """
 
     supervises: ClassVar[bool] = False
     """True for supervisors: their stopping takes as long as their children's."""
@@ -472,7 +466,7 @@ class Actor(Observer):
 
     @property
     def node(self) -> NodeInterface:
-        """The node that hosts this actor: spawn, look up and stop others through it."""
+        """The node that hosts this actor: use it to spawn, look up and stop others."""
         return self._hosted().node
 
     @_Fact
@@ -489,26 +483,26 @@ class Actor(Observer):
 
     @property
     def handle(self) -> Self:
-        """A handle of this actor, to hand to others."""
+        """A handle of this actor, to send to others."""
         handle: Self = self._hosted().handle
         return handle
 
     @property
     def nursery(self) -> ActorNursery:
-        """For tasks of its own, which end with the actor."""
+        """The nursery for the actor's own tasks, which end with the actor."""
         return self._hosted().nursery
 
     @_Options
     def options(self, **changes: Unpack[CallChanges]) -> Self:
-        """A handle of this actor whose calls have these options where neither the method nor the
-        call says otherwise.
+        """Return a handle of this actor whose calls have these options, unless the method or the
+        call overrides them.
         """
         changed: Self = self._hosted().handle.options(**changes)
         return changed
 
     @_Fact
     def address(self) -> Address:
-        """Where this actor runs."""
+        """The address of this actor: name, node, incarnation, epoch and class."""
         address: Address = self._hosted().handle.address
         return address
 
@@ -526,19 +520,17 @@ class Actor(Observer):
         """Called once after the last message when the actor is stopped or its node leaves; not when
         its process is killed.
 
-        Bounded: it is cancelled when the time allowed for stopping (5 seconds) is over. A plain
-        `def` runs in a thread, and is left behind then.
+        It is cancelled when the time allowed for stopping (5 seconds) is over; a plain `def` runs
+        in a thread, and is left running then.
         """
 
     async def save(self, state: object, *, answer: object = attrs.NOTHING) -> None:
-        """Keep `state` (anything that can be a message) beyond the end of this actor, under its
-        name.
-
-        Returns when the store has it. Refused with `StaleEpochError` if a newer epoch of this name
-        has started: what a fenced predecessor computes can no longer be saved. Only actors with a
-        given name can save. Raises `StoreUnavailableError` if nothing was saved because the store
-        could not be reached, and `StoreOutcomeUnknownError` if it did not answer, also when asked
-        again: then read `saved()` before you go on, since the state may be there or not.
+        """Save `state` (anything that can be a message) under the actor's name, beyond its end.
+        Returns when the store has it. Raises `StaleEpochError` if a newer epoch of this name has
+        started: a fenced predecessor can no longer save. Only actors with a given name can save.
+        Raises `StoreUnavailableError` if nothing was saved because the store could not be reached,
+        and `StoreOutcomeUnknownError` if it did not answer, also when asked again: then read
+        `saved()` before you go on, since the state may be there or not.
 
         Within a method whose caller may repeat the call, the call is recorded in the same
         transaction. When it is repeated after this actor was started again, wherever that is, it
@@ -551,8 +543,8 @@ class Actor(Observer):
         await self._hosted().save(state, answer)
 
     async def saved(self) -> Any:
-        """What was saved last under this name, by this or any earlier epoch; None if
-        nothing was.
+        """Return the state that was saved last under this name, by this or any earlier epoch; None
+        if there is none.
         """
         return await self._hosted().saved()
 

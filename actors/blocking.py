@@ -41,7 +41,9 @@ class BlockingStream(Iterator[T]):
 
     @abstractmethod
     def close(self) -> None:
-        """Read no more: have the generator closed. Closing a stream that is over is no error."""
+        """Stop reading, and have the generator closed. Closing a stream that is over is no
+        error.
+        """
 
     def __enter__(self) -> Self:
         """The stream itself, closed when the block is left."""

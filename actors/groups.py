@@ -1,8 +1,6 @@
-"""Groups: actors under one name, called together or one of them for all.
-
-Membership is eventually the same on all nodes: what a node sees is a snapshot, which may hold an
-actor that has just ended and miss one that has just joined. There is no order between members, and
-no agreement about them.
+"""Groups: actors under one name; call all of them, or choose one. Membership is eventually
+consistent: a node sees a snapshot, which may contain an actor that has just ended and miss one that
+has just joined. There is no order between members, and no agreement about them.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ A_co = TypeVar("A_co", covariant=True)
 
 
 def check_group_name(name: object) -> None:
-    """Refuse what cannot be a group's name. Raises TypeError or ValueError."""
+    """Check a group's name. Raises TypeError or ValueError if it is invalid."""
     if not isinstance(name, str):
         raise TypeError(f"a group's name must be a str, not {name!r}")
     if not name or name != name.strip() or any(ord(c) < 32 for c in name) or len(name) > 255:
@@ -34,8 +32,8 @@ def check_group_name(name: object) -> None:
 
 @attrs.frozen
 class Answer(Generic[R]):
-    """What one member of a group answered: `error` is None, or `value` is and says nothing.
-    `member` is its handle.
+    """The answer of one member of a group: `value`, or `error` if that is not None. `member` is its
+    handle.
     """
 
     member: Any
@@ -59,7 +57,9 @@ class Group(Protocol[A_co]):
         ...
 
     def options(self, **changes: Unpack[CallChanges]) -> Self:
-        """The same group, whose members are called with these options; see `CallOptions`."""
+        """Return a copy of the group whose members are called with these options; see
+        `CallOptions`.
+        """
         ...
 
     async def ready(self) -> Self:
@@ -67,14 +67,14 @@ class Group(Protocol[A_co]):
         ...
 
     def members(self) -> tuple[A_co, ...]:
-        """Handles of the members, those on this node first. One that joined twice is there twice.
-        Never waits.
+        """Return the handles of the members, those on this node first. An actor that joined twice
+        is contained twice. Never waits.
         """
         ...
 
     def choose(self) -> A_co:
-        """One of the members, at random: of those on this node if there are any, else of those on
-        nodes that can be reached at the moment.
+        """Choose a member at random: on this node if there are any, otherwise on a node that can be
+        reached at the moment.
 
         Raises `EmptyGroupError`.
         """
@@ -84,16 +84,16 @@ class Group(Protocol[A_co]):
         """Call a method of all members one way: `await group.broadcast(Reader.on_news, text)`.
 
         Returns the number of members that it was sent to; the outcomes stay unknown. Members on
-        nodes that have ended, or cannot be reached at the moment, are left out. Waits for room
-        where a connection has none. Raises `EncodeError`, and `DirectoryUnavailableError` where the
-        members are not known yet and the store does not tell.
+        nodes that have ended, or cannot be reached at the moment, are left out. Waits while a
+        connection has no room. Raises `EncodeError`, and `DirectoryUnavailableError` if the members
+        are not known yet and the store cannot be reached.
         """
         ...
 
     async def call_all(
         self, method: Method[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> list[Answer[R]]:
-        """Call a method of all members, side by side, and wait for all answers; one for each of
+        """Call a method of all members in parallel, and wait for all answers: one for each of
         `members()`, in that order. A member on a node that cannot be reached at the moment is not
         called: its answer is a `NodeUnreachableError`.
 
@@ -103,7 +103,7 @@ class Group(Protocol[A_co]):
         ...
 
     def watch(self) -> AsyncIterator[tuple[A_co, ...]]:
-        """The members, again after every change: `async for members in group.watch()`. All changes
+        """Yield the members after every change: `async for members in group.watch()`. All changes
         between two requests for an item are one change.
         """
         ...

@@ -44,12 +44,12 @@ class Handle:
 
     @property
     def address(self) -> Address:
-        """Where the actor was when this handle was made."""
+        """The name of the actor's node when this handle was made."""
         return self._address
 
     def options(self, **changes: Unpack[CallChanges]) -> Handle:
-        """A handle of the same actor whose calls have these options where the method and the call
-        do not say otherwise.
+        """Return a handle of the same actor whose calls have these options, unless the method or
+        the call overrides them.
         """
         return Handle(
             self._caller, self._address, self._methods, CallOptions(**changes).over(self._options)
@@ -121,7 +121,7 @@ class Handle:
 
 
 def moved(handle: Handle, caller: Caller) -> Handle:
-    """The handle of the same actor whose calls another node, or door, carries out."""
+    """Return a handle of the same actor whose calls another node, or door, makes."""
     return Handle(caller, handle._address, handle._methods, handle._options)
 
 

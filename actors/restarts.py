@@ -2,11 +2,11 @@
 next, and when to give up.
 
 The semantics are those of Erlang/OTP's `supervisor`: its callbacks run one after another, and so
-does this machine. At most one `StartChild` or `StopChild` is outstanding; what happens meanwhile
-waits in line, as it would in the process's mailbox; a restart that fails goes to the end of that
-line. No I/O, no clock: times are seconds on a monotonic clock, chance comes in as a function, and
-what is to be done comes back as effects, to be carried out in their order. Carrying them out,
-placing children and reporting their ends is left to the runtime.
+does this machine. At most one `StartChild` or `StopChild` is outstanding; events that arrive
+meanwhile wait in a queue, as they would in the process's mailbox; a restart that fails goes to the
+end of that queue. No I/O, no clock: times are seconds on a monotonic clock, randomness is a
+function, and decisions come back as effects, to be carried out in their order. The runtime carries
+them out, places children and reports their ends.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ from actors.supervision import (
 
 class RestartIntensity:
     """More than `intensity` restarts within `period` seconds are too many. The window is over the
-    times of the restarts.
-
-    Raises TypeError or ValueError for what makes no sense.
+    times of the restarts. Raises TypeError or ValueError for invalid values.
     """
 
     def __init__(self, intensity: int = 1, period: float = 5.0) -> None:
@@ -86,7 +84,9 @@ class RestartIntensity:
         assert not times or times[-1] - times[0] <= self.period
 
     def exceeded(self, child: str, last: object) -> str:
-        """What to say when it was one too many: the last was of `child`, for the reason `last`."""
+        """Return the text for one restart too many: the last was of `child`, for the reason
+        `last`.
+        """
         return (
             f"more than {self.intensity} restarts within {self.period:g} s, the last of child "
             f"{child!r}: {last}"
@@ -106,7 +106,9 @@ class RestartDelay:
     losses: int = 0
 
     def on_ran(self, seconds: float, backoff: RestartBackoff | None) -> None:
-        """It has run for so long: after long enough, what was before does not count any more."""
+        """Note that the child has run for so long: after `calm` seconds earlier failures do not
+        count any more.
+        """
         if backoff is not None and seconds >= backoff.calm:
             self.failures = 0
         if seconds >= PLACEMENT_BACKOFF.calm:
@@ -263,7 +265,7 @@ class RestartMachine:
 
     @property
     def phase(self) -> Phase:
-        """Where in its life the supervisor is."""
+        """The phase of the supervisor: "new", "starting", "running", "stopping" or "ended"."""
         return self._phase
 
     def children(self) -> list[ChildView]:
@@ -323,7 +325,7 @@ class RestartMachine:
         return self._advance()
 
     def stop(self, now: float, reason: ExitReason | None = None) -> list[Effect]:
-        """Give up what is going on, stop all children in reverse order, and end with `reason`
+        """Cancel what is under way, stop all children in reverse order, and end with `reason`
         ("stopped"). Later calls do nothing.
         """
         self._tick(now)
@@ -332,7 +334,7 @@ class RestartMachine:
         return self._advance()
 
     def on_started(self, id: str, now: float) -> list[Effect]:
-        """The child has been started. Raises ValueError if no start was asked for."""
+        """Note that the child has started. Raises ValueError if no start was outstanding."""
         self._tick(now)
         child = self._starting(id)
         if child is not None:
@@ -343,8 +345,8 @@ class RestartMachine:
         return self._advance()
 
     def on_ignored(self, id: str) -> list[Effect]:
-        """The child did not want to run: its spec stays, without an actor, unless it is temporary.
-        Raises ValueError if no start was asked for.
+        """Note that the child raised `Ignore`: its spec stays, without an actor, unless it is
+        temporary. Raises ValueError if no start was outstanding.
         """
         child = self._starting(id)
         if child is None:
@@ -356,7 +358,9 @@ class RestartMachine:
         return self._advance()
 
     def on_start_failed(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child could not be started. Raises ValueError if no start was asked for."""
+        """Note that the child could not be started. Raises ValueError if no start was
+        outstanding.
+        """
         self._tick(now)
         child = self._starting(id)
         if child is None:
@@ -384,8 +388,8 @@ class RestartMachine:
         return self._advance()
 
     def on_exited(self, id: str, reason: ExitReason, now: float) -> list[Effect]:
-        """The child ended by itself, or instead of being stopped. Ignored for what is not a child,
-        or has no actor.
+        """Note that the child ended by itself, or before its stop took effect. Ignored for an id
+        that is not a child's, or a child without an actor.
         """
         self._tick(now)
         child = self._children.get(id)
@@ -401,11 +405,9 @@ class RestartMachine:
         return self._advance()
 
     def on_lost(self, ids: Collection[str], reason: ExitReason, now: float) -> list[Effect]:
-        """These running children have ended in one moment, with the node that they were on: one
-        event, known before anything follows.
-
-        So what is restarted together is restarted once, and none of them is stopped as if it lived.
-        Ignored for those that do not run.
+        """Note that these running children have ended at the same moment, with their node: one
+        event, known before anything follows. So children that are restarted together are restarted
+        once, and none of them is stopped as if it were running. Ignored for those that do not run.
         """
         self._tick(now)
         gone = [
@@ -420,8 +422,8 @@ class RestartMachine:
         return self._advance()
 
     def on_stopped(self, id: str) -> list[Effect]:
-        """The child that was to be stopped has ended. Ignored for others: their end has been told
-        already.
+        """Note that a child that was being stopped has ended. Ignored for others: their end was
+        reported already.
         """
         child = self._children.get(id)
         if child is not None and child.state == "stopping":
@@ -617,8 +619,8 @@ class RestartMachine:
         self._line.append(child.pending)
 
     def _consider(self, event: _MachineEvent) -> None:
-        """Act upon an event, unless the child has been stopped, started again or forgotten while it
-        stood in line.
+        """Handle an event, unless the child has been stopped, started again or forgotten while the
+        event was queued.
         """
         child = self._children.get(event.id)
         if child is None:

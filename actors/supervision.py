@@ -52,8 +52,8 @@ Reply = Literal[
 ]
 ChildKind = Literal["worker", "supervisor"]
 Shutdown = float | Literal["kill"] | None
-"""How a child is stopped: seconds that it is given, "kill" for none and without being asked, None
-for no limit.
+"""How a child is stopped: the seconds that it may take, "kill" for at once and without `on_stop`,
+None for no limit.
 """
 
 
@@ -70,11 +70,10 @@ def check_word(what: str, word: object, words: object) -> None:
 @message
 @attrs.frozen
 class ExitReason:
-    """Why an actor ended, or did not start. `text` says more for people, `traceback` where it was
-    raised; both may be empty.
-
-    "not placed": it was not started, because no node fitted, or the node or the store was away.
-    "killed": it was ended without its `on_stop`, or because it did not stop in its time.
+    """Why an actor ended, or did not start. `text` is for people, `traceback` shows where it was
+    raised; both may be empty. "not placed": it was not started, because no node fitted, or the node
+    or the store failed. "killed": it was ended without its `on_stop`, or because it did not stop in
+    its time.
     """
 
     kind: ExitKind
@@ -93,15 +92,15 @@ class ExitReason:
 
     @property
     def is_failure(self) -> bool:
-        """False for what says nothing about the actor, but about its node or the store: a restart
-        for it uses up no intensity.
+        """False for ends that are not the actor's fault but that of its node or the store: a
+        restart after them uses up no intensity.
         """
         return self.kind not in ("node died", "node left", "not placed")
 
     @property
     def is_passed_on(self) -> bool:
-        """True for the ends that stop what is linked to the actor. One whose node left in order is
-        only moved.
+        """True for the ends that stop linked actors. An actor whose node left in order is only
+        moved.
         """
         return not self.is_normal and self.kind != "node left"
 
@@ -113,9 +112,9 @@ class ExitReason:
 class ChildRule:
     """What decisions about a child depend on.
 
-    `shutdown`: seconds that it is given to stop, "kill" for none at all, None for no limit.
-    `significant`: its end by itself can end the supervisor (see `RestartMachine`). Raises TypeError
-    or ValueError, naming the child, for what makes no sense.
+    `shutdown`: seconds that it may take to stop, "kill" for none, None for no limit. `significant`:
+    its end by itself can end the supervisor (see `RestartMachine`). Raises TypeError or ValueError,
+    naming the child, for invalid values.
     """
 
     id: str
@@ -183,9 +182,9 @@ class RestartBackoff:
 PLACEMENT_BACKOFF = RestartBackoff(
     initial_delay=0.1, backoff=2.0, max_delay=5.0, jitter=0.2, calm=60.0
 )
-"""Between the restarts of a child that says nothing about: its first is immediate. It bounds what
-no intensity bounds: a child that takes its nodes down with it, and children for which there is no
-node. At most 5 s, for that is how late a node that has come back is used.
+"""The delays between restarts that are not the child's fault; the first is immediate. They bound
+what the intensity does not: a child whose nodes die repeatedly, and children for which there is no
+node. At most 5 s, because a node that has come back is used only after this delay.
 """
 
 
@@ -210,8 +209,8 @@ class StopChild:
 
 @attrs.frozen
 class TryAgain:
-    """Call `try_again(id, now)` at time `at`: the child's restart waits for that. Ignored when
-    outdated, so it needs no cancelling.
+    """Call `try_again(id, now)` at time `at`: the child's restart waits for it. An outdated call is
+    ignored, so it needs no cancelling.
     """
 
     id: str
@@ -236,12 +235,12 @@ class SupervisorAnswer:
 
 @attrs.frozen
 class AllStarted:
-    """All children have been started: the supervisor itself has."""
+    """All children have started, so the supervisor has started."""
 
 
 @attrs.frozen
 class Exit:
-    """Nothing of the supervisor runs any more; it ends with this reason."""
+    """All children have ended; the supervisor ends with this reason."""
 
     reason: ExitReason
 
@@ -251,7 +250,7 @@ Effect = StartChild | StopChild | TryAgain | Forgotten | SupervisorAnswer | AllS
 
 @attrs.frozen
 class ChildView:
-    """One child as anyone may see it. "restarting" includes waiting for the next try; `restarts`
+    """The public state of one child. "restarting" includes waiting for the next try; `restarts`
     counts the restarts that succeeded.
     """
 

@@ -175,8 +175,8 @@ class ChildSpec:
         return ChildSpec(id=id, actor=cast("str", actor), args=args, kwargs=kwargs)
 
     def changed(self, **changes: Unpack[ChildChanges]) -> ChildSpec:
-        """A copy with another restart type, shutdown time, significance, start time-out or spawn
-        options.
+        """Return a copy with another restart type, shutdown time, significance, start timeout or
+        spawn options.
         """
         own: dict[str, Any] = {key: value for key, value in changes.items() if key in _OWN}
         others: dict[str, Any] = {k: value for k, value in changes.items() if k not in _OWN}
@@ -201,8 +201,8 @@ class ChildSpec:
             )
 
     def to_keep(self) -> ChildSpec:
-        """What is kept once the child has started: a temporary one is never started again, so its
-        arguments are not, as in OTP.
+        """Return the spec to keep once the child has started: a temporary child is never restarted,
+        so its arguments are dropped, as in OTP.
         """
         return (
             attrs.evolve(self, args=(), kwargs={})
@@ -333,13 +333,13 @@ class SupervisorWork(Protocol):
     """
 
     async def start(self) -> None:
-        """Adopt the children that live, and start the others in order; raises `ActorStartError`
-        naming the child that failed, with those before it stopped again.
+        """Adopt the running children, and start the others in order. Raises `ActorStartError`,
+        which names the child that failed, after stopping those before it.
         """
         ...
 
     async def stop(self, reason: ExitReason) -> None:
-        """Stop all children in reverse order; or leave them to the next supervisor, if this one
+        """Stop all children in reverse order, or leave them to the next epoch, if this supervisor
         only moves.
         """
         ...
@@ -386,7 +386,7 @@ def _template_fits(supervisor: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 class Supervisor(Actor):
-    """Starts its children in order, restarts those that fail, and stops them in reverse order.
+    """Starts children in order, restarts those that fail, and stops them in reverse order.
 
     `strategy`: what is restarted with a failed child: itself alone ("one-for-one"), all
     ("one-for-all"), or it and those started after it ("rest-for-one"). More than `intensity`
@@ -465,7 +465,7 @@ class Supervisor(Actor):
         Raises `BadArgumentsError` where its class is known and its arguments do not fit the
         constructor, before anything is sent, `ChildExistsError` if the id is in use,
         `ActorStartError`, with its traceback, if it does not start: then its spec is not kept.
-        `ActorNotNeededError` if it does not want to run: then its spec is kept.
+        `ActorNotNeededError` if it raised `Ignore`: then its spec is kept.
         """
         return await self._working().start_child(spec)
 
@@ -507,7 +507,7 @@ class Supervisor(Actor):
 
     @method(concurrent=True, idempotent=True)
     async def status(self) -> SupervisorStatus:
-        """All of it: `understudy tree` shows that."""
+        """Return the whole status, which `understudy tree` shows."""
         return self._working().status()
 
     def _working(self) -> SupervisorWork:
@@ -517,7 +517,7 @@ class Supervisor(Actor):
 
 
 class DynamicSupervisor(Supervisor):
-    """Children that come and go, each for itself, by the thousand: OTP's simple_one_for_one.
+    """A supervisor of many independent children that come and go: OTP's simple_one_for_one.
 
     `template`: what `spawn` starts, with other arguments each time. A child that ends without a
     restart, or is stopped, is forgotten. Children are stopped side by side. `max_children`: more
