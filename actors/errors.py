@@ -148,6 +148,18 @@ class MailboxFullError(NotExecutedError):
     """The actor's mailbox is at its limit; the call was refused on arrival."""
 
 
+class MethodNotExposedError(NotExecutedError):
+    """The method may not be called over HTTP: it has no `@method(http=True)`, and the gateway's
+    list of allowed methods does not name it.
+    """
+
+
+class KeyReusedError(NotExecutedError):
+    """The key that identifies the call was used before, for a call of another method or with other
+    arguments. That call stands; this one was not run.
+    """
+
+
 class AnswersUnreadError(NotExecutedError):
     """The caller's node has too many unread answers, so the actor's node refuses its calls."""
 

@@ -133,7 +133,7 @@ class MethodDefinition:
     that very chain run beside it. `in_thread`: a plain `def`; runs in a worker thread, so that it
     may block. `stream`: an async generator; its items travel one by one. `options`: how it is
     called where the call does not say otherwise. `fits`: looks at the arguments besides, at the
-    caller (with None for the actor) and before it runs.
+    caller (with None for the actor) and before it runs. `http`: the HTTP gateway may call it.
     """
 
     name: str
@@ -145,6 +145,7 @@ class MethodDefinition:
     options: CallOptions = NO_CALL_OPTIONS
     reentrant: bool = False
     fits: Fits | None = None
+    http: bool = False
 
     @functools.cached_property
     def by_value(self) -> ByValue:
@@ -573,6 +574,7 @@ def method(
     idempotent: bool = False,
     concurrent: bool = False,
     reentrant: bool = False,
+    http: bool = False,
     **options: Unpack[CallChanges],
 ) -> MethodDecorator: ...
 
@@ -584,6 +586,7 @@ def method(
     idempotent: bool = False,
     concurrent: bool = False,
     reentrant: bool = False,
+    http: bool = False,
     **options: Unpack[CallChanges],
 ) -> Any:
     """Mark a method of an `Actor` as callable from outside.
@@ -596,7 +599,7 @@ def method(
     `CallCycleError` (call-chain reentrancy, as Orleans has it). `idempotent=True` allows the
     runtime to repeat a call of unknown outcome. `timeout` (seconds) and `retry` are defaults for
     every call of it. Raises TypeError for what cannot be a method, and for a stream that is to be
-    repeated.
+    repeated. `http=True` lets clients call it through the HTTP gateway (`understudy gateway`).
     """
 
     def decorate(function: Callable[..., Any]) -> Marked:
@@ -625,6 +628,7 @@ def method(
                 # The shared object where nothing was said: callers tell the short way by it.
                 options=CallOptions(**options) if options else NO_CALL_OPTIONS,
                 reentrant=reentrant,
+                http=http,
             )
         )
 

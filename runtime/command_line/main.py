@@ -20,6 +20,7 @@ COMMANDS = (
     "call",
     "demo",
     "doctor",
+    "gateway",
     "node",
     "refs",
     "reopen",

@@ -153,6 +153,17 @@ class CompletionLog:
         method.close()
         return self._claims().decode_answer(found.encoded)
 
+    async def recorded(self, job: Invocation) -> object:
+        """Return the answer on record to a call that is not to be run again; attrs.NOTHING if it
+        is on no record. Raises the CallError to answer it with where its record has no answer, or
+        cannot be read.
+        """
+        try:
+            found = await self._found(job)
+        except RefusedInTurnError as refused:
+            raise refused.refusal from None
+        return attrs.NOTHING if found is None else self._claims().decode_answer(found.encoded)
+
     def confirm(self, client: RequestClient, watermark: int) -> None:
         """Note that the client will repeat no call below `watermark`, to any actor."""
         if watermark > self._watermarks.get(client, 0):

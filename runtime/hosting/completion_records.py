@@ -9,7 +9,8 @@ A record is removed when its client confirms that the call is over, or when the 
 beyond the bounds are removed earlier, the oldest first. Then a mark is kept: the highest call
 number of that client whose record was removed. A repeat at or below the mark is refused rather than
 run. Marks are bounded too: removing some raises the floor, a mark for all clients, to the highest
-incarnation whose marks are gone.
+incarnation whose marks are gone. The mark of a key (`RequestClient.is_key`) is removed without
+that: from then on the key is as good as new.
 
 After RIFL (Lee et al., SOSP 2015), whose completion records move with the object that their call
 has changed.
@@ -37,12 +38,26 @@ MOST_IN_ONE = 32
 """
 
 
+KEY_CLIENT = "@key"
+"""The name of the client of calls that a key identifies. No peer can have it."""
+
+
 class RequestClient(NamedTuple):
-    """The client that makes calls: one start of one process. `life`: see `Peer.life`."""
+    """The client that makes calls: one start of one process. `life`: see `Peer.life`.
+
+    For a call that its caller identifies by a key of its own, such as HTTP's `Idempotency-Key`,
+    each key is a client that makes one call: `life` is the hash of the key, so that any process
+    through which the caller repeats it gives the call the same identity.
+    """
 
     name: str
     incarnation: int
     life: str
+
+    @property
+    def is_key(self) -> bool:
+        """True for the one call of a key: its client never confirms it, and never ends."""
+        return self.name == KEY_CLIENT
 
 
 class RequestId(NamedTuple):
@@ -165,7 +180,8 @@ class CompletionRecords:
         if (
             number <= self._marks.get(client, -1)
             or number < self._confirmed.get(client, 0)
-            or client.incarnation <= self._floor
+            # The floor is about incarnations, and keys have none.
+            or (not client.is_key and client.incarnation <= self._floor)
         ):
             return OutcomeUnknownError(
                 "this call was sent before and may have taken effect: its record was evicted, or "
@@ -363,7 +379,9 @@ class CompletionRecords:
         going = list(
             islice((client for client in self._marks if client not in marks), max(0, surplus))
         )
-        floor = max((client.incarnation for client in going), default=self._floor)
+        floor = max(
+            (client.incarnation for client in going if not client.is_key), default=self._floor
+        )
         idle = list(
             islice(
                 (client for client in self._unmarked if client not in marks),

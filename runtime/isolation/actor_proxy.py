@@ -84,6 +84,7 @@ def forwarded(methods: Mapping[str, MethodDefinition]) -> dict[str, MethodDefini
             stream=definition.stream,
             options=NO_CALL_OPTIONS,
             reentrant=definition.reentrant,
+            http=definition.http,
         )
         for name, definition in methods.items()
     }

@@ -51,6 +51,7 @@ from runtime.membership.stand_by import Reach, StandBy
 from runtime.observation.cluster_html import cluster_html
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import Tree
+from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService
 from runtime.references.inspection import totals
 from runtime.references.manager import MemoryOptions
 from runtime.store.interface import Store
@@ -193,6 +194,10 @@ class Node(BaseNode):
         """Register the services that other nodes call, and those that actors use."""
         host, store = self._endpoint.host, self._store
         host.add_system(NODE_SERVICE, NodeService(host, self.name, self.status, self.leave))
+        host.add_system(
+            PLAIN_SERVICE,
+            PlainCallService(host, self._endpoint.codec, self._environment, self._nursery),
+        )
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
         host.extensions.add("watching", self._watching)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))

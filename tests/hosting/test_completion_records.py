@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from actors.errors import AlreadyAppliedError, OutcomeUnknownError
 from runtime.hosting.completion_records import (
+    KEY_CLIENT,
     MOST_IN_ONE,
     Change,
     CommittedRecords,
@@ -445,3 +446,39 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+
+
+def test_a_key_is_a_client_without_an_incarnation_that_the_floor_does_not_refuse() -> None:
+    keys = [RequestId(RequestClient(KEY_CLIENT, 0, f"{number:032x}"), 1) for number in range(6)]
+    records = CompletionRecords(most_records=2, most_marks=2)
+    for one in keys:
+        assert records.find(one) is None
+        while (change := records.plan(one, b"answer")).more:
+            records.on_committed(change)
+        records.on_committed(change)
+    assert records.kept.floor == -1, "keys raise no floor"
+    # The latest two have their answers, the two before them are refused, and earlier ones are new.
+    for one in keys[4:]:
+        assert records.find(one) == CompletedAnswer(b"answer")
+    for one in keys[2:4]:
+        assert isinstance(records.find(one), OutcomeUnknownError)
+    for one in keys[:2]:
+        assert records.find(one) is None
+    # The floor that incarnations raise refuses no key.
+    for number in range(1, 8):
+        client = RequestClient("node", number, "life")
+        records.on_committed(records.plan(RequestId(client, 1), b""))
+    assert records.kept.floor > 0
+    assert records.find(keys[0]) is None
+    records.check_invariants()
+
+
+def test_the_identity_of_a_key_survives_the_store() -> None:
+    client = RequestClient(KEY_CLIENT, 0, "0" * 32)
+    assert client.is_key
+    rows = Rows()
+    records = CompletionRecords()
+    change = records.plan(RequestId(client, 1), b"answer")
+    rows.write(change)
+    records.on_committed(change)
+    assert CompletionRecords(rows.read()).find(RequestId(client, 1)) == CompletedAnswer(b"answer")

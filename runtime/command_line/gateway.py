@@ -1,0 +1,164 @@
+"""`understudy gateway`: serve the actors of a cluster over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import click
+import trio
+
+from runtime.command_line.connect import (
+    cluster_options,
+    secret_for,
+)
+from runtime.command_line.units import Number, bytes_of
+from runtime.environment import SystemEnvironment
+from runtime.gateway import RequestLimits, application
+from runtime.gateway.requests import check_exposure
+from runtime.gateway.server import ServerLimits, serve
+from runtime.links.transports import split_host_port
+from runtime.local_cluster import leaving_on_signals
+from runtime.node import Node
+from runtime.node.opening import open_node
+from runtime.supervision.placement import CALLS_ONLY
+
+DEFAULT_LISTEN = "127.0.0.1:8080"
+TOKEN_VARIABLE = "UNDERSTUDY_GATEWAY_TOKEN"
+
+
+def _token(token_file: Path | None) -> str | None:
+    """The token in the file, or in the environment. Never an option: others see the arguments of a
+    process.
+    """
+    if token_file is not None:
+        try:
+            text = token_file.read_text("utf-8").strip()
+        except UnicodeDecodeError:
+            raise click.UsageError(f"{token_file} holds no text") from None
+        if not text:
+            raise click.UsageError(f"{token_file} is empty; it should hold the token")
+        return text
+    return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+
+
+@click.command(epilog="Example:  understudy gateway --allow 'counter.*'")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    help="Where to listen for HTTP; port 0 for a free one. Beyond this machine it needs a token.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="ACTOR.METHOD",
+    help="Allow methods that are not marked with @method(http=True); * and ? match any text. May "
+    "be repeated.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="File with the token that clients must send as Authorization: Bearer TOKEN; otherwise "
+    f"{TOKEN_VARIABLE}.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name by which this machine's own clients ask the gateway; may be repeated.",
+)
+@click.option(
+    "--max-body",
+    metavar="SIZE",
+    default="8M",
+    show_default=True,
+    help="Bytes of a request's body.",
+)
+@click.option(
+    "--max-requests",
+    type=click.IntRange(min=1),
+    default=RequestLimits().most_requests,
+    show_default=True,
+    help="Requests in flight at once; more are answered 503.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=ServerLimits().most_connections,
+    show_default=True,
+    help="Connections at once; more are answered 503.",
+)
+@click.option(
+    "--head-timeout",
+    type=Number(min=0, min_open=True),
+    default=ServerLimits().head_seconds,
+    show_default=True,
+    help="Seconds for the headers of a request to arrive, and for a connection without one.",
+)
+@cluster_options
+def gateway(
+    listen: str,
+    allow: tuple[str, ...],
+    token_file: Path | None,
+    hosts: tuple[str, ...],
+    max_body: str,
+    max_requests: int,
+    max_connections: int,
+    head_timeout: float,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Serve the actors of a cluster over HTTP, until Ctrl-C or SIGTERM.
+
+    POST /v1/actors/NAME/METHOD calls a method. Only methods marked with @method(http=True), or
+    allowed with --allow, can be called. The gateway joins the cluster as a node without actors.
+    """
+    try:
+        import hypercorn  # noqa: F401
+    except ImportError:
+        raise click.ClickException(
+            "the gateway needs an extra: pip install 'understudy[http]'"
+        ) from None
+    token = _token(token_file)
+    try:
+        split_host_port(listen)
+        check_exposure(listen, token)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    opening = open_node(
+        f"gateway-{os.getpid()}-{SystemEnvironment().token(3).hex()}",
+        join=address,
+        cluster=cluster,
+        secret=secret_for(address, secret_file),
+        labels={CALLS_ONLY: "true"},
+    )
+    limits = RequestLimits(max_body=bytes_of("--max-body", max_body), most_requests=max_requests)
+    server_limits = ServerLimits(most_connections=max_connections, head_seconds=head_timeout)
+    trio.run(_run, opening, listen, allow, token, hosts, limits, server_limits, as_json)
+
+
+async def _run(
+    opening: AbstractAsyncContextManager[Node],
+    listen: str,
+    allow: tuple[str, ...],
+    token: str | None,
+    hosts: tuple[str, ...],
+    limits: RequestLimits,
+    server_limits: ServerLimits,
+    as_json: bool,
+) -> None:
+    async with opening as node:
+        app = application(node, allow=allow, token=token, hosts=hosts, limits=limits)
+        async with leaving_on_signals(node), trio.open_nursery() as nursery:
+            where = await nursery.start(serve, app, listen, server_limits, node.asked_to_leave)
+            if as_json:
+                click.echo(json.dumps({"node": node.name, "listen": where}))
+            else:
+                click.echo(f"gateway {node.name} of cluster {node.cluster}: http://{where}/")

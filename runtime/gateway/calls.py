@@ -1,0 +1,374 @@
+"""The calls of a gateway: it finds the node that hosts the actor, and asks the service `@plain`
+there.
+
+A call with an `Idempotency-Key` is recorded here and at its actor's node. The record here attaches
+repeats to the first call while that runs, answers them after it has ended, and knows of calls whose
+node has died. The record there meets repeats that come through another gateway.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator
+from fnmatch import fnmatchcase
+from typing import cast
+
+import attrs
+import trio
+
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    CallTimeoutError,
+    DeadlineExceededError,
+    MethodNotFoundError,
+    NodeUnreachableError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    RemoteError,
+)
+from actors.method import Address, BoundMethod, BoundStream
+from actors.options import NO_CALL_OPTIONS, CallOptions
+from runtime.node import Node
+from runtime.plain_calls.keyed_calls import (
+    CallKey,
+    KeyedCall,
+    KeyedCalls,
+    PlainOutcome,
+    fingerprint,
+)
+from runtime.plain_calls.service import (
+    PLAIN_SERVICE,
+    PlainCallService,
+    PlainTarget,
+    described_error,
+)
+from runtime.service_calls import LONG_POLL
+
+ANSWER_SECONDS = 2.0
+"""Beyond the timeout of a call: its node says exactly what became of it, if it can."""
+
+FIRST_WAIT = 0.02
+LONGEST_WAIT = 0.5
+"""Seconds between two looks for an actor that is moving."""
+
+_MOVED = frozenset({"ActorNotFoundError", "StaleEpochError", "NodeDrainingError"})
+"""What a node says that the actor has just left, or has not reached yet."""
+
+ONCE = NO_CALL_OPTIONS
+REPEATED = CallOptions(retry=LONG_POLL)
+"""A keyed call may be sent again when its answer is lost: its node runs it once."""
+
+logger = logging.getLogger("understudy.gateway")
+
+
+@attrs.frozen
+class HttpCall:
+    """One call that a client asks for. `seconds`: None for no limit. `key`: "" for none."""
+
+    name: str
+    method: str
+    body: bytes = attrs.field(repr=False)
+    seconds: float | None
+    key: str = attrs.field(repr=False)
+
+
+@attrs.define
+class Described:
+    """What nodes say of the methods of their actors, and the messages in their schemas."""
+
+    actors: list[dict[str, object]] = attrs.field(factory=list)
+    definitions: dict[str, object] = attrs.field(factory=dict)
+
+    def add(self, answer: dict[str, object]) -> None:
+        """Add what one node says."""
+        actors, definitions = answer.get("actors"), answer.get("definitions")
+        if isinstance(actors, list) and isinstance(definitions, dict):
+            self.actors += [one for one in cast("list[object]", actors) if isinstance(one, dict)]
+            self.definitions |= cast("dict[str, object]", definitions)
+
+
+class _KeyedAttempt:
+    """A keyed call on its way, and the requests that wait for it."""
+
+    __slots__ = ("ended", "left", "outcome", "posted", "waiters")
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.outcome: PlainOutcome | None = None
+        self.waiters = 0
+        self.left = trio.Event()
+        """Set when one stops waiting, and made anew."""
+        self.posted = False
+        """True once it may have reached its actor's node."""
+
+    def enter(self) -> None:
+        """A request waits for it."""
+        self.waiters += 1
+
+    def leave(self) -> None:
+        """A request does not wait any more."""
+        self.waiters -= 1
+        self.left.set()
+        self.left = trio.Event()
+
+
+class GatewayCalls:
+    """Makes the calls of a gateway through its node. `allow`: patterns of ACTOR.METHOD that may be
+    called without `@method(http=True)`.
+    """
+
+    def __init__(self, node: Node, allow: tuple[str, ...]) -> None:
+        self._node = node
+        self._allow = allow
+        self._keyed: KeyedCalls[_KeyedAttempt] = KeyedCalls()
+
+    def is_allowed(self, name: str, method: str) -> bool:
+        """True if the list allows the method; what is marked with `http=True` needs no list."""
+        return any(fnmatchcase(f"{name}.{method}", pattern) for pattern in self._allow)
+
+    async def once(self, call: HttpCall) -> PlainOutcome:
+        """Make a call without a key. Never raises but for a cancellation, which goes on to the
+        actor.
+        """
+        return await self._call(call, _KeyedAttempt(), tried=False)
+
+    async def keyed(self, call: HttpCall, gone: trio.Event) -> PlainOutcome | None:
+        """Make a call with a key, or wait for the one that runs, or return the outcome on record.
+
+        `gone`: set when the client goes. Then None may be returned; the call goes on where its
+        actor is, for a while.
+        """
+        name, mark = CallKey((call.name, call.key)), fingerprint(call.method, call.body)
+        now = self._node._environment.now()
+        attempt = _KeyedAttempt()
+        try:
+            known = self._keyed.find(name, mark, now)
+            if known is not None and known.run is not None:
+                return await self._joined(known.run, gone)
+            if known is not None:
+                outcome = cast("PlainOutcome", known.outcome)
+                if outcome.outcome != "unknown":
+                    return outcome
+                # The actor's node may know more, or its successor: what the actor has saved.
+                self._keyed.begin_again(known, attempt)
+                return await self._made(known, attempt, call, gone, tried=True)
+            begun = self._keyed.begin(name, mark, attempt, now)
+        except CallError as error:
+            return described_error(error)
+        return await self._made(begun, attempt, call, gone, tried=False)
+
+    async def stream(self, call: HttpCall) -> AsyncGenerator[PlainOutcome, None]:
+        """The items of a stream; an outcome that is no value is the last. To be closed."""
+        try:
+            address = await self._where(call.name, call.seconds)
+            bound = self._service_stream(address)
+        except CallError as error:
+            yield described_error(error)
+            return
+        items = bound(self._target(call, address), call.body, call.seconds)
+        try:
+            async for item in items:
+                if not isinstance(item, PlainOutcome):
+                    yield described_error(_no_outcome(address, item))
+                    return
+                yield item
+        except CallError as error:
+            yield _of_service(error, address)
+        finally:
+            # Never waits: it tells the producer, and lets go.
+            await items.aclose()  # noqa: ASYNC102, ASYNC120
+
+    async def described(self, names: list[str] | None) -> Described:
+        """What the hosts of these actors, or of all with names, say of their methods. Raises
+        CallError if the names cannot be read; what does not answer in time is left out.
+        """
+        node = self._node
+        with node._lifetime.asking("the actors could not be listed"):
+            found = await node._names.all()
+        wanted = set(names) if names is not None else None
+        places: dict[tuple[str, int], list[str]] = {}
+        for address in found:
+            if wanted is None or address.name in wanted:
+                places.setdefault((address.node, address.incarnation), []).append(address.name)
+        described = Described()
+        async with trio.open_nursery() as nursery:
+            for (name, incarnation), actors in places.items():
+                nursery.start_soon(self._describe, name, incarnation, actors, described)
+        return described
+
+    async def _describe(
+        self, node: str, incarnation: int, actors: list[str], described: Described
+    ) -> None:
+        service = self._node._endpoint.system_handle(
+            PlainCallService, PLAIN_SERVICE, node, incarnation, ONCE
+        )
+        ask = cast(
+            "BoundMethod[..., dict[str, object]]", service.options(timeout=ANSWER_SECONDS).describe
+        )
+        try:
+            described.add(await ask(sorted(actors)))
+        except CallError as error:
+            logger.info("node %s does not describe its actors: %s", node, error)
+
+    async def _joined(self, attempt: _KeyedAttempt, gone: trio.Event) -> PlainOutcome | None:
+        attempt.enter()
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def watch() -> None:
+                    await gone.wait()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(watch)
+                await attempt.ended.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            attempt.leave()
+        return attempt.outcome
+
+    async def _made(
+        self,
+        known: KeyedCall[_KeyedAttempt],
+        attempt: _KeyedAttempt,
+        call: HttpCall,
+        gone: trio.Event,
+        *,
+        tried: bool,
+    ) -> PlainOutcome | None:
+        """Make the call in this task, also for the repeats that wait for it."""
+        outcome: PlainOutcome | None = None
+        attempt.enter()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._abandon, attempt, gone, nursery.cancel_scope)
+                outcome = await self._call(call, attempt, tried=tried)
+                nursery.cancel_scope.cancel()
+        finally:
+            if outcome is None:
+                outcome = _abandoned(call, attempt)
+            self._keyed.on_ended(known, outcome, self._node._environment.now())
+            # What was known to be possible before stays so, whatever became of a repeat.
+            attempt.outcome = known.outcome or outcome
+            attempt.ended.set()
+        return attempt.outcome
+
+    async def _abandon(
+        self, attempt: _KeyedAttempt, gone: trio.Event, scope: trio.CancelScope
+    ) -> None:
+        """Stop waiting for a keyed call when no request waits for it any more. Where its actor is,
+        it goes on for a while.
+        """
+        await gone.wait()
+        attempt.leave()
+        while attempt.waiters:
+            await attempt.left.wait()
+        scope.cancel()
+
+    async def _call(self, call: HttpCall, attempt: _KeyedAttempt, *, tried: bool) -> PlainOutcome:
+        """Find the actor and make the call; again where it has moved, and certainly did not run."""
+        environment = self._node._environment
+        began = environment.now()
+        deadline = math.inf if call.seconds is None else began + call.seconds
+        patience, wait = began + environment.timings.denial_patience, FIRST_WAIT
+        while True:
+            left = None if deadline == math.inf else deadline - environment.now()
+            try:
+                address = await self._where(call.name, left)
+                left = None if deadline == math.inf else deadline - environment.now()
+                if left is not None and left <= 0:
+                    raise _too_late(call)
+            except CallError as error:
+                return described_error(error)
+            attempt.posted = True
+            outcome = await self._asked(call, address, left, tried=tried)
+            moved = outcome.outcome == "not executed" and str(outcome.error.get("type")) in _MOVED
+            now = environment.now()
+            if not moved or now >= min(patience, deadline):
+                return outcome
+            attempt.posted = False
+            self._node._lookups.forget(call.name)
+            await trio.sleep(min(wait, deadline - now))
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    async def _asked(
+        self, call: HttpCall, address: Address, left: float | None, *, tried: bool
+    ) -> PlainOutcome:
+        """What the actor's node says of the call."""
+        options = REPEATED if call.key else ONCE
+        service = self._node._endpoint.system_handle(
+            PlainCallService, PLAIN_SERVICE, address.node, address.incarnation, options
+        )
+        if left is not None:
+            service = service.options(timeout=left + ANSWER_SECONDS)
+        target = self._target(call, address)
+        try:
+            if call.key:
+                keyed = cast("BoundMethod[..., PlainOutcome]", service.call_keyed)
+                return await keyed(target, call.body, left, call.key, tried)
+            once = cast("BoundMethod[..., PlainOutcome]", service.call)
+            return await once(target, call.body, left)
+        except CallError as error:
+            return _of_service(error, address)
+
+    def _service_stream(self, address: Address) -> BoundStream[..., object]:
+        service = self._node._endpoint.system_handle(
+            PlainCallService, PLAIN_SERVICE, address.node, address.incarnation, ONCE
+        )
+        return cast("BoundStream[..., object]", service.stream)
+
+    def _target(self, call: HttpCall, address: Address) -> PlainTarget:
+        return PlainTarget(
+            call.name, address.epoch, call.method, self.is_allowed(call.name, call.method)
+        )
+
+    async def _where(self, name: str, seconds: float | None) -> Address:
+        """Raises CallError if there is no such actor, or it cannot be found out in time."""
+        if not name or name.startswith("@"):
+            raise ActorNotFoundError(f"there is no actor {name!r}")
+        with trio.move_on_after(math.inf if seconds is None else max(0.0, seconds)):
+            return await self._node._api.lookup(name)
+        raise DeadlineExceededError(
+            f"{name} could not be looked up within the timeout of the call; it did not run"
+        )
+
+
+def _too_late(call: HttpCall) -> DeadlineExceededError:
+    return DeadlineExceededError(
+        f"{call.name}.{call.method} was not made within its timeout of {call.seconds:g} s"
+    )
+
+
+def _abandoned(call: HttpCall, attempt: _KeyedAttempt) -> PlainOutcome:
+    """What is known of a keyed call that the gateway does not wait for any more."""
+    what = f"the clients of {call.name}.{call.method} had gone"
+    if attempt.posted:
+        return described_error(
+            CallTimeoutError(f"{what} before it ended; it may have taken effect")
+        )
+    return described_error(NotExecutedError(f"{what} before it was made; it did not run"))
+
+
+def _of_service(error: CallError, address: Address) -> PlainOutcome:
+    """How a call has ended where the service itself did not answer."""
+    if isinstance(error, ActorNotFoundError | MethodNotFoundError):
+        return described_error(
+            NodeUnreachableError(
+                f"node {address.node} runs a version of Understudy without the service that the "
+                "gateway asks; update it"
+            )
+        )
+    if isinstance(error, RemoteError):
+        logger.error("the service %s of node %s raised: %s", PLAIN_SERVICE, address.node, error)
+        return described_error(
+            OutcomeUnknownError(f"node {address.node} failed while it handled the call: {error}")
+        )
+    return described_error(error)
+
+
+def _no_outcome(address: Address, item: object) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"node {address.node} answered with a value of a type that it never sends: "
+        f"{type(item).__name__}"
+    )

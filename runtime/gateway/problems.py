@@ -1,0 +1,124 @@
+"""Problems: what an HTTP client is told where there is no value (RFC 9457), and the status code
+that says the outcome of the call.
+
+    200  the value
+    422  the method raised
+    503  certainly not executed: repeat it, after the seconds in Retry-After
+    504  unknown: it may have run
+    404, 403, 400, 406, 409  certainly not executed, and a repeat would not be either
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from runtime.plain_calls.keyed_calls import PlainOutcome
+from runtime.plain_calls.service import IS_STREAM, NO_STREAM
+
+RETRY_AFTER = 1
+"""Seconds. Refusals pass within seconds: a mailbox has room again, an actor is placed again."""
+
+NOT_EXECUTED = "not executed"
+
+_TITLES = {
+    400: "The request is malformed",
+    401: "A token is required",
+    403: "This may not be called",
+    404: "There is no such thing",
+    405: "The method of the request does not fit",
+    406: "No representation that you accept",
+    408: "The request took too long",
+    409: "The key was used for another call",
+    413: "The request is too large",
+    415: "The media type is not supported",
+    422: "The method raised",
+    503: "The call was not executed",
+    504: "The outcome of the call is unknown",
+}
+
+_REFUSALS = {
+    "ActorNotFoundError": (404, "check the name; GET /v1/openapi.json lists what may be called"),
+    "MethodNotFoundError": (404, "check the name; GET /v1/openapi.json lists what may be called"),
+    "MethodNotExposedError": (403, "mark the method with @method(http=True), or allow it"),
+    "BadArgumentsError": (400, "correct the arguments; GET /v1/openapi.json has their schema"),
+    "EncodeError": (400, "correct the arguments"),
+    "CallCycleError": (503, "repeat the call"),
+    "KeyReusedError": (409, "use a new Idempotency-Key for a new call"),
+    IS_STREAM: (406, "accept text/event-stream or application/jsonl"),
+    NO_STREAM: (406, "accept application/json or application/cbor"),
+}
+"""By the type of the error; any other that says "not executed" is 503."""
+
+_NEXT = {
+    "not executed": "repeat the call: it certainly did not run",
+    "unknown": "it may have run: read the state, then decide; a repeat with the same "
+    "Idempotency-Key never runs it twice",
+    "raised": "the method ran and raised; a repeat with the same Idempotency-Key gets this answer",
+}
+
+
+class ProblemError(Exception):
+    """A request is answered with a problem. `headers`: besides those that every answer has."""
+
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        detail: str,
+        next_step: str,
+        *,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.problem = Problem(status, error, detail, NOT_EXECUTED, next_step, headers=headers)
+
+
+@attrs.frozen
+class Problem:
+    """What is said of a call that has no value. `error`: the class of the error."""
+
+    status: int
+    error: str
+    detail: str
+    outcome: str
+    next_step: str
+    more: dict[str, object] = attrs.field(factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def plain(self) -> dict[str, object]:
+        """The body of the answer."""
+        return {
+            "type": "about:blank",
+            "title": _TITLES.get(self.status, "The call was not executed"),
+            "status": self.status,
+            "detail": self.detail,
+            "outcome": self.outcome,
+            "error": self.error,
+            "next": self.next_step,
+            **self.more,
+        }
+
+
+def problem_of(outcome: PlainOutcome, actor: str, method: str) -> Problem:
+    """The problem that says how a call has ended."""
+    assert outcome.outcome != "value"
+    error = str(outcome.error.get("type", "CallError"))
+    detail = str(outcome.error.get("message", ""))
+    more: dict[str, object] = {"actor": actor, "method": method}
+    headers: tuple[tuple[str, str], ...] = ()
+    next_step = _NEXT.get(outcome.outcome, _NEXT["unknown"])
+    if outcome.outcome == "raised":
+        status = 422
+        more |= {
+            "class": outcome.error.get("class", ""),
+            "fields": outcome.error.get("fields", {}),
+        }
+    elif outcome.outcome == "not executed":
+        status, next_step = _REFUSALS.get(error, (503, next_step))
+        if status == 503:
+            headers = (("retry-after", str(RETRY_AFTER)),)
+    else:
+        # Also what a newer node may say that we do not know.
+        status = 504
+    known = outcome.outcome if outcome.outcome in _NEXT else "unknown"
+    return Problem(status, error, detail, known, next_step, more, headers)

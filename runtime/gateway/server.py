@@ -1,0 +1,236 @@
+"""The server of a gateway: hypercorn on trio, with a bound on connections and on how long one may
+stand still.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+import trio
+
+from actors.errors import ListenError
+from runtime.gateway.application import HttpGateway
+from runtime.links.transports import split_host_port
+from runtime.user_errors import summary_of
+
+if TYPE_CHECKING:
+    from hypercorn.config import Config
+
+MOST_CONNECTIONS = 1000
+MAX_HEAD = 16 * 1024
+HEAD_SECONDS = 10.0
+STALL_SECONDS = 60.0
+
+LINGER_SECONDS = 1.0
+LINGER_BYTES = 4 * 1024 * 1024
+"""What is read and thrown away of a request that was answered before its end: closed at once, the
+connection would be reset, and the client might never see the answer.
+"""
+
+GOODBYE_SECONDS = 3.0
+"""For requests that are in flight when the gateway ends."""
+
+_BUSY_BODY = (
+    b'{"status":503,"outcome":"not executed","error":"TooManyConnections",'
+    b'"detail":"the gateway has as many connections as it may","next":"repeat the request"}'
+)
+BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"
+    b"content-type: application/problem+json\r\ncontent-length: %d\r\n\r\n"
+) % len(_BUSY_BODY) + _BUSY_BODY
+
+logger = logging.getLogger("understudy.gateway")
+
+
+@attrs.frozen(kw_only=True)
+class ServerLimits:
+    """Bounds of the server. `most_connections` at once; `max_head`: bytes of the line and headers
+    of a request; `head_seconds`: for a head to arrive, and for a connection without a request;
+    `stall_seconds`: for a client that takes nothing of its answer.
+    """
+
+    most_connections: int = attrs.field(default=MOST_CONNECTIONS, validator=attrs.validators.ge(1))
+    max_head: int = attrs.field(default=MAX_HEAD, validator=attrs.validators.ge(1024))
+    head_seconds: float = attrs.field(default=HEAD_SECONDS, validator=attrs.validators.gt(0))
+    stall_seconds: float = attrs.field(default=STALL_SECONDS, validator=attrs.validators.gt(0))
+
+
+class _BoundedStream:
+    """A connection whose writes do not wait for ever, and which is closed without a reset. It has
+    what hypercorn uses of `trio.SocketStream`.
+    """
+
+    def __init__(self, stream: trio.SocketStream, stall_seconds: float) -> None:
+        self._stream = stream
+        self._stall_seconds = stall_seconds
+        self._closing = False
+        self._closed = trio.Event()
+        self._reading = False
+        self._read = trio.Event()
+        self.socket = stream.socket
+
+    async def send_all(self, data: bytes) -> None:
+        """Raises BrokenResourceError for a client that takes nothing."""
+        # In pieces, so that a slow client that does take something is not cut off.
+        view = memoryview(data)
+        for start in range(0, len(view), 65536):
+            with trio.move_on_after(self._stall_seconds) as patience:
+                await self._stream.send_all(view[start : start + 65536])
+            if patience.cancelled_caught:
+                await trio.aclose_forcefully(self._stream)
+                raise trio.BrokenResourceError("the client takes nothing of its answer")
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """As of trio's; nothing any more once it is being closed."""
+        if self._closing:
+            await self._closed.wait()
+            return b""
+        self._reading = True
+        try:
+            data = bytes(await self._stream.receive_some(max_bytes))
+            if self._closing and data:
+                await self._throw_away()
+        finally:
+            self._reading = False
+            self._read.set()
+        return b"" if self._closing else data
+
+    async def send_eof(self) -> None:
+        """Nothing more is sent."""
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """Close it, after the client has had the time to read what was sent."""
+        if self._closing:
+            # hypercorn closes from several tasks.
+            await self._closed.wait()
+            return
+        self._closing = True
+        self._read = trio.Event()
+        try:
+            with trio.move_on_after(LINGER_SECONDS):
+                if self._reading:
+                    # Another task reads, and throws away what comes.
+                    await self._read.wait()
+                else:
+                    await self._throw_away()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The client has gone already.
+            pass
+        finally:
+            self._closed.set()
+            await trio.aclose_forcefully(self._stream)
+
+    async def _throw_away(self) -> None:
+        size = 0
+        while size < LINGER_BYTES:
+            data = await self._stream.receive_some(65536)
+            if not data:
+                return
+            size += len(data)
+
+
+async def serve(
+    gateway: HttpGateway,
+    listen: str,
+    limits: ServerLimits,
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` is set; reports where it listens, as `HOST:PORT`. Requests in flight are
+    then given `GOODBYE_SECONDS`. Raises `ListenError`.
+    """
+    # hypercorn is in the extra `http`.
+    from hypercorn.config import Config
+    from hypercorn.trio.worker_context import WorkerContext
+    from hypercorn.utils import wrap_app
+
+    config = Config()
+    config.errorlog = logger
+    config.h11_max_incomplete_size = limits.max_head
+    config.keep_alive_timeout = limits.head_seconds
+    config.include_server_header = False
+    app = wrap_app(cast("Any", gateway), config.wsgi_max_body_size, "asgi")
+    context = WorkerContext(None)
+    listeners = await _listeners(listen)
+    place = listeners[0].socket.getsockname()
+    host = f"[{place[0]}]" if ":" in place[0] else place[0]
+    count = _Count()
+
+    async def serve_one(stream: trio.SocketStream) -> None:
+        if count.open >= limits.most_connections:
+            await _turn_away(stream)
+            return
+        count.open += 1
+        try:
+            await _serve_connection(app, config, context, stream, limits.stall_seconds)
+        finally:
+            count.open -= 1
+
+    async with trio.open_nursery() as handlers:
+        async with trio.open_nursery() as accepting:
+            accept = partial(trio.serve_listeners, serve_one, handler_nursery=handlers)
+            await accepting.start(accept, listeners)
+            task_status.started(f"{host}:{place[1]}")
+            await stop.wait()
+            accepting.cancel_scope.cancel()
+        # Connections without a request are closed now, the others after theirs.
+        await context.terminated.set()
+        handlers.cancel_scope.deadline = trio.current_time() + GOODBYE_SECONDS
+
+
+class _Count:
+    """How many connections there are."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+
+async def _listeners(listen: str) -> list[trio.SocketListener]:
+    host, port = split_host_port(listen)
+    try:
+        return await trio.open_tcp_listeners(port, host=host.strip("[]"))
+    except OSError as error:
+        raise ListenError(
+            f"the gateway cannot listen on {listen}: {error.strerror or error}; choose another "
+            "address with --listen"
+        ) from None
+
+
+async def _serve_connection(
+    app: Any, config: Config, context: Any, stream: trio.SocketStream, stall_seconds: float
+) -> None:
+    from hypercorn.trio.tcp_server import TCPServer
+    from hypercorn.typing import ConnectionState
+
+    class Server(TCPServer):
+        """Ends with its connection; hypercorn's own waits for its idle time to pass first."""
+
+        async def _read_data(self) -> None:
+            await super()._read_data()
+            await self.idle_task.stop()
+
+    bounded = _BoundedStream(stream, stall_seconds)
+    try:
+        await Server(app, config, context, ConnectionState({}), cast("Any", bounded))
+    except Exception as error:
+        # A mistake in the handling of one connection ends that connection and no other.
+        logger.exception("a connection failed: %s", summary_of(error))
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def _turn_away(stream: trio.SocketStream) -> None:
+    """Answer a connection too many, and close it."""
+    with trio.move_on_after(LINGER_SECONDS):
+        try:
+            await stream.send_all(BUSY)
+            await stream.send_eof()
+        except trio.BrokenResourceError:
+            # It has gone by itself.
+            pass
+    await trio.aclose_forcefully(stream)

@@ -1,0 +1,193 @@
+"""Plain values: what clients without the application's classes send and get.
+
+None, booleans, numbers, text, bytes, lists, and dictionaries with text as keys, as CBOR. Results of
+other types are written as these: dates, decimals and UUIDs as text, enums as their values, messages
+as dictionaries of their fields. What has no such form, and what could be mistaken for it, is a
+dictionary with one key that begins with a dollar sign:
+
+    {"$pairs": [[key, value], ...]}   a dictionary with keys that are no text
+    {"$dict": {...}}                  a dictionary with one key that begins with a dollar sign
+    {"$actor": name}                  a handle
+    {"$reference": text}              a reference; its value stays where it is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import NoneType
+from typing import Any, NoReturn
+from uuid import UUID
+
+import cbor2
+
+from actors.errors import DecodeError, EncodeError
+from actors.handle import Handle
+from actors.messages import message_type
+from actors.reference import Reference
+from runtime.user_errors import guarded, qualified_name, repr_of, summary_of
+from runtime.wire.exceptions import fields_of
+
+MOST_DEPTH = 32
+"""Containers within containers, as on the wire between nodes."""
+
+MOST_INTEGER_BITS = 8192
+"""Of a whole number: converting one to decimal digits takes time that grows with its square."""
+
+_AS_IT_IS = frozenset({NoneType, bool, float, str, bytes})
+
+_REFUSED_TAGS = (
+    *(0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261),
+    *(1004, 43000, 55799),
+)
+"""Tags that cbor2 would read by itself. Large whole numbers (2 and 3) are all that is left."""
+
+
+def encoded(value: object) -> bytes:
+    """The value as CBOR, the same bytes for equal values. Raises EncodeError, which names the path
+    to what has no plain form.
+    """
+    return encoded_plain(plain(value, "result", 0))
+
+
+def encoded_plain(value: object) -> bytes:
+    """The same for what is plain already, as a request is that was read from JSON."""
+    try:
+        return cbor2.dumps(value, canonical=True)
+    except (cbor2.CBOREncodeError, UnicodeError, ValueError) as error:
+        # Text with half of a surrogate pair, which no UTF-8 can say.
+        raise EncodeError(f"this cannot be written as CBOR: {error}") from None
+
+
+def decoded(data: bytes) -> object:
+    """What plain CBOR says. Raises DecodeError for anything else."""
+    try:
+        # As the first of two items, the second of which is known: cbor2 ignores what follows an
+        # item, and so what follows the first is seen.
+        pair: object = cbor2.loads(
+            b"\x82" + data + _END,
+            max_depth=MOST_DEPTH + 1,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
+            semantic_decoders=dict.fromkeys(_REFUSED_TAGS, _refuse_tag),
+            tag_hook=_refuse_tag,
+        )
+    except Exception as error:
+        raise DecodeError(f"this is no CBOR of plain data: {error}") from None
+    if type(pair) is not list or len(pair) != 2 or pair[1] != _END_TEXT:
+        raise DecodeError("this is no single item of CBOR: something follows it, or is missing")
+    check_plain(pair[0], 0)
+    return pair[0]
+
+
+_END_TEXT = "understudy: the end of a plain value"
+_END = cbor2.dumps(_END_TEXT)
+
+
+def _refuse_tag(*_: object) -> NoReturn:
+    raise ValueError("tags are not plain data")
+
+
+def check_plain(value: object, depth: int = 0) -> None:
+    """Raises DecodeError for what a decoder gives beyond plain data: keys that are no text,
+    undefined, huge numbers, too deep a nesting.
+    """
+    kind = type(value)
+    if depth > MOST_DEPTH:
+        raise DecodeError(f"plain data nests no deeper than {MOST_DEPTH} levels")
+    if kind is dict:
+        for key, one in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                raise DecodeError(f"the keys of plain data are text, not {type(key).__name__}")
+            check_plain(one, depth + 1)
+    elif kind is list:
+        for one in value:  # type: ignore[attr-defined]
+            check_plain(one, depth + 1)
+    elif kind is int:
+        if value.bit_length() > MOST_INTEGER_BITS:  # type: ignore[attr-defined]
+            raise DecodeError(f"a whole number has more than {MOST_INTEGER_BITS} bits")
+    elif kind not in _AS_IT_IS:
+        raise DecodeError(f"{kind.__name__} is no plain data")
+
+
+def plain(value: Any, path: str, depth: int) -> object:
+    """The value as plain data. Raises EncodeError, which names the path to what has none."""
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if kind is int:
+        if value.bit_length() > MOST_INTEGER_BITS:
+            raise EncodeError(f"{path} has more than {MOST_INTEGER_BITS} bits", path=path)
+        return value
+    if depth >= MOST_DEPTH:
+        raise EncodeError(f"{path} nests deeper than {MOST_DEPTH} levels", path=path)
+    if kind is list or kind is tuple:
+        return [plain(one, f"{path}[{index}]", depth + 1) for index, one in enumerate(value)]
+    if kind is set or kind is frozenset:
+        return [plain(one, f"{path} (a member)", depth + 1) for one in value]
+    if kind is dict:
+        return _plain_dict(value, path, depth)
+    writer = _WRITERS.get(kind)
+    if writer is not None:
+        return writer(value)
+    return _plain_object(value, kind, path, depth)
+
+
+def _plain_dict(value: dict[Any, Any], path: str, depth: int) -> object:
+    if all(type(key) is str for key in value):
+        found = {key: plain(one, f"{path}[{key!r}]", depth + 1) for key, one in value.items()}
+        marked = len(found) == 1 and next(iter(found)).startswith("$")
+        return {"$dict": found} if marked else found
+    return {
+        "$pairs": [
+            [plain(key, f"{path} (a key)", depth + 1), plain(one, f"{path}[...]", depth + 1)]
+            for key, one in value.items()
+        ]
+    }
+
+
+def _plain_object(value: Any, kind: type, path: str, depth: int) -> object:
+    if isinstance(value, Enum):
+        return plain(value.value, path, depth + 1)
+    if issubclass(kind, Handle):
+        return {"$actor": value.name}
+    if issubclass(kind, Reference):
+        return {"$reference": repr_of(value)}
+    described = message_type(kind)
+    if described is not None:
+        # Attributes of users' classes may be properties that raise anything.
+        fields = guarded(
+            lambda: (
+                fields_of(value)
+                if described.is_exception
+                else {name: getattr(value, name) for name, _ in described.fields}
+            ),
+            lambda error: _refuse(f"{path}: its fields cannot be read: {summary_of(error)}", path),
+        )
+        return {name: plain(one, f"{path}.{name}", depth + 1) for name, one in fields.items()}
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+        return plain(value.tolist(), path, depth)
+    if kind in (bytearray, memoryview):
+        return bytes(value)
+    raise EncodeError(f"{path} is a {qualified_name(kind)}, which has no plain form", path=path)
+
+
+def _refuse(text: str, path: str) -> NoReturn:
+    raise EncodeError(text, path=path)
+
+
+def _isoformat(value: date | time) -> str:
+    return value.isoformat()
+
+
+_WRITERS: dict[type, Callable[[Any], object]] = {
+    datetime: _isoformat,
+    date: _isoformat,
+    time: _isoformat,
+    timedelta: timedelta.total_seconds,
+    Decimal: str,
+    UUID: str,
+}

@@ -1,0 +1,482 @@
+"""The service `@plain` of every node: calls of its actors in plain data, for processes that have
+none of their classes, such as the HTTP gateway.
+
+The node that hosts the actor decides whether a method may be called from outside of the cluster,
+reads the arguments by the annotations, and makes plain data of the result before the actor's next
+turn. Calls with a key are recorded here, beside their actor, so that their repeats through any
+gateway meet the same record (`KeyedCalls`); and they enter the actor's completion records under an
+identity that is made of the key alone (`RequestClient.is_key`), so that an actor that saves its
+state with `answer=` answers repeats after a restart on any node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TypeVar, cast
+
+import attrs
+import trio
+
+from actors.actor import Actor
+from actors.errors import (
+    ActorNotFoundError,
+    BadArgumentsError,
+    CallError,
+    CallTimeoutError,
+    DeadlineExceededError,
+    DecodeError,
+    EncodeError,
+    MethodNotExposedError,
+    OutcomeUnknownError,
+    ReplyEncodeError,
+    outcome_of,
+)
+from actors.messages import message
+from actors.method import BoundStream, MethodDefinition, method
+from runtime.calls.error_codec import Plain, described, raised_by_method
+from runtime.environment import Environment
+from runtime.hosting.cell import ActorCell, Invocation
+from runtime.hosting.completion_records import (
+    KEY_CLIENT,
+    RequestClient,
+    RequestId,
+    RequestOrigin,
+)
+from runtime.hosting.host import ActorHost
+from runtime.plain_calls.keyed_calls import (
+    CallKey,
+    KeyedCall,
+    KeyedCalls,
+    PlainOutcome,
+    fingerprint,
+)
+from runtime.plain_calls.plain_values import decoded, encoded, plain
+from runtime.plain_calls.schemas import PlainArguments, SchemaWriter, arguments_of
+from runtime.user_errors import guarded, summary_of
+from runtime.wire.codec import Codec
+
+T = TypeVar("T")
+
+PLAIN_SERVICE = "@plain"
+
+LARGE_BODY = 64 * 1024
+"""Bytes. Larger ones are read in a thread: reading them would hold up the node."""
+
+ORPHAN_SECONDS = 30.0
+"""For this long a call with a key goes on when no request waits for it: its repeat, perhaps through
+another gateway, finds it.
+"""
+
+MOST_DESCRIBED = 1000
+"""Actors that are described in one answer."""
+
+IS_STREAM = "StreamMethod"
+NO_STREAM = "NoStreamMethod"
+"""What `PlainOutcome.error` has as its type where a stream is called for one value, or the other
+way round.
+"""
+
+
+@message
+@attrs.frozen
+class PlainTarget:
+    """What is called. `epoch`: of the actor, as the caller knows it. `allowed`: the caller has a
+    list that allows the method, so that it needs no `@method(http=True)`.
+    """
+
+    name: str
+    epoch: int
+    method: str
+    allowed: bool
+
+
+class _Run:
+    """One run of a method, and the calls that wait for it."""
+
+    __slots__ = ("call", "ended", "job", "outcome", "waited", "waiters")
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.job: Invocation | None = None
+        """None until it is handed to its actor."""
+        self.outcome: PlainOutcome | None = None
+        self.waiters = 0
+        self.waited = 0
+        """How many calls have begun to wait for it, in all."""
+        self.call: KeyedCall[_Run] | None = None
+        """The record of its key, if it has one."""
+
+
+class PlainCallService(Actor):
+    """Describes and calls the actors of one node. The `ReplySink` of their invocations."""
+
+    def __init__(
+        self,
+        host: ActorHost,
+        codec: Codec,
+        environment: Environment,
+        nursery: trio.Nursery,
+        orphan_seconds: float = ORPHAN_SECONDS,
+    ) -> None:
+        self._nursery = nursery
+        self._orphan_seconds = orphan_seconds
+        self._host = host
+        self._codec = codec
+        self._environment = environment
+        self._keyed: KeyedCalls[_Run] = KeyedCalls()
+
+    @method(concurrent=True, idempotent=True)
+    async def describe(self, names: list[str]) -> dict[str, object]:
+        """Describe the methods of these actors, with JSON Schema of their parameters and results.
+        Of those that are not here, nothing is said.
+        """
+        writer = SchemaWriter()
+        actors: list[object] = []
+        for name in names[:MOST_DESCRIBED]:
+            cell = self._host.cells.get(name)
+            if cell is not None and not cell.system:
+                actors.append(_description(cell, writer))
+            # Annotations are looked at on the loop, and there may be many.
+            await trio.lowlevel.checkpoint()
+        return {"actors": actors, "definitions": writer.definitions}
+
+    @method(concurrent=True)
+    async def call(self, target: PlainTarget, body: bytes, seconds: float | None) -> PlainOutcome:
+        """Call a method; `seconds`: for the whole call. Never raises: errors are outcomes."""
+        try:
+            cell, definition, arguments = await self._read(target, body, stream=False)
+        except CallError as error:
+            return described_error(error)
+        run = _Run()
+        self._deliver(run, self._job(cell, definition, arguments, seconds, run))
+        return await self._outcome(run, seconds)
+
+    @method(concurrent=True, idempotent=True)
+    async def call_keyed(
+        self, target: PlainTarget, body: bytes, seconds: float | None, key: str, tried: bool
+    ) -> PlainOutcome:
+        """Like `call`, at most once for this key. `tried`: the caller knows that an earlier attempt
+        may have run, here or elsewhere: where there is no record of it, only an idempotent method
+        runs.
+        """
+        name, mark = CallKey((target.name, key)), fingerprint(target.method, body)
+        try:
+            # Before all else: a call that is on record is answered from it, whatever has happened
+            # to its actor since.
+            call = self._keyed.find(name, mark, self._environment.now())
+            if call is not None and call.run is not None:
+                return await self._outcome(call.run, seconds)
+            if call is not None and call.outcome is not None and call.outcome.outcome != "unknown":
+                return call.outcome
+            cell, definition, arguments = await self._read(target, body, stream=False)
+            # Reading took time: another call with the key may have come.
+            call = self._keyed.find(name, mark, self._environment.now())
+            if call is not None and call.run is not None:
+                return await self._outcome(call.run, seconds)
+            run = _Run()
+            known = call.outcome if call is not None else None
+            if call is None:
+                call = self._keyed.begin(name, mark, run, self._environment.now())
+            elif known is not None and known.outcome != "unknown":
+                return known
+            else:
+                self._keyed.begin_again(call, run)
+        except CallError as error:
+            return described_error(error)
+        run.call = call
+        job = self._job(cell, definition, arguments, seconds, run)
+        client = RequestClient(KEY_CLIENT, 0, name.life)
+        # Perhaps made before: through another gateway, to an earlier epoch, on another node. The
+        # completion records of the actor say.
+        job.call = RequestOrigin(RequestId(client, 1), repeated=True, elsewhere=True)
+        if (known is not None or tried) and not definition.idempotent:
+            await self._answer_from_record(run, job, known)
+        else:
+            self._deliver(run, job)
+        return await self._outcome(run, seconds)
+
+    @method(concurrent=True)
+    async def stream(
+        self, target: PlainTarget, body: bytes, seconds: float | None
+    ) -> AsyncIterator[PlainOutcome]:
+        """The items of a generator method, each as an outcome with a value. An outcome of another
+        kind is the last.
+        """
+        try:
+            cell, definition, arguments = await self._read(target, body, stream=True)
+        except CallError as error:
+            yield described_error(error)
+            return
+        handle = self._host.make_handle(cell.address)
+        bound: BoundStream[..., object] = BoundStream(
+            handle._caller, cell.address, definition, definition.options
+        )
+        if seconds is not None:
+            bound = bound.options(timeout=seconds)
+        items = bound(*arguments.args, **arguments.kwargs)
+        try:
+            async for item in items:
+                yield self._value(cell, definition, item)
+        except CallError as error:
+            yield self._described(error)
+        finally:
+            # Never waits: it tells the producer, and lets go.
+            await items.aclose()  # noqa: ASYNC102, ASYNC120
+
+    # What follows is the service's own; the first three make it a `ReplySink`.
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        self._finish(job.link, self._value(job.cell, job.definition, value))
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+        self._finish(job.link, _raised(raised_by_method(error, self._codec.size_of)[1]))
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        self._finish(job.link, described_error(error))
+
+    async def _read(
+        self, target: PlainTarget, body: bytes, *, stream: bool
+    ) -> tuple[ActorCell, MethodDefinition, PlainArguments]:
+        """Find the method and read the arguments. Raises CallError if it may not, or cannot, be
+        called.
+        """
+        name = target.name
+        if name.startswith("@"):
+            # The runtime's own services are no actors of users.
+            raise ActorNotFoundError(f"there is no actor {name!r}")
+        while name in self._host.claiming and self._host.is_about_to_start(name):
+            # Its name was found in the store before this node has heard that it has it.
+            claimed = trio.Event()
+            self._host.claiming[name].append(claimed.set)
+            await claimed.wait()
+        cell, definition = self._found(target)
+        if definition.stream is not stream:
+            raise _WrongKindError(IS_STREAM if definition.stream else NO_STREAM)
+        read = partial(_arguments, name, definition, body)
+        arguments = read() if len(body) <= LARGE_BODY else await self._in_thread(read)
+        # Reading took time: the actor may have ended, and another epoch begun.
+        cell, definition = self._found(target)
+        return cell, definition, arguments
+
+    def _found(self, target: PlainTarget) -> tuple[ActorCell, MethodDefinition]:
+        known = self._host.cells.get(target.name)
+        kind = known.methods.get(target.method) if known is not None else None
+        stream = kind is not None and kind.stream
+        found = self._host.find(target.name, target.epoch, target.method, stream=stream)
+        if isinstance(found, CallError):
+            raise found
+        cell, definition = found
+        if not (definition.http or target.allowed):
+            raise MethodNotExposedError(
+                f"{target.name}.{target.method} may not be called over HTTP: mark it with "
+                "@method(http=True), or start the gateway with "
+                f"--allow '{target.name}.{target.method}'"
+            )
+        return cell, definition
+
+    async def _in_thread(self, read: Callable[[], T]) -> T:
+        return await self._host.threads.method(read)
+
+    def _job(
+        self,
+        cell: ActorCell,
+        definition: MethodDefinition,
+        arguments: PlainArguments,
+        seconds: float | None,
+        run: _Run,
+    ) -> Invocation:
+        own = definition.options.timeout
+        limits = [one for one in (seconds, own) if one is not None]
+        deadline = self._environment.now() + min(limits) if limits else math.inf
+        return Invocation(
+            cell, definition, arguments.args, arguments.kwargs, self, run, 0, deadline
+        )
+
+    def _deliver(self, run: _Run, job: Invocation) -> None:
+        run.job = job
+        refusal = self._host.deliver(job)
+        if refusal is not None:
+            self._finish(run, described_error(refusal))
+
+    async def _answer_from_record(
+        self, run: _Run, job: Invocation, known: PlainOutcome | None
+    ) -> None:
+        """Answer a call that may have run, and must not run again: with what its actor has saved of
+        it, or with what is known.
+        """
+        outcome = known or described_error(
+            OutcomeUnknownError(
+                f"{job.cell.address.name}.{job.definition.name} was called with this key before, "
+                "and may have run; its outcome is on no record, and it was not run again"
+            )
+        )
+        try:
+            answer = await self._host.completion_log.recorded(job)
+            if answer is not attrs.NOTHING:
+                outcome = self._value(job.cell, job.definition, answer)
+        except CallError as error:
+            if outcome_of(error) == "unknown":
+                outcome = described_error(error)
+        finally:
+            # Also where this was cancelled: others may wait for it.
+            self._finish(run, outcome)
+
+    async def _outcome(self, run: _Run, seconds: float | None) -> PlainOutcome:
+        """Wait for the outcome of a run. When no call waits any more, it is cancelled: at once, or
+        after a while if it has a key and the last caller has gone before its time was over.
+        """
+        run.waiters += 1
+        run.waited += 1
+        try:
+            if run.outcome is None:
+                with trio.move_on_after(math.inf if seconds is None else seconds):
+                    await run.ended.wait()
+            if run.outcome is not None:
+                return run.outcome
+            if run.waiters == 1:
+                return self._give_up(run)
+            return described_error(
+                CallTimeoutError(
+                    f"the call did not end within {seconds:g} s and goes on, for others wait for "
+                    "it; repeat it with the same key to wait for its outcome"
+                )
+            )
+        finally:
+            run.waiters -= 1
+            if not run.waiters and run.outcome is None:
+                if run.call is None:
+                    self._give_up(run)
+                else:
+                    self._nursery.start_soon(self._keep_orphan, run, name="keyed call")
+
+    async def _keep_orphan(self, run: _Run) -> None:
+        """Give a run up for which no call waits, unless another one comes meanwhile."""
+        waited = run.waited
+        with trio.move_on_after(self._orphan_seconds):
+            await run.ended.wait()
+        if run.outcome is None and run.waited == waited:
+            self._give_up(run)
+
+    def _give_up(self, run: _Run) -> PlainOutcome:
+        """Stop a run for which no call waits any more; its outcome says whether it had begun."""
+        job = run.job
+        if job is None or not job.begun:
+            outcome = described_error(
+                DeadlineExceededError("the call had not begun when its time was over; it will not")
+            )
+        else:
+            outcome = described_error(
+                CallTimeoutError(
+                    f"{job.cell.address.name}.{job.definition.name} was cancelled before it had "
+                    "ended, because its time was over or its caller had gone; it may have taken "
+                    "effect"
+                )
+            )
+        if job is not None:
+            job.cancel()
+        self._finish(run, outcome)
+        return outcome
+
+    def _finish(self, run: _Run, outcome: PlainOutcome) -> None:
+        # A run that was given up may end with a value after all: then the record says so.
+        known = run.outcome
+        if known is not None and (known.outcome != "unknown" or outcome.outcome == "unknown"):
+            return
+        run.outcome = outcome
+        if run.call is not None and run.call.run in (run, None):
+            self._keyed.on_ended(run.call, outcome, self._environment.now())
+        run.ended.set()
+
+    def _value(self, cell: ActorCell, definition: MethodDefinition, value: object) -> PlainOutcome:
+        # Values of users' classes are looked at, which may raise anything.
+        def refused(error: BaseException) -> PlainOutcome:
+            what = str(error) if isinstance(error, EncodeError) else summary_of(error)
+            return described_error(
+                ReplyEncodeError(
+                    f"{cell.address.name}.{definition.name} ran, but its result cannot be sent: "
+                    f"{what}"
+                )
+            )
+
+        return guarded(lambda: PlainOutcome("value", encoded(value)), refused)
+
+    def _described(self, error: CallError) -> PlainOutcome:
+        if outcome_of(error) != "raised":
+            return described_error(error)
+        return _raised(described(error, self._codec.size_of)[1])
+
+
+class _WrongKindError(BadArgumentsError):
+    """A stream was called for one value, or the other way round. `kind` says which."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            "the method is a stream" if kind == IS_STREAM else "the method is no stream"
+        )
+        self.kind = kind
+
+
+def described_error(error: CallError) -> PlainOutcome:
+    """How a call ended that did not return, by the runtime's own error."""
+    kind = error.kind if isinstance(error, _WrongKindError) else type(error).__name__
+    return PlainOutcome(outcome_of(error), error={"type": kind, "message": str(error)})
+
+
+def _raised(told: Plain) -> PlainOutcome:
+    """What a method raised. Its traceback stays inside."""
+    path = str(told.get("type", ""))
+    fields = told.get("fields")
+    shown: dict[str, object] = {}
+    if isinstance(fields, dict):
+        for name, value in cast("dict[object, object]", fields).items():
+            shown[str(name)] = guarded(
+                partial(plain, value, "field", 0), lambda error: "(has no plain form)"
+            )
+    return PlainOutcome(
+        "raised",
+        error={
+            "type": path.rpartition(":")[2],
+            "class": path,
+            "message": str(told.get("text", "")),
+            "fields": shown,
+        },
+    )
+
+
+def _arguments(name: str, definition: MethodDefinition, body: bytes) -> PlainArguments:
+    """Raises BadArgumentsError."""
+    try:
+        value = decoded(body) if body else None
+    except DecodeError as error:
+        raise BadArgumentsError(f"{name}.{definition.name} was not called: {error}") from None
+    return arguments_of(name, definition, value)
+
+
+def _description(cell: ActorCell, writer: SchemaWriter) -> dict[str, object]:
+    return {
+        "name": cell.address.name,
+        "class": cell.address.class_path,
+        "methods": [
+            _described_method(definition, writer)
+            for definition in sorted(cell.methods.values(), key=lambda one: one.name)
+        ],
+    }
+
+
+def _described_method(definition: MethodDefinition, writer: SchemaWriter) -> dict[str, object]:
+    parameters, result = writer.method(definition)
+    text: object = definition.function.__doc__
+    return {
+        "name": definition.name,
+        "http": definition.http,
+        "stream": definition.stream,
+        "idempotent": definition.idempotent,
+        "text": text if isinstance(text, str) else "",
+        "parameters": parameters,
+        "result": result,
+    }

@@ -1,0 +1,265 @@
+"""Whatever a client sends is answered, or cut off, within bounds; and nothing runs by mistake."""
+
+from __future__ import annotations
+
+import json
+
+import cbor2
+import pytest
+import trio
+
+from runtime.gateway import RequestLimits
+from runtime.gateway.server import ServerLimits
+from tests.gateway.conftest import World, gateway
+from tests.waiting import until
+
+ADD = "/v1/actors/counter/add"
+
+
+def request(body: bytes, *headers: str, line: str = f"POST {ADD} HTTP/1.1") -> bytes:
+    """A request as bytes."""
+    lines = [line, "Host: localhost", "Connection: close", *headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def status(answer: bytes) -> int:
+    """The status in an answer as bytes; 0 if there is none."""
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+
+
+async def ran(world: World) -> int:
+    """How often `add` ran."""
+    answer = await world.http.call("counter", "read")
+    assert answer.status == 200
+    return int(answer.body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"nothing",
+        b"\xff\xfe",
+        b'{"amount": NaN}',
+        b'{"amount": 1e999}',
+        b'{"amount": Infinity}',
+        b'{"amount": ' + b"9" * 5000 + b"}",
+        b'{"amount": 1, "amount": 2}',
+        b'{"amount": {"$int": "1_0z"}}',
+        b'{"amount": {"$bytes": "!"}}',
+        b'{"amount": {"$other": 1}}',
+        b'{"amount": {"$float": "nan"}}',
+        b'{"amount": "\\ud800"}',
+        b"[" * 100_000,
+        b"[" * 40 + b"]" * 40,
+        b'{"a":' * 100_000,
+    ],
+    ids=lambda body: repr(body[:30]),
+)
+async def test_what_is_no_json_of_arguments_is_400(world: World, body: bytes) -> None:
+    answer = await world.http.ask("POST", ADD, body)
+    assert answer.status == 400, answer.body
+    assert answer.json["outcome"] == "not executed"
+    assert await ran(world) == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff",
+        b"\x9f\x01\xff",
+        b"\x81",
+        cbor2.dumps({"amount": 1}) + b"\x01",
+        cbor2.dumps({1: 1}),
+        cbor2.dumps(cbor2.CBORTag(64_005, ["os:system", "true"])),
+        cbor2.dumps(cbor2.CBORTag(4, [10**3, 10**3])),
+        b"\xf7",
+        b"\x81" * 10_000 + b"\x01",
+        b"\x9b\x7f\xff\xff\xff\xff\xff\xff\xff",
+        b"\xc2\x5a\x00\x01\x00\x00" + b"\xff" * 65536,
+    ],
+    ids=lambda body: repr(body[:20]),
+)
+async def test_what_is_no_cbor_of_arguments_is_400(world: World, body: bytes) -> None:
+    answer = await world.http.ask("POST", ADD, body, {"Content-Type": "application/cbor"})
+    assert answer.status == 400, answer.body
+    assert await ran(world) == 0
+
+
+async def test_other_media_types_are_415(world: World) -> None:
+    for content_type in (
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "",
+    ):
+        answer = await world.http.ask("POST", ADD, b"{}", {"Content-Type": content_type})
+        assert answer.status == 415
+    packed = await world.http.ask("POST", ADD, b"{}", {"Content-Encoding": "gzip"})
+    assert packed.status == 415
+    charset = await world.http.ask(
+        "POST", ADD, b"{}", {"Content-Type": "Application/JSON; charset=utf-8"}
+    )
+    assert charset.status == 200
+    assert await ran(world) == 1
+
+
+async def test_a_header_twice_is_400(world: World) -> None:
+    for name, one, other in (
+        ("Idempotency-Key", "a", "a"),
+        ("Understudy-Timeout", "1", "2"),
+        ("Authorization", "Bearer a", "Bearer b"),
+        ("Content-Type", "application/json", "text/plain"),
+        ("Content-Length", "2", "3"),
+        ("Host", "localhost", "localhost"),
+    ):
+        given = ["Content-Type: application/json", f"{name}: {one}", f"{name}: {other}"]
+        if name != "Content-Length":
+            given.append("Content-Length: 2")
+        answer = await world.http.raw(request(b"{}", *given))
+        assert status(answer) == 400, (name, answer)
+    assert await ran(world) == 0
+
+
+async def test_headers_that_say_nothing_are_400(world: World) -> None:
+    for timeout in ("0", "-1", "nan", "inf", "1e3", "x", "", "9" * 400):
+        answer = await world.http.ask("POST", ADD, b"{}", {"Understudy-Timeout": timeout})
+        assert answer.status == 400, timeout
+    for key in ("", "a" * 256, '""', "\x80"):
+        answer = await world.http.raw(
+            request(b"{}", "Content-Type: application/json", "Content-Length: 2")
+            .decode("latin-1")
+            .replace("Connection", f"Idempotency-Key: {key}\r\nConnection", 1)
+            .encode("latin-1")
+        )
+        assert status(answer) == 400, key
+    assert await ran(world) == 0
+
+
+async def test_garbage_ends_its_connection_and_nothing_else(world: World) -> None:
+    for data in (
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"POST / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost b\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        request(b"", "Transfer-Encoding: chunked", "Content-Type: application/json")
+        + b"zz\r\nno\r\n",
+        request(b"{}", "Content-Length: -2"),
+        request(b"{}", "Content-Length: 99999999999999999999999999"),
+        request(b"", "Content-Length: 2", "Transfer-Encoding: chunked") + b"0\r\n\r\n",
+        b"A" * 100_000,
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 20_000,
+        b"GET /%ff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100,
+        b"GET /v1 HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        b"Sec-WebSocket-Version: 13\r\n\r\n",
+    ):
+        # Of some only as much as comes: what has no length has no end either.
+        with trio.move_on_after(0.5):
+            answer = await world.http.raw(data)
+            assert status(answer) != 200, (data[:60], answer)
+    assert await ran(world) == 0
+
+
+async def test_a_body_of_a_gibibyte_is_refused_by_its_length(world: World) -> None:
+    head = request(b"", "Content-Type: application/json", f"Content-Length: {1 << 30}")
+    answer = await world.http.raw(head)
+    assert status(answer) == 413
+    body = answer.partition(b"\r\n\r\n")[2]
+    assert json.loads(body)["error"] == "BodyTooLarge"
+    # Also while the client goes on to send it.
+    answer = await world.http.raw(head + b"x" * 2_000_000)
+    assert status(answer) == 413
+
+
+async def test_a_body_without_end_is_cut_off_at_the_bound(world: World) -> None:
+    async with (
+        gateway(world.node, limits=RequestLimits(max_body=100_000)) as http,
+        http.connect() as one,
+    ):
+        await one.stream.send_all(
+            request(b"", "Content-Type: application/json", "Transfer-Encoding: chunked")
+        )
+        sent = 0
+        with trio.fail_after(30):
+            try:
+                while sent < 100_000_000:
+                    await one.stream.send_all(b"3e8\r\n" + b"[" * 1000 + b"\r\n")
+                    sent += 1000
+            except trio.BrokenResourceError:
+                pass
+        assert sent < 100_000_000
+        assert (await http.call("counter", "read")).json == 0
+
+
+async def test_a_body_that_trickles_is_cut_off(world: World) -> None:
+    async with gateway(world.node, limits=RequestLimits(body_seconds=0.3)) as http:
+        answer = await http.raw(
+            request(b"{", "Content-Type: application/json", "Content-Length: 2")
+        )
+        assert status(answer) == 408
+    assert await ran(world) == 0
+
+
+async def test_a_head_that_trickles_is_cut_off(world: World) -> None:
+    limits = ServerLimits(head_seconds=0.3)
+    async with gateway(world.node, server_limits=limits) as http:
+        for start in (b"", f"POST {ADD} HTTP/1.1\r\nHost: loc".encode()):
+            assert status(await http.raw(start)) == 0
+        async with http.connect() as one:
+            with trio.fail_after(10):
+                try:
+                    while True:
+                        # A byte at a time does not help.
+                        await one.stream.send_all(b"G")
+                        await trio.sleep(0.02)
+                except trio.BrokenResourceError:
+                    pass
+
+
+async def test_too_many_connections_are_turned_away(world: World) -> None:
+    limits = ServerLimits(most_connections=2)
+    async with gateway(world.node, server_limits=limits) as http:
+        async with http.connect() as first, http.connect() as second:
+            for one in (first, second):
+                await one.send("POST", "/v1/actors/counter/read", b"{}")
+                assert (await one.answer()).status == 200
+            third = await http.ask("POST", "/v1/actors/counter/add", b"{}")
+            assert (third.status, third.json["outcome"]) == (503, "not executed")
+            assert third.headers["retry-after"] == "1"
+
+        async def is_served() -> bool:
+            return (await http.call("counter", "read")).status == 200
+
+        await until(is_served, "there is room for connections again", seconds=5)
+    assert await ran(world) == 0
+
+
+async def test_too_many_requests_are_turned_away(world: World) -> None:
+    async with gateway(world.node, limits=RequestLimits(most_requests=1)) as http:
+        async with http.connect() as first:
+            await first.send("POST", "/v1/actors/counter/add_slowly", b'{"word": "a"}')
+            await world.counter.wait_for("a begun")
+            answer = await http.call("counter", "add", {})
+            assert (answer.status, answer.json["outcome"]) == (503, "not executed")
+            await world.counter.note_word("a may end")
+            assert (await first.answer()).json == 1
+        assert (await http.call("counter", "add", {})).json == 2
+
+
+async def test_pipelined_requests_are_answered_in_order(world: World) -> None:
+    one = request(b"{}", "Content-Type: application/json", "Content-Length: 2")
+    kept = one.replace(b"Connection: close\r\n", b"")
+    answer = await world.http.raw(kept + kept + one)
+    assert answer.count(b"HTTP/1.1 200") == 3
+    assert [part[:1] for part in answer.split(b"\r\n\r\n")[1:]] == [b"1", b"2", b"3"]
+
+
+async def test_a_large_body_within_the_bound_arrives(world: World) -> None:
+    text = "x" * 2_000_000
+    answer = await world.http.call("counter", "echo", {"value": [text, list(range(50_000))]})
+    assert answer.status == 200
+    assert answer.json == [text, list(range(50_000))]

@@ -1,0 +1,220 @@
+"""Plain values, schemas and arguments by annotations: round trips, and refusals that name the
+place.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Optional, Union
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors import Actor, method
+from actors.errors import BadArgumentsError, DecodeError, EncodeError
+from actors.method import MethodDefinition
+from runtime.gateway.media import answer_of, body_of, chosen
+from runtime.plain_calls.plain_values import decoded, encoded, encoded_plain
+from runtime.plain_calls.schemas import SchemaWriter, arguments_of
+from tests.gateway.actors_used import Colour, Item, Order
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**100), 2**100)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(PLAIN)
+def test_plain_values_survive_cbor_and_json(value: object) -> None:
+    # What a method returns, as the client gets it, sent back as an argument.
+    body = encoded(value)
+    assert decoded(encoded(decoded(body))) == decoded(encoded(decoded(body)))
+    for media_type in ("application/json", "application/cbor"):
+        answer = answer_of(body, media_type)
+        assert decoded(body_of(answer, media_type)) == _without_dollars(decoded(body))
+
+
+def _without_dollars(value: Any) -> Any:
+    """What JSON's mark `$dict` means."""
+    if isinstance(value, list):
+        return [_without_dollars(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _without_dollars(one) for key, one in value.items()}
+    return value
+
+
+def test_what_has_no_plain_form_is_refused_with_its_path() -> None:
+    for value, path in (
+        ([1, object()], "result[1]"),
+        ({"a": {"b": lambda: None}}, "result['a']['b']"),
+        (Item("x", object()), "result.price"),  # type: ignore[arg-type]
+        (1 << 100_000, "result"),
+    ):
+        with pytest.raises(EncodeError) as caught:
+            encoded(value)
+        assert caught.value.path == path
+    deep: object = 1
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(EncodeError):
+        encoded(deep)
+    with pytest.raises(EncodeError):
+        encoded("\ud800")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_plain_data_or_refused(data: bytes) -> None:
+    for read in (decoded, lambda data: body_of(data, "application/json")):
+        try:
+            read(data)
+        except DecodeError:
+            pass
+
+
+def test_equal_requests_have_equal_bytes() -> None:
+    one = body_of(b'{"a": 1, "b": [1.0]}', "application/json")
+    other = body_of(cbor2.dumps({"b": [1.0], "a": 1}), "application/cbor")
+    assert one == other == encoded_plain({"b": [1.0], "a": 1})
+
+
+def test_accept_is_read_by_quality_and_precision() -> None:
+    offered = ("application/json", "application/cbor")
+    for accept, found in (
+        (None, "application/json"),
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("application/cbor", "application/cbor"),
+        ("application/json;q=0.1, application/cbor;q=0.2", "application/cbor"),
+        ("application/json;q=0, */*", "application/cbor"),
+        ("text/html", None),
+        ("application/json;q=x", None),
+        ("application/*;q=0.5", "application/json"),
+    ):
+        assert chosen(accept, offered) == found, accept
+
+
+class Shop(Actor):
+    """Methods with annotations of all kinds."""
+
+    @method
+    async def all(
+        self,
+        when: datetime,
+        day: date,
+        price: Decimal,
+        id: uuid.UUID,
+        span: timedelta,
+        colour: Colour,
+        items: Sequence[Item],
+        pair: tuple[int, str],
+        tags: set[str],
+        named: Mapping[str, float],
+        maybe: int | None = None,
+        other: Optional[Union[int, str]] = None,  # noqa: UP007, UP045
+        choice: Literal["a", 1] = "a",
+        marked: Annotated[int, "a mark"] = 0,
+        blob: bytes = b"",
+        *rest: int,
+        **more: Decimal,
+    ) -> Order:
+        """All of it."""
+        raise AssertionError
+
+    @method
+    async def unknown(self, value: NoSuchType, other: int) -> None:  # type: ignore[name-defined]  # noqa: F821
+        """An annotation that leads nowhere."""
+
+    @method
+    async def own(self, args: list[int], kwargs: dict[str, int]) -> None:
+        """Parameters of the names of a body's parts."""
+
+
+def definition(name: str) -> MethodDefinition:
+    """A method of the shop."""
+    return Shop.__methods__[name]
+
+
+GIVEN = {
+    "when": "2026-01-02T03:04:05+01:00",
+    "day": "2026-01-02",
+    "price": "1.5",
+    "id": "12345678-1234-5678-1234-567812345678",
+    "span": 1.5,
+    "colour": "blue",
+    "items": [{"name": "a", "price": "2"}],
+    "pair": [1, "x"],
+    "tags": ["x", "y"],
+    "named": {"a": 1},
+    "blob": b"\x00",
+    "more": "3",
+}
+
+
+def test_arguments_are_what_the_annotations_say() -> None:
+    found = arguments_of("shop", definition("all"), GIVEN)
+    bound = definition("all").signature.bind(*found.args, **found.kwargs).arguments
+    assert bound["when"] == datetime.fromisoformat(GIVEN["when"])  # type: ignore[arg-type]
+    assert bound["price"] == Decimal("1.5")
+    assert bound["span"] == timedelta(seconds=1.5)
+    assert bound["colour"] is Colour.BLUE
+    assert bound["items"] == [Item("a", Decimal(2))]
+    assert bound["pair"] == (1, "x")
+    assert bound["tags"] == {"x", "y"}
+    assert type(bound["named"]["a"]) is float
+    assert bound["more"] == {"more": Decimal(3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "path"),
+    [
+        ("when", "yesterday", "when"),
+        ("when", 5, "when"),
+        ("price", "x", "price"),
+        ("id", "x", "id"),
+        ("span", 1e300, "span"),
+        ("colour", "green", "colour"),
+        ("items", [{"name": "a", "price": "2"}, {"name": 5, "price": "2"}], "items[1].name"),
+        ("items", {}, "items"),
+        ("pair", [1], "pair"),
+        ("pair", [1, 2], "pair[1]"),
+        ("tags", [1], "tags[0]"),
+        ("named", {"a": "b"}, "named['a']"),
+        ("maybe", "x", "maybe"),
+        ("choice", "b", "choice"),
+        ("marked", "x", "marked"),
+        ("blob", "x", "blob"),
+        ("more", "x", "more"),
+        ("named", {"a": 1 << 5000}, "named['a']"),
+    ],
+)
+def test_a_misfit_is_named(name: str, value: object, path: str) -> None:
+    with pytest.raises(BadArgumentsError) as caught:
+        arguments_of("shop", definition("all"), {**GIVEN, name: value})
+    assert f"argument {path}" in str(caught.value)
+
+
+def test_annotations_that_lead_nowhere_let_everything_through() -> None:
+    found = arguments_of("shop", definition("unknown"), {"value": "x", "other": "y"})
+    assert found.args == ("x", "y")
+    schema, _ = SchemaWriter().method(definition("unknown"))
+    assert schema["properties"] == {"value": {}, "other": {}}
+
+
+def test_parameters_called_args_and_kwargs_are_parameters() -> None:
+    found = arguments_of("shop", definition("own"), {"args": [1], "kwargs": {"a": 2}})
+    assert found.args == ([1], {"a": 2})
+    with pytest.raises(BadArgumentsError):
+        arguments_of("shop", definition("own"), "text")
