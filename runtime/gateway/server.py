@@ -66,7 +66,7 @@ class _BoundedStream:
     def __init__(self, stream: trio.SocketStream, stall_seconds: float) -> None:
         self._stream = stream
         self._stall_seconds = stall_seconds
-        self._closing = False
+        self._closing = trio.Event()
         self._closed = trio.Event()
         self._reading = False
         self._read = trio.Event()
@@ -85,18 +85,18 @@ class _BoundedStream:
 
     async def receive_some(self, max_bytes: int) -> bytes:
         """As of trio's; nothing any more once it is being closed."""
-        if self._closing:
+        if self._closing.is_set():
             await self._closed.wait()
             return b""
         self._reading = True
         try:
             data = bytes(await self._stream.receive_some(max_bytes))
-            if self._closing and data:
+            if self._closing.is_set() and data:
                 await self._throw_away()
         finally:
             self._reading = False
             self._read.set()
-        return b"" if self._closing else data
+        return b"" if self._closing.is_set() else data
 
     async def send_eof(self) -> None:
         """Nothing more is sent."""
@@ -104,11 +104,11 @@ class _BoundedStream:
 
     async def aclose(self) -> None:
         """Close it, after the client has had the time to read what was sent."""
-        if self._closing:
+        if self._closing.is_set():
             # hypercorn closes from several tasks.
             await self._closed.wait()
             return
-        self._closing = True
+        self._closing.set()
         self._read = trio.Event()
         try:
             with trio.move_on_after(LINGER_SECONDS):
