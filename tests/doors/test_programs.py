@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -256,6 +257,59 @@ def test_a_program_that_is_killed_is_known_to_be_gone(
         assert counter.wait_for("killed begun")
         running.kill()
         assert counter.wait_for("killed cancelled")
+
+
+def test_gunicorn_preloads_an_application_that_connects(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    service = "tests.doors.preloaded_service"
+    with subprocess.Popen(
+        [sys.executable, "-m", "gunicorn", "-c", f"python:{service}", f"{service}:application"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "CLUSTER": cluster.address,
+            "COUNTER": counter.name,
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        try:
+            assert server.stderr is not None
+            log = iter(server.stderr.readline, "")
+            line = next(line for line in log if "Listening at" in line)
+            address = line.partition("Listening at: ")[2].split()[0]
+            answers: dict[str, list[str]] = {"own": [], "inherited": []}
+            for path, got in answers.items():
+                # Until both workers have answered.
+                while len({answer.split()[0] for answer in got}) < 2:
+                    with urllib.request.urlopen(f"{address}/{path}", timeout=PATIENCE) as answer:
+                        got.append(answer.read().decode())
+            sums = sorted(int(answer.split()[1]) for answer in answers["own"])
+            assert sums == list(range(101, 101 + len(sums)))
+            assert all(
+                f"process {server.pid}" in answer and "connect again" in answer
+                for answer in answers["inherited"]
+            )
+            # The connection of the master is what it was before the forks.
+            assert {"master", *(f"web-{pid}" for pid in pids_of(answers["own"]))} <= {
+                member.name for member in cluster.members()
+            }
+            server.terminate()
+            rest = server.stderr.read()
+            assert server.wait(PATIENCE) == 0, rest
+        finally:
+            if server.poll() is None:
+                server.kill()
+    left = {member.name for member in cluster.members()}
+    assert not {"master", *(f"web-{pid}" for pid in pids_of(answers["own"]))} & left, rest
+    assert counter.read() == 100 + len(answers["own"])
+
+
+def pids_of(answers: list[str]) -> set[str]:
+    """The processes that have answered."""
+    return {answer.split()[0] for answer in answers}
 
 
 @pytest.mark.slow
