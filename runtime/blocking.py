@@ -140,8 +140,11 @@ class BlockingDoor:
         return self.session.portal.call(function)
 
     def check(self) -> None:
-        """Raises ForkedProcessError in a fork of the process that opened the connection."""
+        """Raises ForkedProcessError in a fork of the process that opened the connection, and
+        NotAMemberError once it is closed.
+        """
         self.session.check()
+        self.session.portal.check()
 
     def refuse_loops(self) -> None:
         """Raises WrongDoorError where blocking would hold up an event loop of this thread."""
@@ -149,7 +152,7 @@ class BlockingDoor:
 
     def future(self, function: Callable[[], Awaitable[T]]) -> Future[T]:
         """Run it in the loop. Does not block, and so may be asked for from anywhere."""
-        self.check()
+        self.session.check()
         return self.session.portal.future(function)
 
     def now(self, function: Callable[[], T]) -> T:
@@ -355,7 +358,9 @@ class BlockingSpawner:
     def _run_function(
         self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Callable[[], Awaitable[object]]:
-        # Refused here, in the caller's thread, where it can be.
+        # Refused here, in the caller's thread, where it can be. At the exit of the interpreter its
+        # modules are empty, and name no function any more: so the connection comes first.
+        self._door.check()
         call = FunctionCall.checked(function, args, kwargs, self._options)
         return partial(self._door.node._functions.run, call)
 

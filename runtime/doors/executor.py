@@ -34,7 +34,9 @@ class ExecutorDoor(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises ForkedProcessError in a fork of the process that opened the door."""
+        """Raises ForkedProcessError in a fork of the process that opened the door, and
+        NotAMemberError once it is closed.
+        """
         ...
 
     def refuse_loops(self) -> None:

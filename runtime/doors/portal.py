@@ -147,6 +147,13 @@ class Portal:
     _starting: bool = False
     _waiting: deque[Request[object]] = attrs.field(factory=deque)
 
+    def check(self) -> None:
+        """Raises NotAMemberError once it is closed, and in destructors that run when the
+        interpreter exits.
+        """
+        if self.closed or sys.is_finalizing():
+            raise self._gone()
+
     def submit(self, request: Request[T]) -> None:
         """Have it run; from any thread, and from signal handlers. Raises NotAMemberError once the
         portal is closed.

@@ -175,6 +175,7 @@ def test_after_close_every_call_says_so(
     connection = connect(cluster.address)
     handle = connection.lookup(counter.name, Counter)
     stream = handle.count(10)
+    group = connection.group("closed", Counter)
     future = handle.hang.future("closed")
     assert counter.wait_for("closed begun")
     connection.close()
@@ -189,8 +190,12 @@ def test_after_close_every_call_says_so(
         lambda: connection.lookup(counter.name, Counter),
         lambda: connection.members(),
         lambda: connection.spawn(Counter),
+        lambda: connection.run(abs, 1),
+        lambda: connection.future(abs, 1),
+        lambda: connection.group("closed", Counter),
+        lambda: group.members(),
     ):
-        with pytest.raises(NotAMemberError, match="closed"):
+        with pytest.raises(NotAMemberError, match=r"closed.*connect again"):
             use()
 
 
@@ -210,10 +215,14 @@ def test_within_trio_the_error_names_the_door(
     async def main() -> list[Exception | None]:
         return [raised(use) for use in uses]
 
+    executor = cluster.executor(max_workers=1)
     uses: list[Any] = [
         lambda: counter.add(1),
         lambda: connect(cluster.address),
         lambda: next(counter.count(1)),
+        lambda: cluster.run(abs, 1),
+        lambda: cluster.group("loops", Counter),
+        executor.shutdown,
         cluster.close,
     ]
     for error in trio.run(main):

@@ -140,7 +140,7 @@ def test_a_signal_handler_may_call(
 ) -> None:
     text = """
 def handle(signum, frame):
-    print(counter.add(1), flush=True)
+    print(counter.add(1), cluster.run(abs, -3), flush=True)
     counter.append("handled")
 signal.signal(signal.SIGUSR1, handle)
 counter.wait_for("handled")
@@ -154,7 +154,7 @@ print(counter.add(1))
         wait_for_handler(running.pid, signal.SIGUSR1)
         running.send_signal(signal.SIGUSR1)
         code, out, err = ended(running)
-    assert (code, out) == (0, "1\n2\n"), err
+    assert (code, out) == (0, "1 3\n2\n"), err
 
 
 def has_begun(cluster: BlockingLocalCluster, name: str) -> bool:
@@ -181,7 +181,12 @@ class Late:
         # The names of this module are gone by then.
         self.refused, self.out = NotAMemberError, sys.stdout
         address = sys.argv[1]
-        self.uses = [lambda c=counter: c.add(1), lambda c=connect: c(address), cluster.close]
+        self.uses = [
+            lambda c=counter: c.add(1),
+            lambda c=connect: c(address),
+            lambda c=cluster: c.run(abs, 1),
+            cluster.close,
+        ]
     def __del__(self):
         self.call()
     def call(self):
@@ -198,7 +203,7 @@ atexit.register(late.call)
     with program(cluster, counter, "late", text) as running:
         code, out, err = ended(running)
     # By the exit handler, and by the destructor.
-    assert out == "late refused\nlate refused\nlate none\n" * 2, err
+    assert out == ("late refused\n" * 3 + "late none\n") * 2, err
     assert code == 0
     assert has_left(cluster, "late")
     assert counter.read() == 0
@@ -209,6 +214,7 @@ def test_a_fork_gets_an_error_or_a_connection_of_its_own(
 ) -> None:
     text = """
 stream = counter.count(10)
+executor = cluster.executor(max_workers=1)
 pid = os.fork()
 if not pid:
     for use in (
@@ -216,6 +222,8 @@ if not pid:
         lambda: counter.add.future(1),
         lambda: cluster.members(),
         lambda: next(stream),
+        lambda: cluster.run(abs, 1),
+        lambda: executor.submit(abs, 1),
         cluster.close,
     ):
         try:

@@ -1,0 +1,96 @@
+"""One counter, used at every door at once by programs that are killed in the middle of a call: the
+book of what became of each call is right.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from runtime.blocking import BlockingLocalCluster
+from tests.doors.book_actors import BookCounter
+from tests.doors.book_clients import CALLS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 60.0
+DOORS = ("blocking", "futures", "asyncio", "http")
+
+
+@contextmanager
+def client(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A program of `tests.doors.book_clients`, killed at the end of the block if it still runs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.doors.book_clients", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            if running.poll() is None:
+                running.kill()
+
+
+def outcomes(book: Path) -> dict[str, str]:
+    """What is known of each call: the last that was written down of it."""
+    return dict(line.split(" ", 1) for line in book.read_text().splitlines())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_book_of_programs_that_are_killed_in_the_middle_of_a_call(
+    cluster: BlockingLocalCluster, tmp_path: Path, when: str
+) -> None:
+    name = f"book-{when}"
+    counter = cluster.options(name=name, on="worker-1").spawn(BookCounter)
+    books = {door: tmp_path / door for door in DOORS}
+    with ExitStack() as stack:
+        server = stack.enter_context(client("serve", cluster.address, name))
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        killed: dict[str, subprocess.Popen[str]] = {}
+        for door, book in books.items():
+            where = f"http://127.0.0.1:{port}" if door == "http" else cluster.address
+            running = stack.enter_context(client(door, where, name, str(book), f"{when}-{door}"))
+            # At HTTP the server dies, and its client writes down what that looks like.
+            killed[door] = server if door == "http" else running
+        for door, running in killed.items():
+            assert counter.wait_held(f"{when}-{door}")
+            if door == "futures":
+                # Its calls were under way at once: let it write down all but the last.
+                while len(outcomes(books[door])) <= CALLS:
+                    assert running.poll() is None
+            running.send_signal(signal.SIGKILL)
+            # The cluster finds out, and cancels what the program had asked for.
+            assert counter.wait_released(f"{when}-{door}")
+        assert running.wait(PATIENCE) == -signal.SIGKILL
+        while outcomes(books["http"]).get(f"{when}-http") == "begun":
+            continue
+    added = Counter(counter.all_added())
+    known = {key: what for book in books.values() for key, what in outcomes(book).items()}
+    assert len(known) == len(DOORS) * (CALLS + 1)
+    for key, what in known.items():
+        if what == "value":
+            assert added[key] == 1, key
+        elif what == "not executed":
+            assert added[key] == 0, key
+        else:
+            # Killed while it was under way ("begun"), or said to be unknown.
+            assert added[key] <= 1, (key, what)
+    assert set(added) <= set(known)
+    # All but the last call of each has its value; of the last nobody knows, and yet it is so.
+    unknown = {key for key, what in known.items() if what != "value"}
+    assert unknown == {f"{when}-{door}" for door in DOORS}
+    assert {key for key in unknown if added[key]} == (unknown if when == "before" else set())
+    assert known[f"{when}-http"] == "unknown"
