@@ -39,12 +39,15 @@ PLACES = {
 """The modules that define the names above."""
 
 
-def __getattr__(name: str) -> object:
-    """Import what was asked for."""
-    place = PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(place), name)
+if not TYPE_CHECKING:
+    # To a type checker a name that is not there is a mistake.
+
+    def __getattr__(name: str) -> object:
+        """Import what was asked for."""
+        place = PLACES.get(name)
+        if place is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(place), name)
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,8 @@
 `cluster` is simulated, `local_cluster` has real processes, `faults` befall either, `etcd` is a real
 one, `simulated` runs a scenario under many seeds. What they need is imported by the first test that
 uses one of them: pytest loads this in every run of everyone who has Understudy installed.
+
+PYTEST_DONT_REWRITE: what it asserts is nothing that pytest should explain.
 """
 
 from __future__ import annotations
@@ -241,9 +243,11 @@ def _is_async_hypothesis(item: pytest.Item) -> bool:
 def _runner(item: pytest.Item) -> Runner | Literal["asyncio"]:
     """Which plug-in runs a test that is `async def`."""
     plugins = item.config.pluginmanager
-    if item.get_closest_marker("trio") is not None and plugins.has_plugin("trio"):
+    # By its entry point's name, or loaded with -p by the module's.
+    has_pytest_trio = plugins.has_plugin("trio") or plugins.has_plugin("pytest_trio.plugin")
+    if item.get_closest_marker("trio") is not None and has_pytest_trio:
         return "pytest-trio"
-    if "anyio_backend" in getattr(item, "fixturenames", ()) and plugins.has_plugin("anyio"):
+    if "anyio_backend" in getattr(item, "fixturenames", ()):
         parameters: Any = getattr(getattr(item, "callspec", None), "params", {})
         backend = parameters.get("anyio_backend", "asyncio")
         name = backend[0] if isinstance(backend, tuple) else backend
@@ -252,7 +256,7 @@ def _runner(item: pytest.Item) -> Runner | Literal["asyncio"]:
         "pytest_asyncio"
     ):
         return "asyncio"
-    return "pytest-trio" if plugins.has_plugin("trio") else "this plug-in"
+    return "pytest-trio" if has_pytest_trio else "this plug-in"
 
 
 @pytest.hookimpl(tryfirst=True)

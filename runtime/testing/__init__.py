@@ -75,9 +75,12 @@ the simulation nor the doors.
 """
 
 
-def __getattr__(name: str) -> object:
-    """Import what was asked for."""
-    place = PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(place), name)
+if not TYPE_CHECKING:
+    # To a type checker a name that is not there is a mistake.
+
+    def __getattr__(name: str) -> object:
+        """Import what was asked for."""
+        place = PLACES.get(name)
+        if place is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(place), name)

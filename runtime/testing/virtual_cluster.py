@@ -14,6 +14,7 @@ import trio
 
 from actors.actor import Ended, Member, Spawner
 from actors.errors import UnderstudyError
+from actors.functions import RunsFunctions
 from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
 from runtime.doors.opening import starting_on
@@ -262,7 +263,7 @@ async def start_node(run: VirtualRun, name: str) -> None:
     await wait_whole(run)
 
 
-class VirtualCluster:
+class VirtualCluster(RunsFunctions):
     """The simulated cluster of an `async def` test, from the fixture `cluster`. The test runs
     inside of it, on trio and on virtual time: `await trio.sleep(3600)` takes no time.
     """
@@ -310,6 +311,11 @@ class VirtualCluster:
         if actor is None:
             return await self.node.lookup(name)
         return await self.node.lookup(name, actor)
+
+    async def _run_function(
+        self, function: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        return await self.node._run_function(function, args, kwargs)
 
     async def put(self, value: T) -> Reference[T]:
         """Keep a copy of a value on the test's own node."""

@@ -25,13 +25,14 @@ ROOT = Path(__file__).resolve().parents[2]
         "actors/types_of_streams.py",
         "actors/types_of_groups.py",
         "actors/types_of_references.py",
-        "doors/types_of_doors.py",
+        "doors/types_of_doors.py testing/types_of_fixtures.py",
         "isolation/types_of_node_api.py",
     ],
 )
 def test_right_uses_are_accepted_and_wrong_ones_refused(checker: list[str], file: str) -> None:
     pytest.importorskip(checker[0])
-    command = [sys.executable, "-m", *checker, ROOT / "tests" / file]
+    files = [ROOT / "tests" / each for each in file.split()]
+    command = [sys.executable, "-m", *checker, *files]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
     )

@@ -66,20 +66,29 @@ class PytestRun:
         return found[1]
 
 
-def run_pytest(directory: Path, source: str, *arguments: str, **files: str) -> PytestRun:
-    """Run pytest on `source`, after the actor above, with the plug-ins that are installed but for
-    pytest-asyncio, unless an argument names it; `files` are others beside it, by their names
-    without `.py`.
+def run_pytest(
+    directory: Path,
+    source: str,
+    *arguments: str,
+    plugins: tuple[str, ...] | None = (),
+    **files: str,
+) -> PytestRun:
+    """Run pytest on `source`, after the actor above, with our plug-in and `plugins`, by the names
+    of their entry points: loading all that are installed, as None does, takes longer than most
+    runs. `files` are others beside it, by their names without `.py`.
     """
-    if not any("asyncio" in argument for argument in arguments):
-        arguments = (*arguments, "-p", "no:asyncio")
     (directory / "pytest.ini").write_text("[pytest]\n")
     for name, text in {"test_it": ACTOR + source, **files}.items():
         (directory / f"{name}.py").write_text(text)
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *sys.path])
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider"]
+    if plugins is not None:
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        for plugin in ("runtime.pytest_plugin", *plugins):
+            command += ["-p", plugin]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *arguments, "test_it.py"],
+        [*command, *arguments, "test_it.py"],
         cwd=directory,
         env=environment,
         capture_output=True,

@@ -17,7 +17,7 @@ from tests.testing.pytest_runs import ROOT, run_pytest
 FACES = """
 async def test_async(cluster, faults):
     counter = await cluster.options(name="counter", on="worker-1").spawn(Counter)
-    assert await counter.wait(300) >= 300
+    assert await counter.wait(30) >= 30
     faults.kill("worker-1")
     with pytest.raises(errors.CallError):
         await counter.add.options(timeout=20)(1)
@@ -27,7 +27,7 @@ async def test_async(cluster, faults):
 
 def test_plain(cluster, faults):
     counter = cluster.options(name="counter", on="worker-1").spawn(Counter)
-    assert counter.wait(300) >= 300
+    assert counter.wait(30) >= 30
     faults.kill("worker-1")
     with pytest.raises(errors.CallError):
         counter.add.options(timeout=20)(1)
@@ -55,11 +55,11 @@ def test_local_plain(local_cluster, faults, again):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("without", [[], ["-p", "no:trio", "-p", "no:anyio"]])
+@pytest.mark.parametrize("plugins", [(), ("trio", "anyio")])
 def test_every_kind_of_test_gets_its_face_with_other_plug_ins_and_without(
-    tmp_path: Path, without: list[str]
+    tmp_path: Path, plugins: tuple[str, ...]
 ) -> None:
-    done = run_pytest(tmp_path, FACES, "--strict-markers", "-W", "error", *without)
+    done = run_pytest(tmp_path, FACES, "--strict-markers", "-W", "error", plugins=plugins)
     assert done.code == 0, done.output
     assert set(done.outcomes.values()) == {"PASSED"}
     assert len(done.outcomes) == 5
@@ -73,7 +73,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_simulated(cluster, anyio_backend_name):
     assert sniffio.current_async_library() == "trio"
-    await trio.sleep(300)
+    await trio.sleep(30)
     counter = await cluster.spawn(Counter)
     assert await counter.add(1) == 1
 
@@ -97,7 +97,7 @@ async def test_local(local_cluster, anyio_backend_name):
 def test_under_asyncio_a_virtual_clock_is_refused_and_real_processes_are_not(
     tmp_path: Path,
 ) -> None:
-    done = run_pytest(tmp_path, LOOPS, "-p", "no:trio")
+    done = run_pytest(tmp_path, LOOPS, plugins=("anyio",))
     assert done.outcomes == {
         "test_simulated[asyncio]": "ERROR",
         "test_simulated[trio]": "PASSED",
@@ -113,25 +113,34 @@ def test_under_asyncio_a_virtual_clock_is_refused_and_real_processes_are_not(
 
 PYTEST_ASYNCIO = """
 @pytest.mark.asyncio
-async def test_simulated(cluster):
+async def test_marked(cluster):
     pass
 
-@pytest.mark.asyncio
+async def test_not_marked(cluster):
+    pass
+
 async def test_local(local_cluster):
     counter = await local_cluster.spawn(Counter)
     assert await counter.add(1) == 1
+
+def test_plain(cluster):
+    assert cluster.spawn(Counter).add(1) == 1
 """
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.skipif(find_spec("pytest_asyncio") is None, reason="pytest-asyncio is not installed")
-@pytest.mark.parametrize("mode", ["strict", "auto"])
-def test_pytest_asyncio_runs_its_tests_on_real_processes(tmp_path: Path, mode: str) -> None:
-    source = PYTEST_ASYNCIO if mode == "strict" else PYTEST_ASYNCIO.replace("@pytest.mark", "#")
-    done = run_pytest(tmp_path, source, f"--asyncio-mode={mode}", "-p", "no:trio")
-    assert done.outcomes == {"test_simulated": "ERROR", "test_local": "PASSED"}, done.output
-    assert "use `local_cluster`" in done.section("test_simulated")
+def test_pytest_asyncio_runs_its_tests_on_real_processes(tmp_path: Path) -> None:
+    done = run_pytest(tmp_path, PYTEST_ASYNCIO, "--asyncio-mode=auto", plugins=("asyncio",))
+    assert done.outcomes == {
+        "test_marked": "ERROR",
+        "test_not_marked": "ERROR",
+        "test_local": "PASSED",
+        "test_plain": "PASSED",
+    }, done.output
+    assert "use `local_cluster`" in done.section("test_marked")
+    assert "use `local_cluster`" in done.section("test_not_marked")
 
 
 FIXTURES = """
@@ -147,7 +156,7 @@ async def test_it(cluster, counter):
 
 
 def test_async_fixtures_of_pytest_trio_run_inside_of_the_simulation(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, FIXTURES, "-W", "error")
+    done = run_pytest(tmp_path, FIXTURES, "-W", "error", plugins=("trio",))
     assert done.outcomes == {"test_it": "PASSED"}, done.output
 
 
@@ -183,12 +192,11 @@ def test_after(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plugin", ["trio", "no:trio"])
+@pytest.mark.parametrize("plugins", [(), ("trio",)])
 def test_a_failure_shows_the_assertion_the_seed_and_what_had_happened(
-    tmp_path: Path, plugin: str
+    tmp_path: Path, plugins: tuple[str, ...]
 ) -> None:
-    more = ["-p", "no:trio", "-p", "no:anyio"] if plugin == "no:trio" else []
-    done = run_pytest(tmp_path, FAILING, *more)
+    done = run_pytest(tmp_path, FAILING, plugins=plugins)
     assert {name: outcome for name, outcome in done.outcomes.items() if outcome == "FAILED"} == (
         dict.fromkeys(("test_async", "test_plain", "test_endless", "test_endless_plain"), "FAILED")
     ), done.output
@@ -265,7 +273,7 @@ KEPT = []
 
 @pytest.mark.slow
 def test_wrong_use_is_a_sentence_and_no_traceback_of_ours(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, WRONG, "-o", "trio_mode=true")
+    done = run_pytest(tmp_path, WRONG, "-o", "trio_mode=true", plugins=("trio",))
     expected = {
         "test_unknown_argument": "has no argument 'nodse'; it has nodes, seed and limit",
         "test_by_position": "takes its arguments by name, such as nodes=3, not 3",
@@ -293,21 +301,21 @@ def test_a_seed_that_is_none_is_refused_at_the_command_line(tmp_path: Path) -> N
 
 SEEDS = """
 @pytest.mark.understudy(seed=3)
-def test_seed(cluster):
+@pytest.mark.parametrize("again", [1, 2])
+def test_seed(cluster, again):
     print("seed", cluster.seed)
 """
 
 
-def test_the_command_line_chooses_the_seed(tmp_path: Path) -> None:
-    assert "seed 3\n" in run_pytest(tmp_path, SEEDS).output
-    assert "seed 5\n" in run_pytest(tmp_path, SEEDS, "--understudy-seed=5").output
-    seeds = {
-        re.findall(r"seed (\d+)\n", run_pytest(tmp_path, SEEDS, "--understudy-seed=random").output)[
-            0
-        ]
-        for _ in range(2)
-    }
+@pytest.mark.parametrize("seed", ["5", "random"])
+def test_the_command_line_chooses_the_seed(tmp_path: Path, seed: str) -> None:
+    done = run_pytest(tmp_path, SEEDS, f"--understudy-seed={seed}")
+    seeds = re.findall(r"^seed (\d+)$", done.output, flags=re.MULTILINE)
     assert len(seeds) == 2
+    if seed == "random":
+        assert seeds[0] != seeds[1]
+    else:
+        assert seeds == ["5", "5"]
 
 
 LEFT = """
@@ -330,6 +338,10 @@ def test_virtual_call_left(cluster):
 async def test_task_left(cluster):
     trio.lowlevel.spawn_system_task(trio.sleep_forever, name="forgotten")
 
+@pytest.mark.filterwarnings("error::runtime.pytest_plugin.LeftoverWarning")
+def test_refused(local_cluster):
+    local_cluster.spawn(Counter).wait.future(1000)
+
 async def test_nothing_left(cluster):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.sleep, 1)
@@ -342,10 +354,12 @@ KEPT = []
 @pytest.mark.cluster
 def test_what_a_test_leaves_behind_is_ended_and_named(tmp_path: Path) -> None:
     done = run_pytest(tmp_path, LEFT)
-    assert set(done.outcomes.values()) == {"PASSED"}, done.output
+    assert set(done.outcomes.values()) == {"PASSED", "ERROR"}, done.output
+    assert done.outcomes["test_refused"] == "ERROR"
     left = dict(re.findall(r"LeftoverWarning: test_it.py::(\S+) has left behind (.+)", done.output))
     assert set(left) == {
         "test_call_left",
+        "test_refused",
         "test_connection_left",
         "test_virtual_call_left",
         "test_task_left",
@@ -378,26 +392,55 @@ def test_a_fixture_of_the_users_own_takes_the_place_of_the_plug_ins(tmp_path: Pa
     assert done.outcomes == {"test_theirs": "PASSED"}, done.output
 
 
-def test_the_plug_in_can_be_left_out(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, "def test_it(cluster): pass\n", "-p", "no:understudy")
+def test_the_plug_in_can_be_left_out_and_is_found_by_its_entry_point(tmp_path: Path) -> None:
+    source = "def test_it(cluster): pass\n"
+    done = run_pytest(tmp_path, source, "-p", "no:understudy", plugins=None)
     assert "fixture 'cluster' not found" in done.output
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"understudy": "runtime.pytest_plugin"}
+
+
+PRELOADED = """
+import sys
+
+class Importer(Actor):
+    @method
+    async def has(self, name: str) -> bool:
+        return name in sys.modules
+
+def test_it(local_cluster):
+    importer = local_cluster.options(on="worker-1").spawn(Importer)
+    assert importer.has("takes_long")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("module", ["takes_long", "takes_lng"])
+def test_modules_are_imported_once_for_all_processes(tmp_path: Path, module: str) -> None:
+    done = run_pytest(tmp_path, PRELOADED, "-o", f"understudy_preload={module}", takes_long="")
+    if module == "takes_long":
+        assert done.outcomes == {"test_it": "PASSED"}, done.output
+    else:
+        assert "No module named 'takes_lng'" in done.section("test_it")
+        assert "runtime/pytest_plugin" not in done.output
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_workers_of_xdist_have_clusters_of_their_own(tmp_path: Path) -> None:
     source = """
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(3))
 def test_local(local_cluster, number):
     counter = local_cluster.options(name="counter").spawn(Counter)
     assert counter.add(1) == 1
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(2))
 async def test_simulated(cluster, number):
     assert await (await cluster.options(name="counter").spawn(Counter)).add(1) == 1
 """
-    done = run_pytest(tmp_path, source, "-n", "2")
-    assert list(done.outcomes.values()) == ["PASSED"] * 10, done.output
+    done = run_pytest(tmp_path, source, "-n", "2", plugins=("xdist",))
+    assert list(done.outcomes.values()) == ["PASSED"] * 5, done.output
 
 
 def test_etcd_is_skipped_with_the_reason_where_it_is_not_installed(
@@ -437,7 +480,7 @@ def test_together(etcd, cluster):
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_each_test_has_its_own_part_of_one_etcd(tmp_path: Path) -> None:
-    done = run_pytest(tmp_path, ETCD, "-o", "trio_mode=true")
+    done = run_pytest(tmp_path, ETCD, "-o", "trio_mode=true", plugins=("trio",))
     assert set(done.outcomes.values()) == {"PASSED"}, done.output
     assert len(done.outcomes) == 3
 
@@ -465,11 +508,6 @@ def test_a_run_that_uses_none_of_it_imports_neither_trio_nor_the_runtime(tmp_pat
     )
 
 
-def test_pytest_finds_that_module() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"understudy": "runtime.pytest_plugin"}
-
-
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_the_example_passes_as_it_is(tmp_path: Path) -> None:
@@ -478,10 +516,6 @@ def test_the_example_passes_as_it_is(tmp_path: Path) -> None:
         "from test_counter import *\n",
         "-W",
         "error",
-        "-p",
-        "no:trio",
-        "-p",
-        "no:anyio",
         test_counter=(ROOT / "examples" / "test_counter.py").read_text(),
     )
     assert done.code == 0, done.output
