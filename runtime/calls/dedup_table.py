@@ -177,6 +177,7 @@ class DedupTable(Generic[J]):
         # Given up while it ran: the table does not have it any more, and its bytes are not counted.
         if record.given_up:
             return
+        assert record.state != "answered", "a call has one outcome"
         record.state = "answered"
         record.answer = answer
         record.unknown = unknown

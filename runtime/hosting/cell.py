@@ -164,6 +164,24 @@ class ReplySink(Protocol):
         ...
 
 
+class ReportedSink:
+    """The sink of an invocation whose outcome was reported before its method has ended: what the
+    method does from then on concerns no caller.
+    """
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+
+
+REPORTED = ReportedSink()
+
+
 class TaskWorker:
     """One task of the pool of workers, as its invocations see it: they can cancel it."""
 
@@ -510,6 +528,11 @@ class ActorCell:
         """Keep the outcome of an invocation during a pause; `tell` is called when the cell goes
         on.
         """
+        if self.ended is not None:
+            # The actor ended in the pause, while the method still ran: nothing will go on, and the
+            # caller must hear of it now, as those did whose outcomes were held at the end.
+            job.sink.refused(job, self.died())
+            return
         if self.held is None:
             self.held = []
         self.held.append((job, tell))

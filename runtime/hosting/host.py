@@ -42,6 +42,7 @@ from actors.supervision import ExitReason, Shutdown
 from runtime.environment import Environment, unwrap
 from runtime.hosting.actor_turns import ActorTurns, StartTurn, start_mark
 from runtime.hosting.cell import (
+    REPORTED,
     ActorCell,
     EndedElsewhereError,
     Invocation,
@@ -1024,6 +1025,9 @@ class ActorHost:
         for cell in self.cells.values():
             for job in (*cell.running, *cell.end(reason)):
                 job.sink.refused(job, cell.died() if job.begun else cell.gone())
+                # The methods that run are cancelled later, with the tasks of the node: what they
+                # report then would be a second outcome.
+                job.sink = REPORTED
         self.cells.clear()
 
     async def stop_all(self, reason: ExitReason, moved: ExitReason | None = None) -> None:

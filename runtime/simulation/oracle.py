@@ -15,6 +15,11 @@ from runtime.simulation.report import Trace
 SHOWN = 20
 """Violations of each kind that are kept as text."""
 
+REPORT_SECONDS = 0.5
+"""Virtual seconds, at most, from the exit of a child to the report that its supervisor gave up, in
+a run without faults.
+"""
+
 
 @attrs.define(eq=False)
 class Oracle:
@@ -100,8 +105,12 @@ class Oracle:
     def gave_up(self, supervisor: str, now: float, intensity: int, period: float) -> None:
         """A supervisor ended because of too many restarts. Under faults restarts fail without a
         report, so nothing can be said.
+
+        It judged by the time of the last exit. That was before it had stopped its other children
+        and this was reported, so the window begins `REPORT_SECONDS` earlier.
         """
-        recent = [time for time in self.restarts.get(supervisor, ()) if time > now - period]
+        since = now - period - REPORT_SECONDS
+        recent = [time for time in self.restarts.get(supervisor, ()) if time > since]
         if self.fair and len(recent) < intensity:
             text = (
                 f"{supervisor} gave up after {len(recent)} restarts within {period:g} s, its "

@@ -1,0 +1,106 @@
+"""Every call has one outcome: also of an actor that ends while its node's lease is in doubt, and of
+a method that is still running when its node has left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from actors import Actor, RetryPolicy, method
+from actors.errors import ActorDiedError, CallError
+from actors.method import Address
+from actors.supervision import ExitReason
+from runtime.calls.dedup_table import CallRecord, DedupTable
+from runtime.hosting.cell import ActorCell, Invocation
+from tests.live_pair import Pair
+from tests.waiting import until
+
+
+class Slow(Actor):
+    @method
+    async def work(self) -> str:
+        return "done"
+
+    @method(idempotent=True)
+    async def wait(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("raised as it is cancelled")
+
+
+class Outcomes:
+    """A sink that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def value(self, job: Invocation, value: object) -> None:
+        self.heard.append(value)
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        self.heard.append(error)
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        self.heard.append(error)
+
+
+def test_a_run_that_ends_after_its_actor_did_in_a_pause_is_reported_at_once() -> None:
+    cell = ActorCell(Address("slow", "here", 1, 1, "", True), Slow(), 10)
+    cell.started = True
+    outcomes = Outcomes()
+    job = Invocation(cell, Slow.__methods__["work"], (), {}, outcomes, None, 1, float("inf"))
+    assert cell.offer(job, lambda: 0.0) is None
+    assert cell.take() is job
+    cell.begin(job)
+    cell.paused = True
+    assert cell.end(ExitReason("shutdown", "the node leaves")) == []
+    assert outcomes.heard == []
+    # The method has returned only now. No resume will come: what is held would be held for ever.
+    cell.hold(job, lambda: outcomes.value(job, "done"))
+    cell.finish(job, None)
+    (error,) = outcomes.heard
+    assert isinstance(error, ActorDiedError), "in doubt, another node may have had the name by then"
+    cell.check_invariants()
+
+
+async def test_a_method_that_runs_when_its_node_has_left_has_one_outcome(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[int] = []
+    on_answered = DedupTable.on_answered
+
+    def counted(
+        records: DedupTable[Invocation], record: CallRecord[Invocation], *rest: Any, **more: Any
+    ) -> None:
+        answers.append(record.number)
+        on_answered(records, record, *rest, **more)
+
+    monkeypatch.setattr(DedupTable, "on_answered", counted)
+    slow = await pair.here.options(name="slow", on="there").spawn(Slow)
+    ended: list[BaseException] = []
+
+    async def call() -> None:
+        try:
+            await slow.wait.options(retry=RetryPolicy(max_retries=1))()
+        except CallError as error:
+            ended.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        host = pair.there._endpoint.host
+        await until(lambda: host.cells["slow"].running, "the method runs")
+        (job,) = host.cells["slow"].running
+        assert isinstance(job.link.record, CallRecord)
+        number = job.link.record.number
+        assert job.runner is not None
+        host.close()
+        # It raises as it is cancelled, before its caller can say that it needs no answer any more.
+        job.runner.cancel()
+        await until(lambda: ended, "the caller hears of it")
+        await until(lambda: job.runner is None, "the method has ended")
+    assert answers.count(number) == 1
+    assert isinstance(ended[0], ActorDiedError)
