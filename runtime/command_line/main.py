@@ -21,19 +21,27 @@ COMMANDS = (
     "demo",
     "doctor",
     "gateway",
+    "inspect",
+    "list",
     "node",
     "refs",
     "reopen",
     "run",
     "shell",
     "simulate",
+    "stack",
     "status",
     "stop",
+    "top",
     "tree",
+    "why",
 )
 """Each is in a module of its name beside this one, and loaded when it is wanted: most take long to
 load, and each run needs one.
 """
+
+MODULES = {"list": "listing"}
+"""Commands whose module and function are called otherwise: the name would hide one of Python's."""
 
 
 class Commands(click.Group):
@@ -49,9 +57,9 @@ class Commands(click.Group):
         """Load one; None if there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(
-            importlib.import_module(f"runtime.command_line.{cmd_name}"), cmd_name
-        )
+        name = MODULES.get(cmd_name, cmd_name)
+        module = importlib.import_module(f"runtime.command_line.{name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def resolve_command(

@@ -227,9 +227,11 @@ class Invocation:
         "link",
         "needs",
         "number",
+        "queued_at",
         "runner",
         "sink",
         "stream_output",
+        "suspended_at",
         "waits_in",
     )
 
@@ -254,6 +256,12 @@ class Invocation:
         self.deadline = deadline
         self.begun = False
         """True from its first step on, also after it has ended while its outcome is held back."""
+        self.queued_at = 0.0
+        """When it was queued behind others, on the node's clock; 0 if its turn came at once."""
+        self.suspended_at = 0.0
+        """When its method first waited for something, on the node's clock; 0 if it has not. A
+        method that computes without waiting blocks the loop, so nothing could ask meanwhile.
+        """
         self.runner: TaskWorker | None = None
         self.cancelled = False
         self.needs: Needs | None = None
@@ -402,12 +410,17 @@ class ActorCell:
         mailbox = self.mailbox
         if mailbox is None:
             mailbox = self.mailbox = deque()
-        elif len(mailbox) >= self.limit and not self._drop_cancelled():
+            if self._turn is not None:
+                job.queued_at = now()
+            mailbox.append(job)
+            return None
+        if len(mailbox) >= self.limit and not self._drop_cancelled():
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} has {self.limit} calls waiting, its "
                 "limit; slow down, or raise mailbox_limit"
             )
-        elif job.deadline != math.inf and self._too_late_behind(job.deadline - now()):
+        job.queued_at = at = now()
+        if job.deadline != math.inf and self._too_late_behind(job.deadline - at):
             return MailboxFullError(
                 f"{self.address.name} on {self.address.node} cannot answer this call before its "
                 "deadline, because too many calls wait there; slow down, or allow more time"

@@ -491,6 +491,7 @@ class TaskWorkers:
             tell()
 
     async def _suspended(self, job: Invocation, coroutine: Method, trap: object) -> object:
+        job.suspended_at = self._environment.now()
         self._ready -= 1
         if self._queue and not self._ready:
             # This worker will be away for a while: those queued behind it must not wait for it.

@@ -1,0 +1,104 @@
+"""Asks all nodes of a cluster the same thing, side by side: none delays the others, and those that
+do not answer are named.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+import attrs
+import click
+import trio
+
+from actors.errors import ActorNotFoundError, CallError
+from runtime.membership.cluster_client import ClusterClient
+from runtime.observation.inspection_service import inspection_of
+
+NODE_SECONDS = 3.0
+"""How long a node may take to answer."""
+
+T = TypeVar("T")
+
+Member = dict[str, Any]
+
+
+@attrs.define
+class Answers:
+    """What the nodes have said, by their names. `silent`: why the others have not."""
+
+    by_node: dict[str, Any] = attrs.field(factory=dict)
+    silent: dict[str, str] = attrs.field(factory=dict)
+
+    def warn(self) -> None:
+        """Tell on stderr who has not answered."""
+        for node, reason in sorted(self.silent.items()):
+            click.echo(f"node {node} did not answer: {reason}", err=True)
+
+
+async def ask_nodes(
+    client: ClusterClient,
+    question: Callable[[Member], Awaitable[Any]],
+    members: Iterable[Member] | None = None,
+) -> Answers:
+    """Ask the members, all of them by default."""
+    answers = Answers()
+
+    async def ask(member: Member) -> None:
+        try:
+            answers.by_node[member["name"]] = await question(member)
+        except CallError as error:
+            answers.silent[member["name"]] = why(error)
+
+    async with trio.open_nursery() as nursery:
+        for member in client.status["members"] if members is None else members:
+            nursery.start_soon(ask, member)
+    return answers
+
+
+def why(error: CallError) -> str:
+    """The first line of an error; of a time-out what it may mean."""
+    if isinstance(error, TimeoutError):
+        return (
+            f"nothing came within {NODE_SECONDS:g} s; its process may be stopped, its machine cut "
+            "off, or its event loop blocked by an actor's method (its log says by which)"
+        )
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def inspection(client: ClusterClient, member: Member) -> Any:
+    """The inspection service of a member, which has `NODE_SECONDS` to answer."""
+    service = inspection_of(client.endpoint, member["name"], member["incarnation"])
+    return service.options(timeout=NODE_SECONDS)
+
+
+def node_status(client: ClusterClient, member: Member) -> Awaitable[dict[str, Any]]:
+    """What a member says of itself."""
+    service = client.endpoint.node_service(member["name"], member["incarnation"])
+    answer: Awaitable[dict[str, Any]] = service.options(timeout=NODE_SECONDS).status()
+    return answer
+
+
+async def find_actor(client: ClusterClient, name: str) -> Member:
+    """The member on which an actor is, also one that is no registered name and is known to its
+    node only. Raises ActorNotFoundError, with the nearest name there is.
+    """
+    members = {member["name"]: member for member in client.status["members"]}
+    for address in await client.names.all():
+        if address.name == name and address.node in members:
+            return members[address.node]
+    answers = await ask_nodes(client, lambda member: node_status(client, member))
+    names: list[str] = []
+    for node, status in answers.by_node.items():
+        for actor in status["actors"]:
+            if actor["name"] == name:
+                return members[node]
+            names.append(actor["name"])
+    text = f"no actor called {name!r} is on a node that answers"
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        text = f"{text}; did you mean {near[0]!r}?"
+    if answers.silent:
+        text = f"{text} ({', '.join(sorted(answers.silent))} did not answer)"
+    raise ActorNotFoundError(text, actor=name)

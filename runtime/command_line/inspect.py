@@ -1,0 +1,96 @@
+"""`understudy inspect`: all that is known of one actor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from actors.errors import ActorNotFoundError, CallError, NodeUnreachableError
+from runtime.command_line.asking import find_actor, inspection, why
+from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.units import many
+from runtime.observation.open_calls import OpenCall, read_calls
+from runtime.observation.tree import plain
+
+SHOWN_CALLS = 10
+
+
+@click.command(epilog="Example:  understudy inspect counter --json")
+@click.argument("actor")
+@cluster_options
+def inspect(
+    actor: str, address: str, cluster: str, secret_file: Path | None, as_json: bool
+) -> None:
+    """Show where ACTOR is, what it runs since when and for which caller, and what waits in its
+    mailbox.
+    """
+    facts = trio.run(_ask, actor, address, cluster, secret_file)
+    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
+
+
+async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
+    async with connect(address, cluster, secret_file) as client:
+        member = await find_actor(client, actor)
+        try:
+            facts: dict[str, Any] | None = await inspection(client, member).actor(actor)
+        except CallError as error:
+            raise NodeUnreachableError(
+                f"{actor} is on node {member['name']}, which did not answer: {why(error)}",
+                node=member["name"],
+            ) from error
+    if facts is None:
+        raise ActorNotFoundError(
+            f"{actor} has just left node {member['name']}: try again in a moment", actor=actor
+        )
+    return facts
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    calls = read_calls(facts["node"], facts)
+    running = [call for call in calls if call.state == "running"]
+    waiting = [call for call in calls if call.state == "waiting"]
+    lines = [
+        f"{plain(facts['name'])}: {plain(facts['class'])}",
+        f"  node        {facts['node']} (incarnation {facts['incarnation']})"
+        + (f", in a process of its own, pid {facts['pid']}" if facts["pid"] else ""),
+        f"  epoch       {facts['epoch']}" + ("" if facts["registered"] else ", no registered name"),
+        f"  supervisor  {plain(facts['supervisor']) or '-'}",
+        f"  state       {_state(facts)}",
+        f"  served      {many(facts['served'], 'call')}",
+        f"  mailbox     {facts['waiting']} of {facts['mailbox_limit']:,} calls"
+        + (
+            ""
+            if facts["oldest_seconds"] is None
+            else f", the oldest waits for {facts['oldest_seconds']:.1f} s"
+        ),
+    ]
+    for heading, found in (("runs", running), ("waits", waiting)):
+        lines += [f"  {heading:<10}  {_call(call)}" for call in found[:SHOWN_CALLS]]
+        if len(found) > SHOWN_CALLS:
+            lines.append(f"  {'':<10}  and {len(found) - SHOWN_CALLS} more")
+    return lines
+
+
+def _state(facts: dict[str, Any]) -> str:
+    if not facts["started"]:
+        return "starting: on_start has not returned"
+    if facts["paused"]:
+        return "paused: its node's lease is in doubt, see `understudy status`"
+    return "up"
+
+
+def _call(call: OpenCall) -> str:
+    parts = [call.method]
+    if call.seconds is not None:
+        parts.append(f"for {call.seconds:.1f} s")
+    if call.caller is not None:
+        parts.append(f"called by {plain('.'.join(call.caller))}")
+    elif call.from_node:
+        parts.append(f"called from {plain(call.from_node)}")
+    if call.left is not None:
+        parts.append(f"{call.left:.1f} s until its deadline")
+    return ", ".join(parts)

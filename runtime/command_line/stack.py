@@ -1,0 +1,123 @@
+"""`understudy stack`: what the tasks and threads of a node, or of one actor, are doing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+import runtime
+from actors.errors import CallError, NodeUnreachableError
+from runtime.command_line.asking import find_actor, inspection, why
+from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.units import many
+
+RUNTIME = str(Path(runtime.__file__).parent)
+
+
+@click.command(epilog="Example:  understudy stack counter        understudy stack w1 --all")
+@click.argument("name")
+@click.option("--all", "show_all", is_flag=True, help="Also the runtime's own tasks.")
+@cluster_options
+def stack(
+    name: str, show_all: bool, address: str, cluster: str, secret_file: Path | None, as_json: bool
+) -> None:
+    """Show where the tasks of the node or actor NAME wait, line by line, and what its threads
+    run. Needs no right to trace the process.
+    """
+    facts = trio.run(_ask, name, address, cluster, secret_file)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        click.echo("\n".join(_lines(facts, show_all=show_all)))
+
+
+async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
+    async with connect(address, cluster, secret_file) as client:
+        members = {member["name"]: member for member in client.status["members"]}
+        member = members.get(name)
+        actor = None
+        if member is None:
+            actor, member = name, await find_actor(client, name)
+        try:
+            answer: dict[str, Any] = await inspection(client, member).stacks(actor)
+        except CallError as error:
+            raise NodeUnreachableError(
+                f"node {member['name']} did not answer: {why(error)}", node=member["name"]
+            ) from error
+        return {"node": member["name"], "pid": member["pid"], "actor": actor, **answer}
+
+
+def _lines(facts: dict[str, Any], *, show_all: bool) -> list[str]:
+    actor = facts["actor"]
+    lines = [f"node {facts['node']}, pid {facts['pid']}"]
+    hidden = 0
+    for task in facts["tasks"]:
+        if not task["actor"] and not show_all:
+            hidden += 1
+            continue
+        lines += ["", _title(task), *_frames(task["stack"], show_all)]
+    if actor is not None and not facts["tasks"]:
+        lines += ["", f"{actor} runs nothing and has no tasks of its own"]
+    for thread in facts["threads"]:
+        if thread["actor"] == actor or (actor is None and (thread["actor"] or show_all)):
+            what = f"{thread['actor']} in " if thread["actor"] else ""
+            lines += [
+                "",
+                f"{what}thread {thread['thread']}",
+                *_frames(_of_method(thread, show_all), show_all),
+            ]
+    lines += _left_out(facts, hidden)
+    return lines
+
+
+def _title(task: dict[str, Any]) -> str:
+    if not task["actor"]:
+        return f"task {task['task']}"
+    if not task["method"]:
+        return f"a task of {task['actor']} ({task['task']})"
+    seconds = task["seconds"]
+    since = "" if seconds is None else f", for {seconds:.1f} s"
+    return f"{task['actor']}.{task['method']}{since}"
+
+
+def _frames(stack: list[list[Any]], show_all: bool) -> list[str]:
+    """The lines of a stack; those of the runtime below a user's own as one, unless all are
+    wanted.
+    """
+    lines: list[str] = []
+    folded = False
+    for file, line, function, source in stack:
+        if not show_all and file.startswith(RUNTIME):
+            if not folded:
+                lines.append(f"  in the runtime: {function}")
+            folded = True
+            continue
+        folded = False
+        lines.append(f"  {file}:{line} in {function}" if file else f"  ... {function}")
+        if source:
+            lines.append(f"      {source}")
+    return lines or ["  (it is about to run)"]
+
+
+def _of_method(thread: dict[str, Any], show_all: bool) -> list[list[Any]]:
+    """The stack of a thread, from where a plain method of an actor begins."""
+    stack: list[list[Any]] = thread["stack"]
+    if show_all or not thread["actor"]:
+        return stack
+    first = next((n for n, line in enumerate(stack) if line[0].startswith(RUNTIME)), -1)
+    return stack[first + 1 :]
+
+
+def _left_out(facts: dict[str, Any], hidden: int) -> list[str]:
+    lines: list[str] = []
+    if hidden:
+        lines += ["", f"{many(hidden, 'task')} of the runtime are not shown: --all shows them"]
+    if facts["tasks_left_out"]:
+        lines += [f"{many(facts['tasks_left_out'], 'more task')} are left out"]
+    if facts["threads_left_out"]:
+        lines += [f"{many(facts['threads_left_out'], 'more thread')} are left out"]
+    return lines

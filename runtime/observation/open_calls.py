@@ -1,0 +1,168 @@
+"""The calls that run or wait on a node, as data; and, from those of all nodes, who waits for whom.
+
+A call that a method awaits carries the chain of methods that wait for it, as text (see
+`runtime.hosting.chains`). So each call says by itself on whose behalf it was made: the nodes need
+not be asked at the same moment, and an actor in a process of its own is seen like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import attrs
+
+from runtime.hosting.cell import ActorCell, Invocation
+
+MOST_CALLS = 2000
+"""Calls that one node tells, those that have run or waited longest."""
+
+MOST_STEPS = 64
+"""Steps of a chain of waiting calls that are followed."""
+
+State = Literal["running", "waiting"]
+
+
+@attrs.frozen
+class OpenCall:
+    """A call that has not ended. `seconds`: for how long it has run or waited, None if its turn has
+    only just come. `left`: seconds until its deadline, None if it has none. `caller`: the method
+    that awaits it, as (actor, method); None if it was made outside of a method's turn. `from_node`:
+    the node that made it, "" where unknown.
+    """
+
+    node: str
+    actor: str
+    method: str
+    state: State
+    seconds: float | None
+    left: float | None
+    caller: tuple[str, str] | None
+    from_node: str
+
+    @property
+    def text(self) -> str:
+        """`actor.method`."""
+        return f"{self.actor}.{self.method}"
+
+
+def describe_calls(cells: Iterable[ActorCell], node: str, now: float) -> dict[str, Any]:
+    """What a node tells of the calls of its actors: at most `MOST_CALLS`, the longest first.
+    `now`: seconds on its clock.
+    """
+    told = [
+        _told(job, state, node, now)
+        for cell in cells
+        if not cell.system
+        for state, jobs in (("running", cell.running), ("waiting", cell.mailbox or ()))
+        for job in jobs
+        if not job.cancelled
+    ]
+    told.sort(key=lambda call: -(call["seconds"] or 0.0))
+    return {"calls": told[:MOST_CALLS], "left_out": max(0, len(told) - MOST_CALLS)}
+
+
+def _told(job: Invocation, state: str, node: str, now: float) -> dict[str, Any]:
+    since = job.suspended_at if state == "running" else job.queued_at
+    links = job.chain.links if job.chain is not None else ()
+    peer = getattr(job.link, "peer", None)
+    return {
+        "actor": job.cell.address.name,
+        "method": job.definition.name,
+        "state": state,
+        "seconds": now - since if since else None,
+        "left": None if job.deadline == float("inf") else job.deadline - now,
+        "caller": [links[-1].actor, links[-1].method] if links else None,
+        "from_node": node if peer is None else str(getattr(peer, "name", "")),
+    }
+
+
+def read_calls(node: str, told: dict[str, Any]) -> list[OpenCall]:
+    """The calls that a node has told. Raises KeyError, TypeError or ValueError for what is no such
+    answer.
+    """
+    return [
+        OpenCall(
+            node,
+            str(one["actor"]),
+            str(one["method"]),
+            "running" if one["state"] == "running" else "waiting",
+            None if one["seconds"] is None else float(one["seconds"]),
+            None if one["left"] is None else float(one["left"]),
+            None if one["caller"] is None else (str(one["caller"][0]), str(one["caller"][1])),
+            str(one["from_node"]),
+        )
+        for one in told["calls"]
+    ]
+
+
+@attrs.frozen
+class WaitStep:
+    """One step of an explanation: what an actor runs, and the call that it waits for, None where
+    the chain ends: it waits for something else than a call, or computes.
+    """
+
+    running: OpenCall
+    waits_for: OpenCall | None
+
+
+class WaitGraph:
+    """Who waits for whom, by the calls of all nodes at about the same time."""
+
+    def __init__(self, calls: Iterable[OpenCall]) -> None:
+        self._running: dict[str, list[OpenCall]] = {}
+        self._awaited: dict[tuple[str, str], list[OpenCall]] = {}
+        for call in calls:
+            if call.state == "running":
+                self._running.setdefault(call.actor, []).append(call)
+            if call.caller is not None:
+                self._awaited.setdefault(call.caller, []).append(call)
+
+    def runs(self, actor: str) -> list[OpenCall]:
+        """What an actor runs, the longest first."""
+        return sorted(self._running.get(actor, ()), key=lambda call: -(call.seconds or 0.0))
+
+    def explain(self, actor: str) -> tuple[list[WaitStep], list[str]]:
+        """Why an actor does not get on: what it runs, what that waits for, what runs there, and so
+        on. If that comes back to an actor, its cycle is the second result: the names of the actors
+        in it.
+        """
+        steps: list[WaitStep] = []
+        seen: list[str] = []
+        while len(steps) < MOST_STEPS:
+            if actor in seen:
+                return steps, seen[seen.index(actor) :]
+            seen.append(actor)
+            step = self._step(actor)
+            if step is None:
+                break
+            steps.append(step)
+            if step.waits_for is None:
+                break
+            actor = step.waits_for.actor
+        return steps, []
+
+    def _step(self, actor: str) -> WaitStep | None:
+        runs = self.runs(actor)
+        for running in runs:
+            for awaited in self._awaits(running):
+                return WaitStep(running, awaited)
+        return WaitStep(runs[0], None) if runs else None
+
+    def _awaits(self, running: OpenCall) -> list[OpenCall]:
+        # An isolated actor is two links of a chain, one in its node and one in its process: what it
+        # awaits is not its own method again.
+        return [
+            call
+            for call in self._awaited.get((running.actor, running.method), ())
+            if (call.actor, call.method) != (running.actor, running.method)
+        ]
+
+    def cycles(self) -> Iterator[list[str]]:
+        """Every cycle of actors that wait for each other, once."""
+        known: set[frozenset[str]] = set()
+        for actor in sorted(self._running):
+            _, cycle = self.explain(actor)
+            if cycle and frozenset(cycle) not in known:
+                known.add(frozenset(cycle))
+                yield cycle

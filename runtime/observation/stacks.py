@@ -1,0 +1,244 @@
+"""What the tasks and threads of an event loop are doing, line by line, without stopping it.
+
+Everything is read in the loop's own thread, from the coroutines that its tasks wait in: nothing is
+attached to the process, so no right to trace it is needed. What is read is bounded, because a node
+may have a hundred thousand tasks and code may recurse.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import linecache
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from typing import Any
+
+import attrs
+import trio
+
+from actors.actor import Actor
+from runtime.hosting import workers
+from runtime.hosting.cell import Invocation
+from runtime.hosting.host import LazyNursery
+
+MOST_FRAMES = 40
+"""Frames of one stack that are told: the outermost and the innermost, as many of each."""
+
+MOST_TASKS = 500
+"""Tasks that one answer tells."""
+
+MOST_THREADS = 200
+
+MOST_LINE = 200
+"""Characters of a source line that are told."""
+
+
+@attrs.frozen
+class StackLine:
+    """One frame: where it is, and the source line there, empty if the file cannot be read."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+    def plain(self) -> list[object]:
+        """As data."""
+        return [self.file, self.line, self.function, self.source]
+
+
+class StackReader:
+    """Reads the stacks of the loop that calls it. `running`: which invocation runs in which
+    task.
+    """
+
+    def __init__(self, running: Mapping[trio.lowlevel.Task, Invocation], now: float) -> None:
+        self._running = running
+        self._now = now
+
+    def tasks(self, actor: str | None) -> tuple[list[dict[str, object]], int]:
+        """The tasks of the loop, or those that work for one actor, each with its stack; and how
+        many were left out. Tasks of actors come first.
+        """
+        root = trio.lowlevel.current_root_task()
+        found = [] if root is None else list(self._all_tasks(root))
+        chosen = [one for one in found if actor is None or one[1] == actor]
+        chosen.sort(key=lambda one: one[1] == "")
+        told = [self._told(*one) for one in chosen[:MOST_TASKS]]
+        return told, len(chosen) - len(told)
+
+    def _all_tasks(
+        self, root: trio.lowlevel.Task
+    ) -> Iterator[tuple[trio.lowlevel.Task, str, Invocation | None]]:
+        """Each task with the actor it works for, "" for the runtime's own, and its invocation.
+
+        A task that a method started in a nursery works for the method's actor, too.
+        """
+        waiting: list[tuple[trio.lowlevel.Task, str]] = [(root, "")]
+        while waiting:
+            task, actor = waiting.pop()
+            job = self._running.get(task)
+            if job is not None and not job.cell.system:
+                actor = job.cell.address.name
+            elif not actor:
+                actor = _owner_of_nursery(task)
+            yield task, actor, job
+            for nursery in task.child_nurseries:
+                waiting.extend((child, actor) for child in nursery.child_tasks)
+
+    def _told(
+        self, task: trio.lowlevel.Task, actor: str, job: Invocation | None
+    ) -> dict[str, object]:
+        since = None
+        if job is not None and job.suspended_at:
+            since = self._now - job.suspended_at
+        return {
+            "task": task.name,
+            "actor": actor,
+            "method": "" if job is None else job.definition.name,
+            "seconds": since,
+            "stack": [line.plain() for line in stack_of(task.coro)],
+        }
+
+
+def _owner_of_nursery(task: trio.lowlevel.Task) -> str:
+    """The actor whose own nursery (`self.nursery`) the task holds open; "" if it is none."""
+    frame = getattr(task.coro, "cr_frame", None)
+    if frame is not None and frame.f_code is _NURSERY_CODE:
+        return str(getattr(frame.f_locals.get("self"), "name", ""))
+    return ""
+
+
+_NURSERY_CODE = LazyNursery.run.__code__
+
+
+def stack_of(awaitable: object) -> list[StackLine]:
+    """The lines at which a suspended coroutine waits, the outermost first. Where the runtime steps
+    a method by hand, only the method's own lines are told.
+    """
+    frames: list[FrameType] = []
+    seen = 0
+    inner: object | None = awaitable
+    # A coroutine cannot wait for itself, but what looks like one may be anything of the user's.
+    while inner is not None and seen < 10_000:
+        seen += 1
+        frame, following = _step(inner)
+        if frame is not None and frame.f_code is _STEPPED_BY_HAND:
+            frames.clear()
+            following = frame.f_locals.get("coroutine")
+        elif frame is not None:
+            frames.append(frame)
+        inner = following
+    while frames and frames[-1].f_code.co_filename == _TRAPS:
+        # How trio suspends a task: the same lines below everything that waits.
+        frames.pop()
+    return _lines(frames)
+
+
+_TRAPS = trio.lowlevel.wait_task_rescheduled.__code__.co_filename
+
+
+_STEPPED_BY_HAND = workers._resume.__code__
+
+
+def _step(awaitable: object) -> tuple[FrameType | None, object | None]:
+    """The frame of one awaitable, and what it waits for itself."""
+    if isinstance(awaitable, CoroutineType):
+        return awaitable.cr_frame, awaitable.cr_await
+    if isinstance(awaitable, GeneratorType):
+        return awaitable.gi_frame, awaitable.gi_yieldfrom
+    if isinstance(awaitable, AsyncGeneratorType):
+        return awaitable.ag_frame, awaitable.ag_await
+    # What `__anext__` of an asynchronous generator returns, and the wrapper of `__await__`, do not
+    # say what they wait for; the collector of garbage knows.
+    if type(awaitable).__name__ in _OPAQUE:
+        for referent in gc.get_referents(awaitable):
+            if isinstance(referent, CoroutineType | AsyncGeneratorType | GeneratorType):
+                return None, referent
+    return None, None
+
+
+_OPAQUE = frozenset(
+    {"async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable"}
+)
+
+
+def _lines(frames: list[FrameType]) -> list[StackLine]:
+    if len(frames) > MOST_FRAMES:
+        half = MOST_FRAMES // 2
+        left = len(frames) - 2 * half
+        cut = StackLine("", 0, f"{left} frames are left out", "")
+        return [*map(_line, frames[:half]), cut, *map(_line, frames[-half:])]
+    return [_line(frame) for frame in frames]
+
+
+def _line(frame: FrameType) -> StackLine:
+    code = frame.f_code
+    number = frame.f_lineno or 0
+    source = linecache.getline(code.co_filename, number, frame.f_globals).strip()[:MOST_LINE]
+    return StackLine(code.co_filename, number, code.co_qualname, source)
+
+
+def stacks_of_threads(
+    current: Callable[[], Mapping[int, FrameType]] = sys._current_frames,
+) -> tuple[list[dict[str, object]], int]:
+    """The threads of this process that do something, each with its stack and the actor whose plain
+    method it runs, "" if it runs none; and how many were left out. The one that asks, and threads
+    that are kept for later use, are not told.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    own = threading.get_ident()
+    told: list[dict[str, object]] = []
+    for ident, innermost in current().items():
+        frames = list(_outwards(innermost))
+        if ident == own or _is_parked(frames):
+            continue
+        frames.reverse()
+        told.append(
+            {
+                "thread": names.get(ident, str(ident)),
+                "actor": _actor_of(frames),
+                "stack": [line.plain() for line in _lines(frames)],
+            }
+        )
+    return told[:MOST_THREADS], max(0, len(told) - MOST_THREADS)
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _actor_of(frames: list[FrameType]) -> str:
+    for frame in frames:
+        # The thread goes on meanwhile: variables come and go.
+        instance = frame.f_locals.get("self")
+        if isinstance(instance, Actor) and frame.f_code.co_name in type(instance).__methods__:
+            return instance.name
+    return ""
+
+
+def _is_parked(frames: list[FrameType]) -> bool:
+    """Whether the thread waits in trio's cache of threads for something to do."""
+    innermost = itertools.islice(frames, 2)
+    return any(frame.f_code.co_filename.endswith("_thread_cache.py") for frame in innermost)
+
+
+def read_stacks(
+    running: Mapping[trio.lowlevel.Task, Invocation], now: float, actor: str | None
+) -> dict[str, Any]:
+    """What a node tells of its stacks, or of those of one actor, as plain data. `now`: seconds on
+    the node's clock.
+    """
+    tasks, left_out = StackReader(running, now).tasks(actor)
+    threads, threads_left_out = stacks_of_threads()
+    return {
+        "tasks": tasks,
+        "tasks_left_out": left_out,
+        "threads": threads,
+        "threads_left_out": threads_left_out,
+    }

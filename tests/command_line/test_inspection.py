@@ -1,0 +1,228 @@
+"""`stack`, `inspect`, `list`, `top` and `why` as a user meets them: real node processes, one of
+them stopped, and wrong input.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from runtime.command_line.listing import ordered, table
+from tests.command_line.test_commands import Shell, check_mistake
+
+CREW = """
+import trio
+from actors import Actor, ChildSpec, Supervisor, method
+from threading import Event
+
+class Waiter(Actor):
+    @method
+    async def ask(self, other: str) -> None:
+        await (await self.node.lookup(other, Waiter)).wait()
+
+    @method
+    async def wait(self) -> None:
+        await trio.sleep_forever()  # the line that waits
+
+    @method
+    def compute(self) -> None:
+        Event().wait()
+
+    @method
+    async def fail(self) -> None:
+        raise SystemExit("it fails")
+"""
+
+SCRIPT = """
+import sys, trio
+from crew import Waiter
+from actors import ChildSpec, Supervisor
+from runtime import open_node
+
+async def main() -> None:
+    async with open_node("script", join=sys.argv[1]) as node, trio.open_nursery() as nursery:
+        asker = await node.options(name="asker", on="first").spawn(Waiter)
+        waiter = await node.options(name="waiter", on="w1").spawn(Waiter)
+        thread = await node.options(name="thread", on="w1").spawn(Waiter)
+        spec = ChildSpec.of("child", Waiter).changed(name="child")
+        await node.options(name="boss", on="first").spawn(Supervisor, [spec])
+        try:
+            await (await node.lookup("child", Waiter)).fail()
+        except Exception:
+            pass
+        nursery.start_soon(asker.ask, "waiter")
+        nursery.start_soon(thread.compute)
+        await trio.sleep(0.3)
+        for _ in range(3):
+            nursery.start_soon(waiter.wait)
+        print("ready", flush=True)
+
+if __name__ == "__main__":
+    trio.run(main)
+"""
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    opened = Shell(tmp_path_factory.mktemp("inspection"))
+    yield opened
+    opened.close()
+
+
+class Cluster:
+    """A founder, a node w1, and a script whose calls wait on both."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        (shell.place / "crew.py").write_text(CREW)
+        (shell.place / "script.py").write_text(SCRIPT)
+        _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+        self.address: str = founder["address"]
+        self.worker, _ = shell.start_node("--name", "w1", "--join", self.address)
+        self.script = subprocess.Popen(
+            [sys.executable, "script.py", self.address],
+            cwd=shell.place,
+            env=shell.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        shell.running.append(self.script)
+        assert self.script.stdout is not None
+        assert self.script.stdout.readline() == "ready\n", self.script.communicate()[1]
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.shell.run(*words, "--address", self.address)
+
+    def facts(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def cluster(shell: Shell) -> Cluster:
+    return Cluster(shell)
+
+
+@pytest.mark.cluster
+def test_stack_names_the_line_of_a_method_that_waits_and_of_one_that_computes(
+    cluster: Cluster,
+) -> None:
+    line = CREW.splitlines().index("        await trio.sleep_forever()  # the line that waits") + 1
+    file = cluster.shell.place / "crew.py"
+    done = cluster.run("stack", "waiter")
+    assert done.returncode == 0, done
+    assert "waiter.wait, for " in done.stdout
+    assert f"{file}:{line} in Waiter.wait" in done.stdout
+    assert "asker" not in done.stdout
+    assert "compute" not in done.stdout
+    of_thread = cluster.run("stack", "thread").stdout
+    assert "thread.compute, for " in of_thread
+    assert "Event().wait()" in of_thread
+    of_node = cluster.run("stack", "w1").stdout
+    assert f"{file}:{line} in Waiter.wait" in of_node
+    assert "Event().wait()" in of_node
+    assert "tasks of the runtime are not shown" in of_node
+    assert "tasks of the runtime" not in cluster.run("stack", "w1", "--all").stdout
+    assert {task["actor"] for task in cluster.facts("stack", "w1")["tasks"]} >= {"waiter", "thread"}
+
+
+@pytest.mark.cluster
+def test_inspect_says_where_an_actor_is_what_it_runs_and_what_waits(cluster: Cluster) -> None:
+    lines = cluster.run("inspect", "waiter").stdout.splitlines()
+    assert lines[0] == "waiter: crew:Waiter"
+    assert "node        w1" in lines[1]
+    text = "\n".join(lines)
+    assert "mailbox     3 of 10,000 calls, the oldest waits for " in text
+    assert "called by asker.ask" in text
+    assert text.count("  waits ") == 3
+    facts = cluster.facts("inspect", "waiter")
+    assert (facts["served"], facts["waiting"], facts["node"]) == (1, 3, "w1")
+
+
+@pytest.mark.cluster
+def test_list_filters_sorts_and_says_what_it_leaves_out(cluster: Cluster) -> None:
+    calls = cluster.facts("list", "calls", "--filter", "actor=waiter", "--filter", "state=wait*")
+    assert [call["method"] for call in calls["calls"]] == ["wait"] * 3
+    assert calls["left_out"] == 0
+    some = cluster.run("list", "calls", "--limit", "2").stdout.splitlines()
+    assert len(some) == 4
+    count = len(cluster.facts("list", "calls")["calls"])
+    assert some[-1] == f"{count - 2} more are left out: --limit shows more"
+    actors = cluster.facts("list", "actors", "--sort", "-name", "--filter", "waiting>=1")
+    assert [actor["name"] for actor in actors["actors"]] == ["waiter"]
+    nodes = cluster.facts("list", "nodes")["nodes"]
+    assert [node["name"] for node in nodes] == ["first", "script", "w1"]
+    assert {"first", "w1"} <= {link["peer"] for link in cluster.facts("list", "links")["links"]}
+    (death,) = cluster.facts("list", "deaths")["deaths"]
+    assert (death["name"], death["supervisor"]) == ("child", "boss")
+
+
+@pytest.mark.cluster
+def test_top_shows_who_has_most_to_do(cluster: Cluster) -> None:
+    rows = cluster.facts("top", "--seconds", "0.1")["actors"]
+    assert rows[0]["name"] == "waiter"
+    assert rows[0]["waiting"] == 3
+    assert rows[0]["wait"] > 0
+    assert rows[0]["rate"] == 0
+    by_turn = cluster.facts("top", "--seconds", "0.1", "--sort", "turn", "--limit", "1")
+    assert by_turn["actors"][0]["turn"] > 0
+    assert by_turn["left_out"] >= 3
+
+
+@pytest.mark.cluster
+def test_why_follows_a_call_over_nodes(cluster: Cluster) -> None:
+    done = cluster.run("why", "asker")
+    assert done.returncode == 0
+    assert "and awaits waiter.wait, which runs on w1" in done.stdout
+    assert "`understudy stack waiter`" in done.stdout
+    assert cluster.run("why").stdout == "no actors wait for each other in a cycle\n"
+    assert cluster.run("why", "boss").stdout == "boss runs nothing: it waits for calls\n"
+
+
+@pytest.mark.cluster
+def test_wrong_input_is_one_line(cluster: Cluster) -> None:
+    for command in ("stack", "inspect", "why"):
+        check_mistake(cluster.run(command, "waitr"), "waitr", "did you mean 'waiter'?")
+    for words in (
+        ("--filter", "nope=1"),
+        ("--filter", "name"),
+        ("--filter", "waiting>x"),
+        ("--sort", "nope"),
+        ("--limit", "0"),
+    ):
+        check_mistake(cluster.run("list", "actors", *words), words[1].partition("=")[0], status=2)
+    check_mistake(cluster.run("top", "--seconds", "nan"), "nan", status=2)
+
+
+@pytest.mark.cluster
+def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> None:
+    cluster.worker.send_signal(signal.SIGSTOP)
+    try:
+        # At once: its lease ends five seconds after it was stopped, and the node with it.
+        with ThreadPoolExecutor(3) as threads:
+            commands = (["list", "actors"], ["stack", "waiter"], ["inspect", "waiter"])
+            listed, *others = threads.map(lambda words: cluster.run(*words), commands)
+    finally:
+        cluster.worker.send_signal(signal.SIGCONT)
+    assert listed.returncode == 1, listed
+    assert "asker" in listed.stdout
+    assert "node w1 did not answer: " in listed.stderr
+    assert "Traceback" not in listed.stderr
+    for done in others:
+        check_mistake(done, "node w1", "did not answer")
+
+
+def test_rows_without_a_value_come_last_and_names_cannot_move_the_cursor() -> None:
+    rows = [{"name": "a\x1b[2J\nb", "x": None}, {"name": "c", "x": 2.0}, {"name": "d", "x": 3.0}]
+    for column, names in (("x", "cda"), ("-x", "dca")):
+        assert [row["name"][0] for row in ordered(rows, column)] == list(names)
+    lines = table(("name", "x"), rows)
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)

@@ -1,0 +1,177 @@
+"""Open calls: what nodes tell of them, and who waits for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from actors import Actor, method
+from runtime.observation.inspection_service import inspection_of
+from runtime.observation.open_calls import MOST_CALLS, OpenCall, State, WaitGraph, read_calls
+from tests.live_pair import Pair
+from tests.waiting import until
+
+
+def call(
+    text: str, state: State = "running", caller: str = "", seconds: float | None = 1.0
+) -> OpenCall:
+    actor, name = text.split(".")
+    of = None if not caller else (caller.split(".")[0], caller.split(".")[1])
+    return OpenCall("node", actor, name, state, seconds, None, of, "")
+
+
+def test_a_chain_is_followed_to_what_runs_at_its_end() -> None:
+    graph = WaitGraph(
+        [call("a.ask"), call("b.relay", caller="a.ask"), call("c.work", caller="b.relay")]
+    )
+    steps, cycle = graph.explain("a")
+    assert [(s.running.text, s.waits_for and s.waits_for.text) for s in steps] == [
+        ("a.ask", "b.relay"),
+        ("b.relay", "c.work"),
+        ("c.work", None),
+    ]
+    assert cycle == []
+    assert list(graph.cycles()) == []
+
+
+def test_a_call_in_a_mailbox_waits_for_what_its_actor_runs() -> None:
+    graph = WaitGraph([call("a.ask"), call("b.get", "waiting", "a.ask"), call("b.slow")])
+    steps, _ = graph.explain("a")
+    assert [step.running.text for step in steps] == ["a.ask", "b.slow"]
+
+
+def test_two_chains_that_block_each_other_are_one_cycle() -> None:
+    graph = WaitGraph(
+        [
+            call("a.first"),
+            call("b.second"),
+            call("b.get", "waiting", "a.first"),
+            call("a.get", "waiting", "b.second"),
+            call("c.outside"),
+            call("a.get", "waiting", "c.outside"),
+        ]
+    )
+    assert graph.explain("a")[1] == ["a", "b"]
+    assert graph.explain("c")[1] == ["a", "b"], "who waits for a cycle is not in it"
+    assert list(graph.cycles()) == [["a", "b"]]
+
+
+def test_an_actor_in_a_process_of_its_own_does_not_wait_for_itself() -> None:
+    graph = WaitGraph([call("a.ask"), call("a.ask", caller="a.ask"), call("b.get", caller="a.ask")])
+    steps, cycle = graph.explain("a")
+    assert [step.running.text for step in steps] == ["a.ask", "b.get"]
+    assert cycle == []
+
+
+def test_an_actor_that_runs_nothing_has_nothing_to_explain() -> None:
+    assert WaitGraph([call("b.get", "waiting")]).explain("b") == ([], [])
+
+
+@pytest.mark.parametrize("told", [{}, {"calls": [{}]}, {"calls": [{"actor": 1}]}, {"calls": 3}])
+def test_what_is_no_answer_is_refused(told: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read_calls("node", told)
+
+
+class Waiter(Actor):
+    def __init__(self) -> None:
+        self.opened = trio.Event()
+        self.begun = False
+
+    @method
+    async def call_other(self, other: str) -> None:
+        self.begun = True
+        await self.opened.wait()
+        await (await self.node.lookup(other, Waiter)).get()
+
+    @method
+    async def get(self) -> int:
+        return 1
+
+    @method
+    async def wait(self) -> None:
+        await trio.sleep_forever()
+
+    @method(concurrent=True)
+    async def has_begun(self) -> bool:
+        return self.begun
+
+    @method(concurrent=True)
+    async def open(self) -> None:
+        self.opened.set()
+
+
+async def asked(pair: Pair) -> list[OpenCall]:
+    calls: list[OpenCall] = []
+    for node in (pair.here, pair.there):
+        told = await inspection_of(pair.here._endpoint, node.name, node.incarnation).calls()
+        calls += read_calls(node.name, told)
+    return calls
+
+
+async def test_a_deadlock_of_two_actors_on_two_nodes_is_named(pair: Pair) -> None:
+    a = await pair.here.options(name="a", on="here").spawn(Waiter)
+    b = await pair.here.options(name="b", on="there").spawn(Waiter)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(a.call_other, "b")
+        nursery.start_soon(b.call_other, "a")
+        for one in (a, b):
+            await until(one.has_begun, "the method runs")
+        for one in (a, b):
+            await one.open()
+
+        async def is_found() -> bool:
+            return list(WaitGraph(await asked(pair)).cycles()) == [["a", "b"]]
+
+        await until(is_found, "the cycle is told")
+        nursery.cancel_scope.cancel()
+
+
+async def test_calls_are_told_with_their_times_callers_and_deadlines(pair: Pair) -> None:
+    actor = await pair.here.options(name="a", on="there").spawn(Waiter)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(actor.wait)
+
+        async def runs() -> bool:
+            return any(call.method == "wait" for call in await asked(pair))
+
+        await until(runs, "the call runs")
+        nursery.start_soon(actor.get.options(timeout=500.0))
+
+        async def waits() -> bool:
+            return any(call.method == "get" for call in await asked(pair))
+
+        await until(waits, "the call waits")
+        wait, get = sorted(await asked(pair), key=lambda call: call.state)
+        assert (wait.text, wait.state, wait.left, wait.from_node) == (
+            "a.wait",
+            "running",
+            None,
+            "here",
+        )
+        assert (get.text, get.state, get.caller) == ("a.get", "waiting", None)
+        assert get.left is not None
+        assert 0 < get.left <= 500.0
+        assert wait.seconds is not None
+        assert get.seconds is not None
+        assert wait.seconds >= get.seconds >= 0
+        facts = await inspection_of(pair.here._endpoint, "there", pair.there.incarnation).actor("a")
+        assert facts["oldest_seconds"] >= get.seconds
+        assert facts["waiting"] == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_full_mailbox_is_told_in_part(pair: Pair) -> None:
+    actor = await pair.here.options(name="a", on="there").spawn(Waiter)
+    async with trio.open_nursery() as nursery:
+        for _ in range(MOST_CALLS + 50):
+            nursery.start_soon(actor.wait)
+
+        async def left_out() -> bool:
+            service = inspection_of(pair.here._endpoint, "there", pair.there.incarnation)
+            return bool((await service.calls())["left_out"] == 50)
+
+        await until(left_out, "50 are left out")
+        nursery.cancel_scope.cancel()
