@@ -84,7 +84,7 @@ async def find_actor(client: ClusterClient, name: str) -> Member:
     """The member on which an actor is, also one that is no registered name and is known to its
     node only. Raises ActorNotFoundError, with the nearest name there is.
     """
-    members = {member["name"]: member for member in client.status["members"]}
+    members: dict[str, Member] = {one["name"]: one for one in client.status["members"]}
     for address in await client.names.all():
         if address.name == name and address.node in members:
             return members[address.node]
