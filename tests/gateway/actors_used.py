@@ -85,6 +85,13 @@ class Counter(Actor):
             raise
         return self.value
 
+    @method(http=True, idempotent=True, concurrent=True)
+    async def read_slowly(self, word: str) -> int:
+        """Wait until it is let go, then return the sum."""
+        self.note(f"{word} begun")
+        await self.until(f"{word} may end")
+        return self.value
+
     @method(http=True)
     async def hold(self, word: str) -> None:
         """Keep the turn until it is let go."""

@@ -25,7 +25,7 @@ async def test_it_describes_what_may_be_called_and_nothing_else(world: World) ->
         f"/v1/actors/counter/{name}"
         for name in (
             *("add", "add_slowly", "blobs", "count", "echo", "fail", "give", "hold", "order"),
-            *("read", "sell"),
+            *("read", "read_slowly", "sell"),
         )
     }
     add = found["paths"]["/v1/actors/counter/add"]["post"]
