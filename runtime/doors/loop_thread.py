@@ -126,7 +126,9 @@ class ProcessLoop:
         with self._lock:
             if self._loop is None:
                 if sys.is_finalizing() or not threading.main_thread().is_alive():
-                    raise NotAMemberError("the program is ending, and opens no more connections")
+                    raise NotAMemberError(
+                        "the program is ending, so no more connections can be opened"
+                    )
                 loop = DoorLoop()
                 loop.start()
                 # Only now: what a signal handler interrupts leaves no thread half started.

@@ -181,26 +181,26 @@ class AskRestart:
 
 @attrs.frozen
 class CancelAsk:
-    """Ask for no restart: the failure was another agent's doing, or this agent's own place
+    """Withdraw a request for a restart: another agent caused the failure, or this agent's own place
     is lost.
     """
 
 
 @attrs.frozen
 class Notify:
-    """Tell the workers that run of the placement that is current."""
+    """Notify the running workers of the current placement."""
 
 
 @attrs.frozen
 class MarkDone:
-    """Tell the other agents that all workers of this one have ended, and leave."""
+    """Record that all workers of this agent have ended, and leave."""
 
     failed: bool
 
 
 @attrs.frozen
 class Leave:
-    """Leave the rendezvous; the others go on."""
+    """Leave the rendezvous; the others continue."""
 
 
 @attrs.frozen
@@ -235,7 +235,7 @@ Effect = (
 
 @attrs.define
 class _PendingStop:
-    """What is known, while workers are being stopped, of what comes afterwards."""
+    """What to do after the workers that are being stopped have ended."""
 
     after: Literal["join", "start", "end"] = "join"
     incident: str | None = None

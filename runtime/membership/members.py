@@ -470,7 +470,8 @@ class Registration:
             except LeaseLostError:
                 raise
             except StoreError as error:
-                # That the store is away, the members tell; that named actors pause, the host.
+                # `Members` logs that the store cannot be reached; the host logs that named actors
+                # pause.
                 logger.info("the lease could not be renewed: %s", error)
                 self.store_is_away = True
                 return False

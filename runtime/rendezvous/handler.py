@@ -63,7 +63,7 @@ from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Stor
 # changed them.
 
 RENDEZVOUS_RETRY_SECONDS = 0.5
-"""Seconds between two attempts while the store is away."""
+"""Seconds between two attempts while the store cannot be reached."""
 
 
 logger = logging.getLogger("understudy.rendezvous")
@@ -98,7 +98,7 @@ class View:
         )
 
     def agents(self) -> dict[str, AgentRecord]:
-        """Those who are alive, by name. Raises `RendezvousStateError`."""
+        """Return the live agents, by name. Raises `RendezvousStateError`."""
         return {name: decode_agent(entry.value, entry.key) for name, entry in self._agents.items()}
 
     @property
@@ -112,7 +112,7 @@ class View:
         changed.set()
 
     async def refresh(self) -> None:
-        """Bring it up to this moment. Raises `StoreError`."""
+        """Update the view to the present state. Raises `StoreError`."""
         found = await self._store.range(self._keys.control)
         if found.revision < self.revision:
             return
@@ -129,8 +129,8 @@ class View:
             await self.refresh()
 
     async def run(self) -> None:
-        """Follow the store for ever, from `revision` on. A store that is away leaves the view as it
-        is.
+        """Follow the store from `revision` on, until cancelled. While the store cannot be reached,
+        the view stays as it is.
         """
         while True:
             try:
@@ -210,7 +210,7 @@ class Presence:
         self.name = ""
         self.lease = 0
         self.job_lease = 0
-        """What the job leaves behind is tied to it; renewed by each of its agents."""
+        """The lease of the job's data; renewed by each of its agents."""
 
     def is_held(self) -> bool:
         """True while no other agent can take this agent for dead, by its own clock."""
@@ -222,7 +222,7 @@ class Presence:
         return self._clock.doubtful_at if self._clock is not None else 0.0
 
     async def register(self) -> None:
-        """Be there, under a new name. Raises `StoreError`."""
+        """Register this agent under a new name. Raises `StoreError`."""
         environment = self._environment
         address = self._settings.parameters.local_addr or socket.gethostname()
         name = f"{address}:{environment.process().pid}:{environment.token(4).hex()}".replace(
@@ -243,8 +243,8 @@ class Presence:
         self._registered.set()
 
     async def run(self) -> None:
-        """Renew what is held, and look after agents of this host whose processes have ended, for
-        ever.
+        """Renew the leases, and revoke those of agents of this host whose processes have ended,
+        until cancelled.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._renew)
@@ -305,9 +305,7 @@ class Presence:
                     logger.debug("could not renew the lease of the job's stores: %s", error)
 
     async def _look_for_ended(self) -> None:
-        """A process of this host that has ended needs no lease to run out: its lease is revoked, as
-        for a node.
-        """
+        """Revoke the lease of an agent of this host whose process has ended, as for a node."""
         while True:
             await trio.sleep(min(1.0, self._settings.keep_alive_interval))
             try:
@@ -526,8 +524,8 @@ class StoreHandler:
             raise_alone(group)
 
     async def _reach_store(self, stack: AsyncExitStack) -> tuple[Store, View]:
-        """Open the store, for as long as `stack`, and look at what is there; with patience for one
-        that comes up at the same time.
+        """Open the store, for as long as `stack`, and read the state; waits for a store that starts
+        at the same time.
         """
         began, delay, said = self._environment.now(), FIRST_DELAY, ""
         while True:
@@ -549,7 +547,7 @@ class StoreHandler:
             delay = min(2 * delay, LONGEST_DELAY)
 
     def _patience_with(self, error: Exception) -> float:
-        """For how many seconds it is worth trying."""
+        """Return for how many seconds to try."""
         causes = list(_causes(error))
         somebody_else = any(
             isinstance(cause, HandshakeError | ProtocolError | ValueError)
@@ -621,8 +619,8 @@ class StoreHandler:
         await self._view.caught_up(result.revision)
 
     async def _write(self, before: State, after: State) -> None:
-        """Replace the state that the view has, if it is still the one; the fences of rounds go with
-        it.
+        """Replace the state in the view if it is unchanged in the store, together with the fences
+        of rounds.
         """
         then: list[Operation] = [Put(self._keys.state, encode_state(after), after.lease)]
         if before.complete and after.round != before.round:
@@ -663,7 +661,7 @@ class StoreHandler:
         )
 
     async def _leave(self) -> bool:
-        """Take this agent out; False if the store does not say that it is."""
+        """Remove this agent; returns False if the store does not confirm it."""
         name, lease = self._presence.name, self._presence.lease
         if not name:
             return True

@@ -1,7 +1,7 @@
-"""What a rendezvous offers to agents, and the store that the members of a round share.
+"""The interface of a rendezvous for agents, and of the store that the members of a round share.
 
-After torchelastic's `RendezvousHandler` and c10d's `Store`, for trio: what waits there blocks a
-task here, and ends with its cancel scope.
+After torchelastic's `RendezvousHandler` and c10d's `Store`, for trio: calls that wait block a task,
+and end with its cancel scope.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import attrs
 class KeyValueStore(Protocol):
     """A store of one job, or of one round of it. Keys are texts, values bytes.
 
-    `timeout`, in seconds, is that of one call; None means the store's own. What waits in vain
-    raises `StoreTimeoutError`.
-
-    An interface because handlers that other distributions bring (see `registry`) have stores of
-    their own; `JobStore` is ours.
+    `timeout`, in seconds, is that of one call; None means the store's own. A wait that times out
+    raises `StoreTimeoutError`. An interface because handlers that other distributions bring (see
+    `registry`) have stores of their own; `JobStore` is ours.
     """
 
     async def set(self, key: str, value: bytes) -> None:
@@ -27,11 +25,11 @@ class KeyValueStore(Protocol):
         ...
 
     async def get(self, key: str, *, timeout: float | None = None) -> bytes:
-        """The value of a key, once there is one."""
+        """Wait for the value of a key, and return it."""
         ...
 
     async def peek(self, key: str) -> bytes | None:
-        """The value of a key now, if there is one."""
+        """Return the value of a key now, or None."""
         ...
 
     async def add(self, key: str, amount: int) -> int:
@@ -43,17 +41,17 @@ class KeyValueStore(Protocol):
     async def compare_set(
         self, key: str, expected: bytes | None, value: bytes
     ) -> tuple[bool, bytes | None]:
-        """Set a key if its value is `expected` (None: if there is none); whether that was done, and
-        the value afterwards.
+        """Set a key if its value is `expected` (None: if there is none); returns whether that was
+        done, and the value afterwards.
         """
         ...
 
     async def wait(self, keys: Sequence[str], *, timeout: float | None = None) -> None:
-        """Wait until all keys are there."""
+        """Wait until all keys exist."""
         ...
 
     async def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are there now."""
+        """Return whether all keys exist now."""
         ...
 
     async def append(self, key: str, value: bytes) -> None:
@@ -61,7 +59,7 @@ class KeyValueStore(Protocol):
         ...
 
     async def multi_get(self, keys: Sequence[str], *, timeout: float | None = None) -> list[bytes]:
-        """The values of several keys, once all are there."""
+        """Wait until several keys exist, and return their values."""
         ...
 
     async def multi_set(self, values: Mapping[str, bytes]) -> None:
@@ -69,20 +67,20 @@ class KeyValueStore(Protocol):
         ...
 
     async def delete_key(self, key: str) -> bool:
-        """Remove a key; whether it was there."""
+        """Remove a key; returns whether it existed."""
         ...
 
     async def num_keys(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         ...
 
     async def list_keys(self) -> list[str]:
-        """All of them, in order."""
+        """Return all keys, in order."""
         ...
 
     async def barrier(self, name: str, count: int, *, timeout: float | None = None) -> None:
-        """Wait until `count` have come to the barrier of this name. It can be used again once all
-        have gone on.
+        """Wait until `count` callers have arrived at the barrier of this name. It can be used again
+        once all have left it.
         """
         ...
 
@@ -91,21 +89,23 @@ class KeyValueStore(Protocol):
         ...
 
     async def queue_pop(self, key: str, *, timeout: float | None = None) -> bytes:
-        """Take the first value of a queue, once there is one. Each is taken once."""
+        """Wait for the first value of a queue, and take it. Each value is taken once."""
         ...
 
     async def queue_len(self, key: str) -> int:
-        """How many values wait in a queue."""
+        """Return how many values wait in a queue."""
         ...
 
     def prefixed(self, prefix: str) -> KeyValueStore:
-        """The same store, in which every key begins with `prefix` and a slash."""
+        """Return a view of the store in which every key begins with `prefix` and a slash."""
         ...
 
 
 @attrs.frozen
 class RendezvousStoreInfo:
-    """Where the workers of a round find each other: the host of rank 0 and a port on it."""
+    """The address at which the workers of a round find each other: the host of rank 0 and a port on
+    it.
+    """
 
     master_addr: str
     master_port: int
@@ -123,11 +123,10 @@ class RendezvousStoreInfo:
         *,
         timeout: float | None = None,
     ) -> RendezvousStoreInfo:
-        """Agree on it in the store of a round. Rank 0 says its address and a port that it has
-        bound; the others wait for that.
-
-        Raises ValueError for rank 0 without an address or a port: nothing is guessed. `timeout` is
-        that of the store's calls; what waits in vain raises `StoreTimeoutError`.
+        """Agree on the address in the store of a round. Rank 0 publishes its address and a port
+        that it has bound; the others wait for it. Raises ValueError for rank 0 without an address
+        or a port: neither is guessed. `timeout` is that of the store's calls; what waits in vain
+        raises `StoreTimeoutError`.
         """
         if rank == 0:
             if not local_addr or not 0 < server_port < 65536:
@@ -159,18 +158,16 @@ class RendezvousInfo:
     participants: tuple[str, ...] = ()
     """Names of all agents, by rank."""
     job_store: KeyValueStore | None = None
-    """The store of the whole job, which outlives the round: for what all rounds share. None where
-    there is no such thing.
+    """The store of the whole job, which outlives the round, for data that all rounds share; None if
+    the handler has none.
     """
 
 
 @attrs.frozen
 class RendezvousChange:
-    """What has happened to a round that is complete. `left`, `joined`: names of agents; `waiting`:
-    how many agents wait for the next.
-
-    An agent that finds its own name in `left` was cut off, or is about to be: its place may be
-    given to another any moment now.
+    """A change of a complete round. `left`, `joined`: names of agents; `waiting`: how many agents
+    wait for the next round. An agent that finds its own name in `left` was cut off, or is about to
+    be: another may get its place at any moment.
     """
 
     round: int
@@ -184,16 +181,16 @@ class RendezvousChange:
 
 
 class RendezvousHandler(Protocol):
-    """One agent's part in a rendezvous: our `StoreHandler`, or one that another distribution brings
-    (see `registry`).
+    """One agent's handler of a rendezvous: our `StoreHandler`, or one of another distribution (see
+    `registry`).
     """
 
     def get_backend(self) -> str:
-        """The name under which it was made."""
+        """The name of the back-end that made it."""
         ...
 
     def get_run_id(self) -> str:
-        """The job."""
+        """The id of the job."""
         ...
 
     @property
@@ -212,27 +209,25 @@ class RendezvousHandler(Protocol):
         ...
 
     async def is_closed(self) -> bool:
-        """Whether no round will ever follow."""
+        """Return whether the rendezvous is closed: no round will follow."""
         ...
 
     async def set_closed(self, reason: str = "", *, finished: bool = False) -> None:
-        """No round is to follow: the job is over, and has come to a good end if it is
-        `finished`.
-        """
+        """Close the rendezvous: no round follows. `finished`: the job has succeeded."""
         ...
 
     async def num_nodes_waiting(self) -> int:
-        """How many agents wait to be let in with the next round. Spares of a full round are not
+        """Return how many agents wait to join the next round. Spares of a full round are not
         counted.
         """
         ...
 
     async def wait_change(self, after: int) -> RendezvousChange:
-        """Wait until something happens to round `after`: an agent of it has gone, others wait, or
-        the rendezvous is closed.
+        """Wait for a change of round `after`: an agent of it has left, others wait, or the
+        rendezvous is closed.
         """
         ...
 
     async def shutdown(self) -> bool:
-        """Leave, and close the rendezvous for all; False if that could not be made known."""
+        """Leave, and close the rendezvous for all; returns False if that could not be written."""
         ...

@@ -59,8 +59,8 @@ BUSY_SECONDS = 0.01
 
 @attrs.frozen
 class Scope:
-    """What a job's store is part of. `fence`: key and value of what must be there for every write;
-    None if nothing must.
+    """The job or round that a store belongs to. `fence`: a key and the value that it must have for
+    every write; None for no fence.
     """
 
     store: Store
@@ -168,8 +168,8 @@ class JobStore:
         return [entry.key.removeprefix(root) for entry in (await self._range(root))]
 
     async def barrier(self, name: str, count: int, *, timeout: float | None = None) -> None:
-        """See `KeyValueStore.barrier`. Who gives up waiting has not come. Raises ValueError for a
-        count below one.
+        """See `KeyValueStore.barrier`. A caller that stops waiting does not count as arrived.
+        Raises ValueError for a count below one.
         """
         if count < 1:
             raise ValueError(f"the count of a barrier must be at least one, not {count}")
@@ -336,7 +336,7 @@ class JobStore:
                 await self._until(missing[0], lambda value: value is not None)
 
     async def _until(self, key: str, holds: Callable[[bytes | None], bool]) -> None:
-        """Wait until something holds of the value of a key, by a watch."""
+        """Wait until the value of a key meets a condition, by a watch."""
         while True:
             found = await self._asked(lambda: self._store.range(key))
             entry = next((entry for entry in found.entries if entry.key == key), None)

@@ -1,5 +1,5 @@
-"""Who takes part in which round, with which rank: the decisions of a rendezvous. States and the
-time in, states out; no I/O.
+"""The decisions of a rendezvous: which agents take part in which round, with which ranks. States
+and the time in, states out; no I/O.
 
 The transitions are functions from one state to the next, written by the agent that comes first:
 each write names the revision that it replaces. No state holds a time. An agent that waits measures
@@ -39,7 +39,7 @@ LISTS = ("participants", "waiting", "spares", "roster")
 
 @attrs.frozen
 class State:
-    """A rendezvous at one moment.
+    """The state of a rendezvous.
 
     `life`: drawn when the record is made, so that a record that was lost and created again is told
     from the first. `lease`: what the job leaves behind is tied to it. `participants`: of the round
@@ -80,7 +80,7 @@ class AgentRecord:
 
 
 class Keys:
-    """Where the records of one job are."""
+    """The keys of the records of one job."""
 
     def __init__(self, run_id: str) -> None:
         self.root = f"rendezvous/{quote(run_id, safe='')}/"
@@ -164,7 +164,7 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _check(found: dict[str, Any]) -> None:
-    """Types, and what holds of every state."""
+    """Check the types, and the invariants of every state."""
     for name in ("min_nodes", "max_nodes", "lease", "round", "call", "calls"):
         if type(found[name]) is not int or found[name] < 0:
             raise ValueError(f"{name} is not a count")
@@ -192,14 +192,14 @@ Trouble = Literal["closed", "finished", "not needed", "timeout", "mismatch", "ra
 
 @attrs.frozen
 class StateWrite:
-    """Replace the state that was looked at by this one."""
+    """Replace the state that was read by this one."""
 
     state: State
 
 
 @attrs.frozen
 class Wait:
-    """Nothing is to be done before the state changes, or the agents, or it is `until`."""
+    """Wait until the state or the agents change, or until the time `until`."""
 
     until: float
 
@@ -214,7 +214,7 @@ class Finish:
 
 @attrs.frozen
 class Fail:
-    """It comes to nothing. `text` says why."""
+    """The agent's attempt to join has failed. `text` says why."""
 
     trouble: Trouble
     text: str
@@ -245,7 +245,7 @@ def join(state: State, name: str, wanted: int | None = None) -> State:
 
 
 def leave(state: State, names: Collection[str]) -> State:
-    """These agents are no part of it any more, whether they said so or died."""
+    """Remove agents that have left or died."""
     if not any(name in state for name in names):
         return state
     return _settled(
@@ -260,7 +260,7 @@ def leave(state: State, names: Collection[str]) -> State:
 
 
 def bury(state: State, alive: Collection[str]) -> State:
-    """Without those who are not `alive`."""
+    """Remove agents that are not `alive`."""
     return leave(
         state,
         [
@@ -272,14 +272,14 @@ def bury(state: State, alive: Collection[str]) -> State:
 
 
 def complete(state: State) -> State:
-    """The round begins with those who are there."""
+    """Begin the round with the agents that have joined."""
     roster = _ranked(state.participants, state.roster, state.wanted)
     assert sorted(roster) == sorted(state.participants), "each participant has one rank"
     return attrs.evolve(state, complete=True, call=0, roster=roster, participants=roster)
 
 
 def close(state: State, reason: str, *, finished: bool = False) -> State:
-    """No round follows. The first reason stays."""
+    """Close the rendezvous: no round follows. The first reason stays."""
     return (
         state
         if state.closed
@@ -288,12 +288,12 @@ def close(state: State, reason: str, *, finished: bool = False) -> State:
 
 
 def reopen(state: State) -> State:
-    """Rounds may follow again; those who waited in vain have to come again."""
+    """Open the rendezvous again; agents that waited before have to join again."""
     return _settled(attrs.evolve(state, closed="", finished=False)) if state.closed else state
 
 
 def _settled(state: State) -> State:
-    """What follows from who is there."""
+    """Apply what follows from the agents that have joined."""
     if state.closed:
         return state
     if state.complete and not state.participants:
@@ -330,11 +330,9 @@ def _settled(state: State) -> State:
 def _ranked(
     participants: Sequence[str], previous: Sequence[str], wanted: Mapping[str, int]
 ) -> tuple[str, ...]:
-    """Names by rank. Who had a rank in the round before keeps it where that is possible; the others
-    follow by name, hosts together.
-
-    Rank 0 goes to one that was in the round before, if there is any: it has what the job has come
-    to.
+    """Return the names by rank. An agent of the previous round keeps its rank if possible; the
+    others follow by name, hosts together. Rank 0 goes to an agent of the previous round, if there
+    is any: it has the present state of the job.
     """
     if wanted:
         return tuple(sorted(participants, key=lambda name: wanted.get(name, math.inf)))
@@ -389,7 +387,7 @@ class Joining:
         self._name = name
 
     def decide(self, state: State, alive: Collection[str], now: float) -> Decision:
-        """What to do about a state, with these agents alive. The agent itself is among them."""
+        """Decide what to do in a state, with these agents alive. The agent itself is among them."""
         name = self._name
         if (state.min_nodes, state.max_nodes) != self._nodes:
             return Fail(
@@ -493,7 +491,7 @@ class Joining:
 
 
 class RoundWatch:
-    """What happens to one round that is complete, as one of its agents sees it. Each change is told
+    """The changes of one complete round, as one of its agents sees them. Each change is reported
     once.
     """
 

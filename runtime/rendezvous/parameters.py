@@ -1,4 +1,4 @@
-"""What a rendezvous is asked for: the job, how many agents, how long to wait for what.
+"""The parameters of a rendezvous: the job, the number of agents, and the times to wait.
 
 After torchelastic's `RendezvousParameters` and `RendezvousTimeout`, with one difference: an unknown
 option is an error.
@@ -18,7 +18,7 @@ from actors.errors import UnderstudyError
 
 
 class RendezvousError(UnderstudyError):
-    """The base of all of them."""
+    """Base class of the errors of rendezvous."""
 
 
 class RendezvousClosedError(RendezvousError):
@@ -26,7 +26,7 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousFinishedError(RendezvousClosedError):
-    """It was closed because the job has finished: there is nothing left to do."""
+    """The rendezvous was closed because the job has finished."""
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
@@ -38,7 +38,7 @@ class RendezvousConnectionError(RendezvousError):
 
 
 class RendezvousStateError(RendezvousError):
-    """What the store has of the rendezvous cannot be understood."""
+    """The record of the rendezvous in the store is malformed."""
 
 
 class RendezvousGracefulExitError(RendezvousError):
@@ -50,13 +50,13 @@ class RendezvousMismatchError(RendezvousStateError, ValueError):
 
 
 class RoundOverError(RendezvousError):
-    """The round is over: its store takes nothing more, and calls that wait in it end with this
+    """The round is over: its store accepts no more writes, and calls that wait in it end with this
     error.
     """
 
 
 class StoreTimeoutError(RendezvousError, TimeoutError):
-    """What a job's store was asked to wait for did not come in time."""
+    """A wait in a job's store has timed out."""
 
 
 TIMEOUT_OPTIONS = (
@@ -86,8 +86,8 @@ FALSE = ("0", "false", "f", "no", "n")
 
 
 def back_end_of(endpoint: str) -> str:
-    """Which of our back-ends an endpoint is for: an address with `etcd://`, a path with a slash in
-    it, or `HOST:PORT` of a node.
+    """Return which of our back-ends an endpoint belongs to: an address with `etcd://`, a path with
+    a slash in it, or `HOST:PORT` of a node.
     """
     if endpoint.startswith("etcd://"):
         return "etcd"
@@ -95,11 +95,10 @@ def back_end_of(endpoint: str) -> str:
 
 
 class RendezvousParameters:
-    """What a handler is made from.
-
-    `backend`: its name in the registry. `endpoint`: where it is, in the form that the back-end
-    wants. `run_id`: the job, the same for all its agents. `local_addr`: under which others reach
-    this host; by default its host name. `config`: options of the back-end.
+    """The parameters from which a handler is made. `backend`: its name in the registry. `endpoint`:
+    its address, in the form that the back-end expects. `run_id`: the job, the same for all its
+    agents. `local_addr`: under which others reach this host; by default its host name. `config`:
+    options of the back-end.
 
     Raises ValueError for an empty name or id and for numbers of nodes that cannot be met.
     """
@@ -186,8 +185,8 @@ class RendezvousParameters:
         )
 
     def check_options(self, known: Iterable[str]) -> None:
-        """Refuse options that the back-end does not know. Raises ValueError that names the nearest
-        one it does know.
+        """Check that the back-end knows all options. Raises ValueError, which suggests the most
+        similar option.
         """
         choices = sorted(known)
         for key in self.config:
@@ -211,9 +210,9 @@ def _not_negative(instance: object, attribute: attrs.Attribute[float], value: fl
 
 @attrs.frozen
 class RendezvousTimeout:
-    """In seconds. `join`: until a round is complete. `last_call`: for how long a round that has
-    enough agents is kept open for more; 0 starts it at once. `close`: to make known that the
-    rendezvous is closed. `heartbeat`: for one renewal of an agent's lease.
+    """In seconds. `join`: until a round is complete. `last_call`: how long a round that has enough
+    agents waits for more; 0 starts it at once. `close`: for writing that the rendezvous is closed.
+    `heartbeat`: for one renewal of an agent's lease.
     """
 
     join: float = attrs.field(default=600.0, validator=_positive)
@@ -223,8 +222,8 @@ class RendezvousTimeout:
 
     @classmethod
     def of(cls, parameters: RendezvousParameters) -> RendezvousTimeout:
-        """As the options say: `join_timeout` or `timeout`, `last_call_timeout`, `close_timeout`,
-        `heartbeat_timeout`. Raises ValueError.
+        """Read the timeouts from the options `join_timeout` or `timeout`, `last_call_timeout`,
+        `close_timeout`, `heartbeat_timeout`. Raises ValueError.
         """
         if "timeout" in parameters.config and "join_timeout" in parameters.config:
             raise ValueError(
@@ -241,32 +240,30 @@ class RendezvousTimeout:
 
 @attrs.frozen
 class AgentSettings:
-    """What one agent's part in a rendezvous depends on. `wanted`: its rank, where ranks are
-    fixed.
-    """
+    """The settings of one agent in a rendezvous. `wanted`: its rank, if ranks are fixed."""
 
     parameters: RendezvousParameters
     timeout: RendezvousTimeout
     keep_alive_interval: float = 5.0
     """Seconds between two renewals of the agent's lease."""
     lease_seconds: float = 15.0
-    """Without a renewal for so long an agent counts as dead: `keep_alive_interval` times
+    """Seconds without a renewal after which an agent counts as dead: `keep_alive_interval` times
     `keep_alive_max_attempt`.
     """
     connect_timeout: float = 30.0
-    """Seconds for which an endpoint that does not answer is asked again; 0: once."""
+    """Seconds for which to try again if the endpoint does not answer; 0: try once."""
     retention: float = 7200.0
-    """Seconds that what a job has written stays after its last agent has gone."""
+    """Seconds for which a job's data is kept after its last agent has left."""
     store_timeout: float = 300.0
-    """Seconds that the job's stores wait for a key where a call says nothing else."""
+    """Default seconds for which calls of the job's stores wait."""
     wanted: int | None = None
 
     @classmethod
     def of(
         cls, parameters: RendezvousParameters, *more_options: str, wanted: int | None = None
     ) -> AgentSettings:
-        """As the options say; `more_options`: those that the back-end has besides. Raises
-        ValueError.
+        """Read the settings from the options; `more_options`: further options of the back-end.
+        Raises ValueError.
         """
         parameters.check_options((*AGENT_OPTIONS, *more_options))
         interval = parameters.get_as_seconds("keep_alive_interval", 5.0)

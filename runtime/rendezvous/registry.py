@@ -1,7 +1,5 @@
-"""Handlers by name: those of the house, those that a program registers, and those that other
-distributions bring.
-
-A distribution brings one by an entry point of the group `understudy.rendezvous`: its name is the
+"""Handlers by name: our own, those that a program registers, and those of other distributions. A
+distribution adds one by an entry point of the group `understudy.rendezvous`: its name is the
 back-end's, its object a creator.
 """
 
@@ -43,7 +41,7 @@ class OpenableHandler(RendezvousHandler, Protocol):
 
 
 Creator = Callable[[RendezvousParameters, Environment], OpenableHandler]
-"""Makes a handler, not opened yet. Raises ValueError for parameters that are of no use to it."""
+"""Makes a handler, not opened yet. Raises ValueError for parameters that it cannot use."""
 
 
 class Registry:
@@ -54,7 +52,7 @@ class Registry:
         self._plugins: dict[str, EntryPoint] = {}
 
     def register(self, backend: str, creator: Creator) -> None:
-        """Offer a back-end. Raises ValueError for an empty name, and if the name has another
+        """Register a back-end. Raises ValueError for an empty name, and if the name has another
         creator already.
         """
         if not backend:
@@ -66,8 +64,8 @@ class Registry:
             )
 
     def find_plugins(self) -> None:
-        """Offer what other distributions bring. They are not imported before they are asked for; a
-        name that is taken stays as it is.
+        """Register the back-ends of other distributions. They are imported on first use; a name
+        that is taken stays as it is.
         """
         for plugin in entry_points(group=GROUP):
             if plugin.name in self._creators or plugin.name in self._plugins:
@@ -117,7 +115,7 @@ class Registry:
 
 
 def default_registry() -> Registry:
-    """The back-ends of the house, and those that other distributions bring."""
+    """Our own back-ends, and those of other distributions."""
     from runtime.rendezvous import back_ends
 
     registry = Registry()
