@@ -220,13 +220,7 @@ RETIRED_IN_NAMES = RETIRED - {
     "coordination",
     "deaths",  # a method of `Supervisor` that users call
     "hands",  # `_shake_hands`
-    "lodger",
-    "lodging",
     "neighbour",
-    "neighbourhood",
-    "quarters",
-    "resident",
-    "telling",
 }
 """Those that no function, attribute, parameter or variable has either. What is left out is an
 ordinary word as well, or still to be renamed.
