@@ -294,6 +294,8 @@ class _Description:
     def _of_members(self, members: tuple[BaseException, ...], depth: int) -> list[Plain]:
         described: list[Plain] = []
         for member in members:
+            # A group may be a tree of thousands: the number is bounded over the whole tree, and the
+            # rest is counted.
             if not self._members_left:
                 text = f"{len(members) - len(described)} more exceptions, which are left out"
                 return [
@@ -306,6 +308,8 @@ class _Description:
 
     def _portable(self, value: object, depth: int) -> object:
         """The value if it can travel, as deep as it lies, or what it looks like."""
+        # Measured as deep as it will lie in the description, because the codec's limit on depth
+        # counts from the outside.
         as_it_lies = value
         for _ in range(2 * depth + LEVELS):
             as_it_lies = [as_it_lies]

@@ -105,6 +105,8 @@ class ValueFetcher:
         self._lifetime.check()
         await trio.lowlevel.checkpoint()
         while True:
+            # Everything is looked at again after each wait: the value may have moved, failed, or
+            # been fetched by another task meanwhile.
             encoded = self._cached.get(state.identity)
             if encoded is not None:
                 self._cached.move_to_end(state.identity)
@@ -181,7 +183,7 @@ class ValueFetcher:
             with trio.move_on_after(math.inf if timeout is None else timeout):
                 await self._wait_some(states, count)
         except BaseExceptionGroup as group:
-            # That several nodes were asked side by side is no business of those who wait.
+            # A group only because several nodes are asked in parallel: callers expect one error.
             raise first(group) from None
         return _indices_done(states)
 
@@ -208,6 +210,8 @@ class ValueFetcher:
         encoded = self._cached.get(identity)
         if encoded is None:
             return
+        # A cached copy keeps the references in it, and so their values on other nodes: such a copy
+        # is not kept longer.
         if encoded.references:
             self._forget(identity)
         else:
@@ -285,6 +289,7 @@ class ValueFetcher:
             self._cached[state.identity] = encoded
             self.cached_bytes += encoded.size
             state.is_done = True
+            # The least recently used first: `fetch` moves a copy that it finds to the end.
             while self.cached_bytes > self._cache_limit:
                 self._forget(next(iter(self._cached)))
         return encoded
@@ -317,6 +322,8 @@ class ValueFetcher:
             logger.info(
                 "cannot read values of node %s in place, so they are copied: %s", state.owner, error
             )
+            # From now on this owner is asked to send its values: reading its memory would fail
+            # again.
             self._unreadable.add(state.owner_id)
             state.shared = None
             return None
@@ -345,6 +352,8 @@ class ValueFetcher:
                 continue
             if isinstance(answer, FailedValue):
                 self._apply(self._table.on_failure_fetched(state, answer))
+            # An owner that does not know the value may not have received the call that makes it
+            # yet.
             elif type(answer) is int and answer == UNKNOWN:
                 since = await self._unknown(state, owner_id, since)
             elif isinstance(answer, list) and len(cast("list[object]", answer)) == 2:
@@ -367,6 +376,8 @@ class ValueFetcher:
             return None
         if hold_state == "held" and state.owner_id == owner_id:
             now = self._now()
+            # The owner had confirmed this hold, so it has lost the value; the time allows for a
+            # value that is being moved.
             if since is not None and now - since > UNKNOWN_SECONDS:
                 raise ReferenceReleasedError(f"{state!r} was freed by its owner")
             await trio.sleep(LOOK_AGAIN_SECONDS)

@@ -77,6 +77,8 @@ class Leaving:
             async with limiter:
                 nodes = staying()
                 first = [holder for holder in holders if holder in nodes]
+                # The nodes take turns, so that the values of one node do not all go to the same
+                # node.
                 start = next(turns) % max(1, len(nodes))
                 others = [node for node in (*nodes[start:], *nodes[:start]) if node not in first]
                 for node in (*first, *others):
@@ -90,8 +92,8 @@ class Leaving:
                 await trio.sleep(0.01)
         tried: set[ReferenceId] = set()
         try:
-            # Others may leave as well, and give what they have to this node before they know of
-            # that.
+            # Other nodes may leave as well, and move values to this node before they know that it
+            # leaves.
             while states := [
                 state for state in self._own() if state.is_settled and state.identity not in tried
             ]:
@@ -142,8 +144,8 @@ class Leaving:
         givers = [list(giver) for giver in (self._table.identity, *self._table.givers(identity))]
         while True:
             if self._table.has_ended(node):
-                # It may have had the value, and given it on: who has it now has told this node
-                # before that one ended.
+                # It may have had the value and moved it on: then the next owner has notified this
+                # node before that one ended.
                 taker = self._table.taker(identity)
                 if taker is None:
                     return None

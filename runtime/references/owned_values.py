@@ -236,10 +236,11 @@ class OwnedValues:
         """False once this node, which leaves, has given away what it had."""
 
     async def put(self, value: object, site: Callable[[], str]) -> ReferenceState:
-        """Keep a copy of a value; waits while too much is in memory. `site()` tells where in the
-        program that is. Raises EncodeError, ReferenceMemoryError.
+        """Store a copy of a value; waits while memory is full. `site()` returns the file and line
+        of the program. Raises EncodeError, ReferenceMemoryError.
         """
         await trio.lowlevel.checkpoint()
+        # Before the value is encoded: tasks that wait for room must not hold memory of their own.
         await self.value_store.room()
         stored = self._value_codec.pack(value, "value")
         state, effects = self._table.put(stored, site(), self._environment.now())
@@ -259,7 +260,7 @@ class OwnedValues:
         return stored.size
 
     def value_now(self, state: ReferenceState) -> object:
-        """A copy of the value. Raises what the producing call raised, and
+        """Return a copy of the value. Raises the error of the producing call, and
         `ReferenceNotReadyError`.
         """
         if state.stored is None:
@@ -275,7 +276,7 @@ class OwnedValues:
         return self._value_codec.unpack(state.stored)
 
     async def value(self, state: ReferenceState) -> object:
-        """A copy of the value, once it is there. Raises what the producing call raised."""
+        """Wait for the value, and return a copy. Raises the error of the producing call."""
         while not state.is_settled:
             await self._changes.wait(state)
         self._raise_failure(state)
@@ -293,6 +294,8 @@ class OwnedValues:
         owner, state = self._find(identity)
         if state is None:
             return list(owner) if owner is not None else UNKNOWN
+        # Bounded: the reader asks again, so that a reader that has ended does not wait here
+        # forever.
         with trio.move_on_after(LONG_POLL_SECONDS):
             while not state.is_settled:
                 await self._changes.wait(state)
@@ -310,6 +313,8 @@ class OwnedValues:
         if not self._host or reader.process.host != self._host:
             return stored
         self._near[reader.node] = reader.process
+        # Before the answer leaves: from now on the memory must not be reused while this process may
+        # read it.
         self.value_store.on_shared(identity, reader.node, reader.process)
         return SharedValue(
             stored.control, tuple(segment.place or segment.buffer for segment in stored.segments)
@@ -332,7 +337,7 @@ class OwnedValues:
         return shared
 
     def on_node_ended(self, node: NodeId) -> None:
-        """That incarnation is no more."""
+        """Drop what is known of an incarnation that has ended."""
         self._near.pop(node, None)
 
     async def outcome(self, state: ReferenceState) -> object:
@@ -347,11 +352,11 @@ class OwnedValues:
         maker: str,
         site: str,
     ) -> bool:
-        """A value is this node's from now on; its owner leaves. False if this node has had it, and
-        given it on, while there was no memory.
+        """Become the owner of a value whose owner leaves. Returns False if this node had it and has
+        moved it on while this call waited for memory.
 
-        Raises NodeDrainingError if this node leaves, too, and has no time left to give it on, and
-        DecodeError for what is no value.
+        Raises NodeDrainingError if this node leaves as well and has no time left to move it on, and
+        DecodeError if it cannot be decoded.
         """
         await self.value_store.room()
         if self._table.given_to(identity) is not None:
@@ -394,6 +399,7 @@ class OwnedValues:
         if state is None or not isinstance(stored, EncodedValue):
             return
         spilled = await self.value_store.write(identity, stored.buffers)
+        # During the write the value may have been freed, or moved to another node.
         if spilled is not None and state.stored is stored:
             self._table.on_spilled(state, OnDisk(stored.control, spilled, stored.size))
 
