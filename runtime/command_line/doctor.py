@@ -152,9 +152,9 @@ def _proof() -> Finding:
     return Finding(
         "proof of death",
         well,
-        "/proc tells when a process has ended"
+        "/proc shows when a process has ended"
         if well
-        else "no /proc: dead nodes are noticed when their lease ends, after 5 s",
+        else "no /proc: the death of a node is detected when its lease ends, after 5 s",
     )
 
 
@@ -165,7 +165,7 @@ def _descriptors() -> Finding:
     return Finding(
         "descriptors",
         soft >= 1024,
-        f"{soft} may be open (at most {hard})"
+        f"{soft} files may be open (at most {hard})"
         + ("" if soft >= 1024 else "; raise it with `ulimit -n`"),
     )
 

@@ -80,13 +80,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     _option(
         "--rdzv-backend",
-        "How agents find each other: understudy, etcd, static, file, or a plug-in. By default "
-        "what the endpoint is for.",
+        "How agents find each other: understudy, etcd, static, file, or a plug-in. Default: the "
+        "back-end that the endpoint belongs to.",
     ),
     _option(
         "--rdzv-endpoint",
-        "Where the rendezvous is: HOST:PORT of a node, etcd://..., or a directory. One agent "
-        "needs none.",
+        "Endpoint of the rendezvous: HOST:PORT of a node, etcd://..., or a directory. Not needed "
+        "with one agent.",
         default="",
         metavar="HOST:PORT",
     ),
@@ -94,19 +94,19 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option("--rdzv-conf", "Options of the rendezvous.", default="", metavar="KEY=VALUE,..."),
     _option(
         "--standalone",
-        "One agent by itself; the options --rdzv-... mean nothing then.",
+        "One agent alone; ignores the options --rdzv-...",
         is_flag=True,
     ),
     _option(
         "--max-restarts",
-        "Restarts of the whole job, by all agents together.",
+        "Most restarts of the whole job, by all agents together.",
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
     ),
     _option(
         "--restart-window",
-        "Count only restarts within so many seconds.",
+        "Count only restarts within this many seconds.",
         type=Number(min=0, min_open=True),
         metavar="SECONDS",
     ),
@@ -125,7 +125,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         show_default=True,
     ),
     _option(
-        "--membership-signal", "With notify: the signal that workers get as well, such as SIGUSR1."
+        "--membership-signal",
+        "With notify: a signal that workers get in addition, such as SIGUSR1.",
     ),
     _option(
         "--monitor-interval",
@@ -140,7 +141,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option("--no-python", "SCRIPT is a command of any kind.", is_flag=True),
     _option(
         "--log-dir",
-        "Where logs and error files go.",
+        "Directory for logs and error files.",
         type=click.Path(path_type=Path, file_okay=False),
     ),
     _option(
@@ -148,10 +149,12 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "Output into files: 0, 1 (stdout), 2 (stderr), 3 (both), or 0:1,1:2 by local rank.",
         default="0",
     ),
-    _option("-t/--tee", "Output into files and to the console, likewise.", default="0"),
+    _option(
+        "-t/--tee", "Output into files and to the console; values as for --redirects.", default="0"
+    ),
     _option(
         "--log-line-prefix-template",
-        "Before lines that are teed; ${role_name}, ${rank}, ${local_rank}, ${hostname}.",
+        "Prefix of teed lines; may use ${role_name}, ${rank}, ${local_rank}, ${hostname}.",
         default="",
     ),
     _option(
@@ -162,17 +165,20 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     _option(
         "--duplicate-stdout-filters",
-        "Lines of stdout with one of these texts, of all workers, into filtered_stdout.log as "
-        "well.",
+        "Also write lines of stdout that contain one of these texts, of all workers, to "
+        "filtered_stdout.log.",
         default="",
         metavar="TEXT,...",
     ),
     _option(
-        "--duplicate-stderr-filters", "Likewise lines of stderr.", default="", metavar="TEXT,..."
+        "--duplicate-stderr-filters",
+        "The same for lines of stderr.",
+        default="",
+        metavar="TEXT,...",
     ),
     _option(
         "--signals-to-handle",
-        "Those that end the job on this machine.",
+        "Signals that end the job on this machine.",
         default=SIGNALS,
         show_default=True,
     ),
@@ -185,15 +191,15 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     _option(
         "--node-rank",
-        "With the static rendezvous: which agent this is.",
+        "With the static rendezvous: the rank of this agent.",
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
     ),
-    _option("--master-addr", "The address of rank 0, if it cannot be found out.", default=""),
+    _option("--master-addr", "The address of rank 0, if it cannot be determined.", default=""),
     _option(
         "--master-port",
-        "The port of rank 0; by default any that is free.",
+        "The port of rank 0. Default: any free port.",
         type=click.IntRange(min=0, max=65535),
         default=0,
     ),
@@ -205,7 +211,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     _option(
         "--event-log",
-        "Add what happens to this file, as JSON lines.",
+        "Append events to this file, as JSON lines.",
         type=click.Path(path_type=Path, dir_okay=False),
     ),
 )
@@ -226,7 +232,7 @@ def _all_options(command: F) -> F:
     epilog="Example:  understudy run --standalone --nproc-per-node 2 train.py --epochs 3",
 )
 @_all_options
-@click.option("--json", "as_json", is_flag=True, help="Print how the job ended as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome of the job as JSON.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context

@@ -58,11 +58,11 @@ async def _ask(address: str, cluster: str, secret_file: Path | None) -> dict[str
 def _print(facts: dict[str, Any]) -> None:
     store = facts["store"]
     where = (
-        f"at {store['address'] or 'an address that takes a user or certificates'}"
+        f"at {store['address'] or 'an address that needs a user or certificates'}"
         if store["kind"] == "etcd"
         else f"on {store['node']}"
     )
-    health = click.style("away", fg="red") if store["away"] else "well"
+    health = click.style("not reachable", fg="red") if store["away"] else "reachable"
     click.echo(
         f"cluster {facts['cluster']}: {len(facts['nodes'])} nodes, store {store['kind']} {where}, "
         f"{health}"
@@ -93,7 +93,7 @@ def _references(kept: dict[str, int]) -> str:
     owned = f"owns {many(kept['owned'], 'value')} of {size(kept['bytes'])} ({where})"
     return (
         f"{owned}, holds {kept['held']:,} of other nodes, keeps {size(kept['fetched_bytes'])} "
-        "of what was fetched"
+        "of fetched values"
     )
 
 

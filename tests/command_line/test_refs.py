@@ -180,7 +180,7 @@ def test_values_are_listed_with_owner_holders_size_and_what_made_them(shell: She
     status = shell.run("status", "--address", cluster.address).stdout
     assert (
         "references: owns 2 values of 3.0 MiB (3.0 MiB of 1.0 GiB in memory), holds 0 of other "
-        "nodes, keeps 0 B of what was fetched" in status
+        "nodes, keeps 0 B of fetched values" in status
     )
     node = next(
         node

@@ -92,7 +92,7 @@ def test_status_shows_what_kind_of_store_there_is_and_how_it_is(tmp_path: Path) 
     with node("--name", "first", "--data-dir", str(tmp_path), "--resource", "gpus=2") as founder:
         address = str(founder["address"])
         done = understudy("status", "--address", address)
-        assert "store embedded on first, well" in done.stdout, done.stdout + done.stderr
+        assert "store embedded on first, reachable" in done.stdout, done.stdout + done.stderr
         assert "up" in done.stdout
         facts = json.loads(understudy("status", "--address", address, "--json").stdout)
         assert facts["store"]["kind"] == "embedded"
@@ -115,7 +115,7 @@ def test_nodes_of_an_etcd_find_each_other_without_being_told_of_any_node() -> No
         node("--name", "two", "--store", etcd.address) as two,
     ):
         done = understudy("status", "--address", str(two["address"]))
-        assert f"2 nodes, store etcd at {etcd.address}, well" in done.stdout, (
+        assert f"2 nodes, store etcd at {etcd.address}, reachable" in done.stdout, (
             done.stdout + done.stderr
         )
         assert "one" in done.stdout
