@@ -99,6 +99,14 @@ class EmptyGroupError(NotExecutedError):
     """The group has no members now, as far as this node knows."""
 
 
+class EmptyPoolError(NotExecutedError):
+    """The pool has no members now that this node knows of."""
+
+
+class PoolStoppedError(NotExecutedError):
+    """The pool was stopped, or its supervisor has given up: it runs nothing more."""
+
+
 class NodeNotFoundError(NotExecutedError):
     """No node of this name is a member of the cluster now."""
 
@@ -218,6 +226,29 @@ class AlreadyAppliedError(OutcomeUnknownError):
 
     The call was not run again. Use `Actor.save(state, answer=...)` to keep the answer as well.
     """
+
+
+class PoisonedItemError(OutcomeUnknownError):
+    """An item of a pool's `map` was given up: one member after the other has ended while it ran.
+
+    `deaths`: how each of them ended.
+    """
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        deaths: tuple[str, ...] = (),
+        actor: str | None = None,
+        method: str | None = None,
+        node: str | None = None,
+        epoch: int | None = None,
+        attempts: int = 0,
+    ) -> None:
+        super().__init__(
+            text, actor=actor, method=method, node=node, epoch=epoch, attempts=attempts
+        )
+        self.deaths = deaths
 
 
 class RemoteError(CallError):

@@ -510,6 +510,11 @@ class Supervisor(Actor):
         """Return the whole status, which `understudy tree` shows."""
         return self._working().status()
 
+    def _on_children_changed(self) -> None:
+        """Called by the runtime on the event loop when a child has started or ended. For the
+        runtime's own supervisors.
+        """
+
     def _working(self) -> SupervisorWork:
         if self._work is None:
             raise RuntimeError("this supervisor was not started by a node")

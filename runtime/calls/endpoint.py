@@ -23,7 +23,7 @@ from runtime.calls.client import CallClient
 from runtime.calls.deadlines import Deadlines
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.dispatch import Dispatch
-from runtime.calls.error_codec import CallPlace, rebuild
+from runtime.calls.error_codec import CallPlace, raised_by_method, rebuild
 from runtime.calls.imports import Imports
 from runtime.calls.local_calls import LocalCalls
 from runtime.calls.replies import ReplyEncoder, ResultRetention
@@ -35,6 +35,7 @@ from runtime.environment import Environment
 from runtime.faults import Faults
 from runtime.hosting.completion_records import RequestClient
 from runtime.hosting.host import ActorHost
+from runtime.hosting.item_batches import ItemBatches
 from runtime.identifiers import NodeId
 from runtime.lifetime import Lifetime
 from runtime.links.link import Link
@@ -155,6 +156,7 @@ class RpcEndpoint:
         reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class)
         self.host = make_host(self)
         self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())
+        self.host.item_batches = self._make_item_batches(environment)
         find = self.codec.find_class
         local = LocalCalls(self.host, self.codec, find, kept, client, self.lifetime, environment)
         self.caller = CallClient(
@@ -200,6 +202,15 @@ class RpcEndpoint:
             memory,
             self.lifetime,
             lambda extensions: Codec([handles, *extensions], sentinel=environment.token(8)),
+        )
+
+    def _make_item_batches(self, environment: Environment) -> ItemBatches:
+        size_of = self.codec.size_of
+        return ItemBatches(
+            environment.now,
+            lambda error: raised_by_method(error, size_of)[1],
+            size_of,
+            self.host.workers.may_run,
         )
 
     def _make_reference_service(self) -> ReferenceService:

@@ -52,6 +52,7 @@ from runtime.hosting.cell import (
 )
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog, SavedStates
+from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import ActorId, NodeId
@@ -236,6 +237,14 @@ class Hosted:
     def groups(self) -> Any:
         """See `ActorContext.groups`."""
         return self._host.extensions.of("groups", self._cell)
+
+    async def run_items(self, method: object, batch: object, rows: object) -> object:
+        """See `ItemBatches.run`."""
+        return await self._host.item_batches.run(self._cell, method, batch, rows)
+
+    async def recall_items(self, batch: object) -> int:
+        """See `ItemBatches.recall`."""
+        return self._host.item_batches.recall(self._cell, str(batch))
 
     def supervise(self, supervisor: Any) -> Any:
         """See `ActorContext.supervise`."""
@@ -467,6 +476,8 @@ class ActorHost:
         """
         self._start_failures: OrderedDict[ActorId, Callable[[], ActorStartError]] = OrderedDict()
         self._next_number = 0
+        self.item_batches: ItemBatches
+        """Set by the endpoint, which knows how errors and values travel."""
         self._names_paused = False
         self.claiming: dict[str, list[Callable[[], None]]] = {}
         """Names that this node is claiming for actors it is about to start, with the calls that
@@ -509,6 +520,8 @@ class ActorHost:
                 "look it up again"
             )
         definition = cell.methods.get(method)
+        if definition is None and method in BATCH_METHODS and not cell.system:
+            definition = getattr(cell.instance, "batch_methods", BATCH_METHODS)[method]
         if definition is None:
             near = difflib.get_close_matches(method, cell.methods, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 import trio
@@ -95,6 +95,8 @@ class ActorProxy(Actor):
     constructor takes the isolated actor's arguments.
     """
 
+    batch_methods: ClassVar[Mapping[str, MethodDefinition]] = {}
+    """Those of `item_batches`, to be passed on."""
     _cls: type[Actor]
     _options: SpawnOptions
     _prepare: Prepare

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import ParamSpec, TypeVar, Unpack, cast, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack, cast, overload
 
 import attrs
+import trio
 
 from actors.actor import Ended
 from actors.errors import NameTakenError
@@ -18,10 +20,15 @@ from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
 from runtime.calls.arguments import StartRequest
 from runtime.calls.endpoint import RpcEndpoint
+from runtime.environment import Environment
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.named import FunctionCall
 from runtime.groups.groups import GroupSource, ProcessGroup
 from runtime.isolation.node_api import NodeApi
+from runtime.pools.member_plan import PoolSize
+
+if TYPE_CHECKING:
+    from runtime.pools.pool import Pool
 
 P = ParamSpec("P")
 
@@ -119,13 +126,19 @@ class _NodeOptions(RunsFunctions):
 
 
 class BaseNode(RunsFunctions):
-    """What `Node` and `NodeClient` share. Derived classes set these five."""
+    """What `Node` and `NodeClient` share. Derived classes set these seven."""
 
     _endpoint: RpcEndpoint
     _api: NodeApi
     _starter: ActorStarter
     _functions: FunctionCaller
     _group_source: GroupSource
+    _environment: Environment
+    _nursery: trio.Nursery
+
+    if TYPE_CHECKING:
+
+        async def stop(self, handle: object, *, reason: str = "stopped") -> None: ...
 
     def options(self, **changes: Unpack[SpawnChanges]) -> _NodeOptions:
         """A way to start actors with options; see `SpawnOptions`."""
@@ -175,6 +188,50 @@ class BaseNode(RunsFunctions):
         `EncodeError`.
         """
         return cast("Reference[T]", await self._api.put(value))
+
+    async def pool(
+        self,
+        name: str | None,
+        actor: Callable[..., A],
+        /,
+        *args: object,
+        size: int | None = None,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        kwargs: Mapping[str, object] = MappingProxyType({}),
+        **options: Unpack[SpawnChanges],
+    ) -> Pool[A]:
+        """Start a pool of members of class `actor`, or of a plain function, over the nodes of the
+        cluster; or find the one of this name, whose size stays as it is.
+
+        `args`, `kwargs`: for the members' constructor. One of `size` (members in all), `per_node`,
+        or `min` and `max` (as many as the work needs). `options`: those of `SpawnOptions` for each
+        member, such as `isolation="process"` or `labels`. A named pool survives the node that
+        opened it; one without a name (None) ends with it. This node gets members only if no other
+        can take them, for it drives the work.
+
+        Raises what `spawn` does, `ActorStartError` if the first member does not start, and
+        TypeError or ValueError for what makes no sense.
+        """
+        from runtime.pools.pool import member_of, open_pool
+
+        count, spawn = PoolSize.of(size, per_node, min, max), SpawnOptions(**options)
+        member_of(actor)
+        if isinstance(actor, type):
+            StartRequest.checked("pool", actor, args, kwargs, spawn)
+        what = f"pool {name or ''}".strip()
+        with self._endpoint.lifetime.asking(f"{what} was not opened", acts=True):
+            return await open_pool(self, name, actor, args, dict(kwargs), count, spawn)
+
+    async def lookup_pool(self, name: str, actor: Callable[..., A]) -> Pool[A]:
+        """The pool of this name, wherever it was opened. Raises `ActorNotFoundError`, and
+        `ClassMismatchError` if its members are of another class.
+        """
+        from runtime.pools.pool import find_pool
+
+        with self._endpoint.lifetime.asking(f"pool {name!r} was not found"):
+            return await find_pool(self, name, actor)
 
     def group(self, name: str, actor: Callable[..., A]) -> ProcessGroup[A]:
         """Return the group of this name; its members have the methods of `actor`. Raises

@@ -238,8 +238,12 @@ class NodeClient(BaseNode):
         endpoint: RpcEndpoint,
         api: NodeApi,
         groups: GroupsClient,
+        environment: Environment,
+        nursery: trio.Nursery,
     ) -> None:
         self.name, self.incarnation = self._identity = node
+        self._environment = environment
+        self._nursery = nursery
         self._endpoint = endpoint
         self._api = api
         starter = ChildStarter(api, endpoint)
@@ -682,7 +686,7 @@ class ChildHost(ActorHost):
     ) -> None:
         self.api = NodeApiProxy.of(endpoint, node)
         groups = GroupsClient(node, endpoint, environment, self.api, nursery)
-        self.client = NodeClient(node, endpoint, self.api, groups)
+        self.client = NodeClient(node, endpoint, self.api, groups, environment, nursery)
         self.watching = WatchingClient(self.api, nursery)
         super().__init__(
             self.client,

@@ -20,6 +20,7 @@ from actors.options import SpawnOptions
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.host import plain_instance
+from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy, forwarded
 from runtime.isolation.child_process import ChildProcessHandle
@@ -123,6 +124,7 @@ class IsolatedProcesses:
                 f"ProxyOf{cls.__name__}", (ActorProxy,), {"handles_exits": cls.handles_exits}
             )
             kind.__methods__ = forwarded(cls.__methods__)
+            kind.batch_methods = forwarded(BATCH_METHODS)
         proxy = kind.__new__(kind)
 
         async def prepare(request: LaunchRequest) -> ChildProcessHandle:
@@ -142,7 +144,7 @@ class IsolatedProcesses:
         else:
             self._spares.remove(connection)
         self._names[connection.identity.name] = request.address.name
-        connection.assign(request, forwarded(cls.__methods__))
+        connection.assign(request, forwarded({**cls.__methods__, **BATCH_METHODS}))
         if not self._spares and not self._adding:
             self._adding = True
             self._nursery.start_soon(

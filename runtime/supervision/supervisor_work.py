@@ -712,6 +712,8 @@ class SupervisionWork:
             else:
                 self._queue.append(effect)
         self._more.set()
+        if self._is_ready:
+            self._supervisor._on_children_changed()
 
     async def _carry_out(self) -> None:
         if not self._is_ready:

@@ -1,0 +1,253 @@
+"""Batches of items: calls of one method of an actor that travel as one, and run in one turn.
+
+Every actor answers to the two methods of `BATCH_METHODS`, which no class lists, and which only the
+runtime calls. A plain method runs for the whole batch in one thread, so that tiny items cost no
+switch of threads each. What of a batch has not been started can be recalled at any time: then it
+certainly never starts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import attrs
+import trio
+
+from actors.actor import Actor
+from actors.errors import BadArgumentsError, MethodNotFoundError
+from actors.method import MethodDefinition
+from runtime.hosting.cell import ActorCell
+from runtime.user_errors import is_cancellation, is_interrupt, summary_of
+
+MOST_ITEMS = 65_536
+"""The most items in a batch."""
+
+RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
+"""How an item ended: with its value, with a description of what it raised, not at all, or with a
+value that cannot be sent, and why.
+"""
+
+PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
+"""Types whose values can always be sent, so that it need not be tried."""
+
+Outcome = tuple[int, object]
+
+
+@attrs.define(eq=False)
+class RunningBatch:
+    """A batch that runs. The lock is for plain methods, which run in a thread."""
+
+    may_run: Callable[[], bool]
+    started: int = 0
+    closed: bool = False
+    lock: threading.Lock = attrs.Factory(threading.Lock)
+
+    def begin(self) -> bool:
+        """The next item is about to start; False if it must not."""
+        with self.lock:
+            if self.closed or not self.may_run():
+                self.closed = True
+                return False
+            self.started += 1
+            return True
+
+    def close(self) -> int:
+        """Start no more; returns how many were started."""
+        with self.lock:
+            self.closed = True
+            return self.started
+
+
+@attrs.frozen
+class RecalledRows:
+    """Stands in a waiting call for the items of a batch that was recalled."""
+
+    count: int
+
+
+class ItemBatches:
+    """The batches that run on one node. `describe`: what a method raised, as data. `size_of`: None
+    for a value that cannot be sent. `may_run`: False while another node may have the actor's name.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        describe: Callable[[BaseException], object],
+        size_of: Callable[[object], int | None],
+        may_run: Callable[[ActorCell], bool],
+    ) -> None:
+        self._now = now
+        self._may_run = may_run
+        self._describe = describe
+        self._size_of = size_of
+        self._running: dict[tuple[str, str], RunningBatch] = {}
+
+    async def run(
+        self, cell: ActorCell, method: object, batch: object, rows: object
+    ) -> tuple[float, list[Outcome]]:
+        """Run a method of an actor for each row of arguments, one after the other; returns the
+        seconds that this took, and an outcome for each row.
+        """
+        instance = cell.instance
+        if isinstance(rows, RecalledRows):
+            return 0.0, [(NOT_STARTED, None)] * rows.count
+        definition, arguments = _checked(instance, method, rows)
+        key = (cell.address.name, str(batch))
+        # Asked before each item, as the workers ask before each call. A thread cannot ask the
+        # loop's clock; but while it runs, the loop is free to see that the lease is in doubt.
+        running = self._running[key] = RunningBatch(
+            lambda: not cell.paused if definition.in_thread else self._may_run(cell)
+        )
+        began = self._now()
+        try:
+            outcomes = await (
+                self._in_thread(instance, definition, arguments, running)
+                if definition.in_thread
+                else self._on_loop(instance, definition, arguments, running)
+            )
+        finally:
+            running.close()
+            if self._running.get(key) is running:
+                del self._running[key]
+        seconds = self._now() - began
+        return seconds, [
+            *map(self._sendable, outcomes),
+            *[(NOT_STARTED, None)] * (len(arguments) - len(outcomes)),
+        ]
+
+    def recall(self, cell: ActorCell, batch: str) -> int:
+        """Start no more items of a batch that runs or waits; returns how many were started. -1 for
+        any other: it may have ended, with its answer on the way, so nothing can be said of it.
+        """
+        running = self._running.get((cell.address.name, batch))
+        if running is not None:
+            return running.close()
+        for job in cell.mailbox or ():
+            if job.definition.name == "@items" and len(job.args) == 3 and job.args[1] == batch:
+                rows = job.args[2]
+                if not isinstance(rows, list):
+                    return -1
+                count = len(cast("list[object]", rows))
+                job.args = (job.args[0], batch, RecalledRows(count))
+                return 0
+        return -1
+
+    async def _on_loop(
+        self,
+        instance: Actor,
+        definition: MethodDefinition,
+        rows: Sequence[tuple[object, ...]],
+        running: RunningBatch,
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        switch = self._now()
+        for row in rows:
+            if not running.begin():
+                break
+            try:
+                outcomes.append((RETURNED, await definition.function(instance, *row)))
+            except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
+                if is_cancellation(error) or is_interrupt(error):
+                    raise
+                # Of the items before this one the outcomes are known: they must not be lost with
+                # it, so even SystemExit is this item's own, and ends no actor.
+                outcomes.append((RAISED, error))
+                await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
+            # Methods that do not wait would hold up the node's other actors, and its heartbeats,
+            # for the whole batch.
+            if self._now() - switch > 0.002:
+                await trio.lowlevel.checkpoint()
+                switch = self._now()
+        return outcomes
+
+    async def _in_thread(
+        self,
+        instance: Actor,
+        definition: MethodDefinition,
+        rows: Sequence[tuple[object, ...]],
+        running: RunningBatch,
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        function = definition.function
+
+        def run() -> None:
+            for row in rows:
+                if not running.begin():
+                    return
+                try:
+                    outcomes.append((RETURNED, function(instance, *row)))
+                except BaseException as error:
+                    # In a thread even KeyboardInterrupt is what the method itself raised.
+                    outcomes.append((RAISED, error))
+
+        async def close() -> None:
+            # A thread cannot be cancelled: it ends after its present item.
+            try:
+                await trio.sleep_forever()
+            finally:
+                running.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(close)
+            await cast("Any", instance)._hosted().in_thread(run)
+            nursery.cancel_scope.cancel()
+        return outcomes
+
+    def _sendable(self, outcome: Outcome) -> Outcome:
+        code, value = outcome
+        if code == RAISED:
+            return RAISED, self._describe(cast("BaseException", value))
+        if type(value) in PLAIN:
+            return outcome
+        if inspect.isawaitable(value):
+            # Of a plain function around a coroutine function: nothing awaits it here.
+            cast("Coroutine[Any, Any, object]", value).close()
+            return UNSENDABLE, "it is a coroutine that was not awaited"
+        try:
+            fits = self._size_of(value) is not None
+        except Exception as error:  # whatever code of a user's type raises
+            return UNSENDABLE, summary_of(error)
+        return outcome if fits else (UNSENDABLE, f"a {type(value).__name__}")
+
+
+def _checked(
+    instance: Actor, method: object, rows: object
+) -> tuple[MethodDefinition, list[tuple[object, ...]]]:
+    """The method and the arguments of a batch. Raises MethodNotFoundError or BadArgumentsError."""
+    definition = type(instance).__methods__.get(method) if isinstance(method, str) else None
+    if definition is None or definition.stream:
+        raise MethodNotFoundError(
+            f"{type(instance).__qualname__} has no @method {method!r} that gives one value"
+        )
+    if not isinstance(rows, list) or len(rows) > MOST_ITEMS:
+        raise BadArgumentsError("the items of a batch are a list of argument tuples")
+    found: list[tuple[object, ...]] = []
+    for row in cast("list[object]", rows):
+        if not isinstance(row, list | tuple):
+            raise BadArgumentsError("the items of a batch are a list of argument tuples")
+        found.append(tuple(cast("Sequence[object]", row)))
+    return definition, found
+
+
+async def _run_items(
+    instance: Actor, method: object, batch: object, rows: object
+) -> tuple[float, list[Outcome]]:
+    return await cast("Any", instance)._context.run_items(method, batch, rows)  # type: ignore[no-any-return]
+
+
+async def _recall_items(instance: Actor, batch: object) -> int:
+    return await cast("Any", instance)._context.recall_items(batch)  # type: ignore[no-any-return]
+
+
+BATCH_METHODS: Mapping[str, MethodDefinition] = MappingProxyType(
+    {
+        "@items": MethodDefinition(name="@items", function=_run_items),
+        "@recall": MethodDefinition(name="@recall", function=_recall_items, concurrent=True),
+    }
+)
+"""What every actor answers to, beside the methods of its class."""

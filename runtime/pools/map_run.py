@@ -1,0 +1,619 @@
+"""One `map` over a pool as it runs: the tasks that read the source, call the members and wait for
+their answers. What is done next is decided by `MapSchedule`.
+
+The tasks live in the node's nursery. The caller's iterator holds this, and nothing here holds the
+iterator: when the caller drops it, the run is cancelled, and the members are free.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+import attrs
+import trio
+
+from actors.errors import (
+    ActorDiedError,
+    ActorNotFoundError,
+    AnswersUnreadError,
+    BadArgumentsError,
+    CallError,
+    CallTimeoutError,
+    ConnectionLostError,
+    EncodeError,
+    MailboxFullError,
+    NodeDiedError,
+    NodeDrainingError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    NotAMemberError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    ProtocolError,
+    RemoteError,
+    ReplyEncodeError,
+    StaleEpochError,
+)
+from actors.method import MethodDefinition
+from actors.reference import Reference, wait_any
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.calls.error_codec import RAISED as RAISED_CODE
+from runtime.calls.error_codec import CallPlace, rebuild
+from runtime.environment import Environment
+from runtime.hosting.item_batches import RAISED, RETURNED, UNSENDABLE
+from runtime.identifiers import ActorId
+from runtime.pools.map_schedule import Batch, MapCounts, MapSchedule, OnError
+from runtime.user_errors import is_cancellation
+from runtime.wire.exceptions import annotate
+
+R = TypeVar("R")
+
+PULL_AT_ONCE = 256
+"""Items read from a source before other tasks of the node have their turn."""
+
+READ_AT_ONCE = 64
+"""Results given before other tasks of the node have their turn."""
+
+RETRY_MEMBER_SECONDS = 0.5
+"""After so long a member that could not be reached is tried again, if the pool still has it."""
+
+TURN_SECONDS = 0.005
+"""Seconds for which a source may be read before other tasks have their turn."""
+
+LOOK_SECONDS = 0.05
+"""Seconds between looks whether batches are overdue while members are idle."""
+
+DEMAND_SECONDS = 0.25
+"""Seconds between requests for more members while items wait."""
+
+CLOSE_SECONDS = 1.0
+"""How long the source may take to close when the map ends before it."""
+
+_GONE = (
+    ActorNotFoundError,
+    AnswersUnreadError,
+    MailboxFullError,
+    NodeDrainingError,
+    NodeNotFoundError,
+    NodeUnreachableError,
+    StaleEpochError,
+)
+"""Refusals that are the member's and not the item's."""
+
+_DEATHS = (ActorDiedError, ConnectionLostError, NodeDiedError)
+
+logger = logging.getLogger("understudy.pools")
+
+
+class Crew(Protocol):
+    """The members of a pool as a run sees them."""
+
+    @property
+    def name(self) -> str:
+        """The pool's name."""
+        ...
+
+    @property
+    def endpoint(self) -> RpcEndpoint:
+        """That of this node."""
+        ...
+
+    @property
+    def environment(self) -> Environment:
+        """That of this node."""
+        ...
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the pool does nothing more; None while it lives."""
+        ...
+
+    def present(self) -> Iterable[ActorId]:
+        """The members that take items."""
+        ...
+
+    def handle(self, member: ActorId) -> Any:
+        """A handle of this epoch of a member, for the methods of its class and of batches."""
+        ...
+
+    def node_of(self, member: ActorId) -> str:
+        """The name of a member's node."""
+        ...
+
+    def on_calls(self, member: ActorId, change: int) -> None:
+        """So many more calls of this node are with a member."""
+        ...
+
+    async def wait_changed(self) -> None:
+        """Wait until the members are others."""
+        ...
+
+    async def ask_for(self, members: int) -> None:
+        """Say that so many members could work. Raises nothing."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class MapOptions:
+    """How a `map` runs; see `Pool.map`."""
+
+    on_error: OnError = "raise"
+    timeout: float | None = None
+    keep: bool = False
+    spread: bool = False
+    """Each item is a tuple of arguments."""
+
+
+class MapRun:
+    """The tasks of one map."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        schedule: MapSchedule,
+        definition: MethodDefinition,
+        source: AsyncIterable[object] | Iterable[object],
+        options: MapOptions,
+    ) -> None:
+        self.schedule = schedule
+        self.options = options
+        self.failure: BaseException | None = None
+        self.scope = trio.CancelScope()
+        self._crew = crew
+        self._definition = definition
+        self._source = source
+        self._key = crew.environment.token(6).hex()
+        """Batches of different runs may be with one member."""
+        self._wake = trio.Event()
+        self._room = trio.Event()
+        self._result = trio.Event()
+        self._resting: set[ActorId] = set()
+        self._asked_at = -math.inf
+        self._pulled = 0
+        self._turn_began = -math.inf
+        self._hungry = True
+        """True while a member would take an item that comes."""
+
+    async def run(self) -> None:
+        """Run it to its end. Raises nothing but what cancels it."""
+        try:
+            with self.scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._feed)
+                    nursery.start_soon(self._follow)
+                    await self._conduct(nursery)
+                    nursery.cancel_scope.cancel()
+        except Exception as error:
+            logger.exception("a map over pool %s has failed", self._crew.name)
+            self.failure = self.failure or error
+        finally:
+            if self.failure is None and not self.schedule.is_done:
+                self.failure = NotAMemberError(
+                    f"the map over pool {self._crew.name} was given up: it was closed, or the "
+                    "node has left the cluster"
+                )
+            self._result.set()
+            self._room.set()
+
+    # For the caller's iterator
+
+    def on_taken(self) -> None:
+        """A result was given: there may be room for other items."""
+        if self.schedule.has_much_room:
+            self._room.set()
+
+    async def wait_result(self) -> None:
+        """Wait until there may be another result."""
+        await self._result.wait()
+        if self.failure is None and not self.schedule.is_done:
+            self._result = trio.Event()
+
+    # The source
+
+    async def _feed(self) -> None:
+        source = self._source
+        try:
+            if isinstance(source, AsyncIterable):
+                await self._feed_from(source)
+            else:
+                await self._feed_all(source)
+        except BaseException as error:  # noqa: ASYNC103  what is not trio's is the caller's own
+            if is_cancellation(error):
+                raise
+            # Whatever the source raises is its reader's, who gets it after the results.
+            self.schedule.on_source_over(error)
+        else:
+            self.schedule.on_source_over()
+        self._wake.set()
+        self._result.set()
+        await trio.lowlevel.checkpoint()
+
+    async def _feed_all(self, source: Iterable[object]) -> None:
+        items = iter(source)
+        while True:
+            await self._wait_room()
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            self._add(item)
+            await self._take_turns()
+
+    async def _take_turns(self) -> None:
+        """Let other tasks run, and members get items, every now and then: an iterator need not wait
+        for anything, and may take its time.
+        """
+        self._pulled += 1
+        if (
+            self._pulled % PULL_AT_ONCE == 0
+            or self._crew.environment.now() - self._turn_began > TURN_SECONDS
+        ):
+            await trio.lowlevel.checkpoint()
+            self._turn_began = self._crew.environment.now()
+
+    async def _feed_from(self, source: AsyncIterable[object]) -> None:
+        items = aiter(source)
+        over = False
+        try:
+            while True:
+                await self._wait_room()
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    over = True
+                    return
+                self._add(item)
+                await self._take_turns()
+        finally:
+            if not over and inspect.isasyncgen(items):
+                with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
+                    await items.aclose()
+
+    async def _wait_room(self) -> None:
+        while not self.schedule.wants_items:
+            self._room = trio.Event()
+            await self._room.wait()
+
+    def _add(self, item: object) -> None:
+        problem: Exception | None = None
+        args: tuple[object, ...] = (item,)
+        if self.options.spread:
+            try:
+                args = tuple(cast("Iterable[object]", item))
+            except Exception as error:
+                problem = error
+        least, most = self._definition.arity
+        index = self.schedule.on_item(args, sum(map(weight, args)))
+        if problem is None and not least <= len(args) <= most:
+            try:
+                self._definition.check(f"pool {self._crew.name}", args, {})
+            except BadArgumentsError as error:
+                problem = error
+        if problem is not None:
+            self.schedule.on_misfit(index, problem)
+            self._result.set()
+        if self._hungry:
+            self._wake.set()
+
+    # The members
+
+    async def _follow(self) -> None:
+        while True:
+            self._see_members()
+            await self._crew.wait_changed()
+
+    def _see_members(self) -> None:
+        present = set(self._crew.present())
+        for member in sorted(present - self._resting):
+            self.schedule.on_member(member)
+        for known in self.schedule.known():
+            if known not in present:
+                self.schedule.on_drained(known)
+        if self._crew.failure is not None:
+            self.failure = self._crew.failure
+        self._wake.set()
+
+    async def _conduct(self, nursery: trio.Nursery) -> None:
+        """Hand out batches whenever there may be some to hand out, until all is done."""
+        schedule, now = self.schedule, self._crew.environment.now
+        while not schedule.is_done and self.failure is None:
+            wait = min(schedule.next_retry() - now(), LOOK_SECONDS if self._looks else math.inf)
+            with trio.move_on_after(max(0.0, wait)):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            while schedule.has_work:
+                # Each of them gets one before any gets another.
+                taken = [self._hand_out(nursery, cast("ActorId", one)) for one in schedule.askers()]
+                if not any(taken):
+                    break
+            self._hungry = schedule.has_capacity
+            for batch in schedule.recalls(now()):
+                nursery.start_soon(self._recall, batch)
+            if schedule.has_work and now() >= self._asked_at + DEMAND_SECONDS:
+                self._asked_at = now()
+                nursery.start_soon(self._crew.ask_for, schedule.members + schedule.backlog)
+
+    @property
+    def _looks(self) -> bool:
+        """True while time may make a difference."""
+        return self.schedule.has_idle_members or self.schedule.has_work
+
+    def _hand_out(self, nursery: trio.Nursery, member: ActorId) -> bool:
+        batch = self.schedule.take(member, self._crew.environment.now())
+        if batch is None:
+            self._hungry = True
+            return False
+        nursery.start_soon(self._carry, nursery, batch)
+        return True
+
+    async def _carry(self, nursery: trio.Nursery, batch: Batch) -> None:
+        """Have a batch run, and the next one after it."""
+        member = cast("ActorId", batch.member)
+        schedule, now = self.schedule, self._crew.environment.now
+        self._crew.on_calls(member, 1)
+        try:
+            await self._call(batch, member)
+        except EncodeError as error:
+            schedule.on_unsendable(batch, error)
+        except NotExecutedError as error:
+            gone = isinstance(error, _GONE)
+            if isinstance(error, NotAMemberError) and self._crew.endpoint.lifetime.has_ended:
+                self.failure = error
+            schedule.on_refused(batch, error, gone=gone)
+            if gone:
+                self._rest(nursery, member)
+        except CallTimeoutError as error:
+            schedule.on_failed(batch, error, now())
+        except OutcomeUnknownError as error:
+            gone = isinstance(error, _DEATHS)
+            schedule.on_lost(batch, error, gone=gone)
+            if gone:
+                self._rest(nursery, member)
+        except RemoteError as error:
+            schedule.on_failed(batch, error, now())
+        finally:
+            self._crew.on_calls(member, -1)
+        self._result.set()
+        # Here and now: the member is idle, or will be soon.
+        self._hand_out(nursery, member)
+        self._wake.set()
+
+    async def _call(self, batch: Batch, member: ActorId) -> None:
+        handle = self._crew.handle(member)
+        now = self._crew.environment.now
+        first, timeout = batch.items[0], self.options.timeout
+        if len(batch.items) == 1 and (
+            timeout is not None
+            or self.options.keep
+            or any(isinstance(argument, Reference) for argument in first.args)
+        ):
+            bound = getattr(handle, self._definition.name)
+            if timeout is not None:
+                bound = bound.options(timeout=timeout)
+            began = now()
+            if self.options.keep:
+                value: object = await bound.remote(*first.args)
+                await wait_any([cast("Reference[object]", value)])
+            else:
+                value = await bound(*first.args)
+            self.schedule.on_done(batch, [(RETURNED, value)], now() - began, now())
+            return
+        items = list(batch.items)
+        answer = await getattr(handle, "@items")(
+            self._definition.name,
+            f"{self._key}.{batch.number}",
+            [list(item.args) for item in items],
+        )
+        seconds, told = checked_answer(answer, len(items))
+        outcomes = [
+            outcome if outcome[0] == RETURNED else self._failure(outcome, item.index, member)
+            for outcome, item in zip(told, items, strict=True)
+        ]
+        # Those that were given back meanwhile are not the batch's any more.
+        size = sum(weight(value) for code, value in outcomes if code == RETURNED)
+        self.schedule.on_done(batch, outcomes[: len(batch.items)], seconds, now(), size)
+
+    def _failure(
+        self, outcome: tuple[int, object], index: int, member: ActorId
+    ) -> tuple[int, object]:
+        code, value = outcome
+        name = self._definition.name
+        node = self._crew.node_of(member)
+        if code == RAISED:
+            place = CallPlace(member.name, name, node, member.epoch)
+            return code, rebuild(RAISED_CODE, value, place, self._crew.endpoint.codec.find_class)
+        if code == UNSENDABLE:
+            return code, ReplyEncodeError(
+                f"{member.name}.{name} ran for item {index}, but its result cannot be sent: "
+                f"{value}",
+                actor=member.name,
+                method=name,
+                node=node,
+                epoch=member.epoch,
+            )
+        return outcome
+
+    async def _recall(self, batch: Batch) -> None:
+        member = cast("ActorId", batch.member)
+        recall = getattr(self._crew.handle(member), "@recall")
+        try:
+            started = await recall(f"{self._key}.{batch.number}")
+        except CallError:
+            # Its member has ended, or does not answer: the call of the batch says how it went.
+            return
+        if isinstance(started, int) and started >= 0:
+            self.schedule.on_recalled(batch, started)
+            self._wake.set()
+
+    def _rest(self, nursery: trio.Nursery, member: ActorId) -> None:
+        """The member is left alone for a while, and then tried again if the pool has it still."""
+        if member not in self._resting:
+            self._resting.add(member)
+            nursery.start_soon(self._rested, member)
+
+    async def _rested(self, member: ActorId) -> None:
+        await trio.sleep(RETRY_MEMBER_SECONDS)
+        self._resting.discard(member)
+        self._see_members()
+
+
+def weight(value: object) -> int:
+    """How many bytes a value takes, about: of large ones, which are plain texts, bytes and arrays,
+    or containers of them.
+    """
+    kind = type(value)
+    if kind in (int, float, bool, type(None)):
+        return 8
+    if kind in (bytes, bytearray, str):
+        return len(cast("bytes", value))
+    if kind in (list, tuple):
+        items = cast("list[object]", value)
+        return 8 * len(items) + sum(
+            weight(item) for item in items[:100] if type(item) not in (list, tuple, dict)
+        )
+    size = getattr(value, "nbytes", 0) if kind.__module__ == "numpy" else 0
+    return size if isinstance(size, int) else 0
+
+
+def checked_answer(answer: object, count: int) -> tuple[float, list[tuple[int, object]]]:
+    """What a member answers to a batch of `count` items. Raises ProtocolError for what no member of
+    ours says.
+    """
+    if (
+        isinstance(answer, list | tuple)
+        and len(cast("list[object]", answer)) == 2
+        and isinstance(answer[0], int | float)
+        and isinstance(answer[1], list)
+        and len(cast("list[object]", answer[1])) == count
+    ):
+        outcomes: list[tuple[int, object]] = []
+        for outcome in cast("list[object]", answer[1]):
+            if (
+                not isinstance(outcome, list | tuple)
+                or len(cast("list[object]", outcome)) != 2
+                or not isinstance(outcome[0], int)
+            ):
+                break
+            outcomes.append((outcome[0], outcome[1]))
+        else:
+            return float(answer[0]), outcomes
+    raise ProtocolError(f"a member answers {count} items with what is no list of outcomes")
+
+
+class MapResults(AsyncIterator[R], Generic[R]):
+    """The results of a `map`: `async for result in pool.map(...)`, once. Nothing runs before the
+    first is asked for.
+
+    What runs is cancelled, and the members are free, as soon as the reader stops: breaks out of the
+    loop, leaves `async with`, is cancelled, calls `aclose`, or drops this. One task reads at a
+    time.
+    """
+
+    def __init__(self, run: MapRun, nursery: trio.Nursery, now: Callable[[], float]) -> None:
+        self._run = run
+        self._nursery = nursery
+        self._now = now
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._over = False
+        self._reading = False
+        self._given = 0
+
+    def counts(self) -> MapCounts:
+        """How far it has come."""
+        return self._run.schedule.counts(self._now())
+
+    async def progress(self, every: float = 0.5) -> AsyncIterator[MapCounts]:
+        """How far it has come, each `every` seconds, until all items are done or it was closed."""
+        while True:
+            counts = self.counts()
+            yield counts
+            if self._over or self._run.schedule.is_done:
+                return
+            await trio.sleep(every)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> R:
+        """The next result. Raises what its item has ended with, if `on_error` is "raise": the map
+        is over then.
+        """
+        if self._reading:
+            raise trio.BusyResourceError(
+                "another task waits for the next result of this map; one task reads it at a time"
+            )
+        if self._over:
+            await trio.lowlevel.checkpoint()
+            raise StopAsyncIteration
+        if self._token is None:
+            self._token = trio.lowlevel.current_trio_token()
+            self._nursery.start_soon(self._run.run, name="map")
+        self._reading = True
+        try:
+            return await self._next()
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._reading = False
+
+    async def aclose(self) -> None:
+        """Read no more: cancel what runs. Closing twice is closing once."""
+        self._end()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def __aenter__(self) -> Self:
+        """The results, closed when the block is left."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if self._token is not None and not self._over:
+            # A collector may run this in the middle of anything, in any thread.
+            try:
+                self._token.run_sync_soon(self._run.scope.cancel)
+            except trio.RunFinishedError:
+                pass
+
+    async def _next(self) -> R:
+        run = self._run
+        while True:
+            result = run.schedule.next_result()
+            if result is not None:
+                run.on_taken()
+                self._given += 1
+                if self._given % READ_AT_ONCE:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                else:
+                    await trio.lowlevel.checkpoint()
+                if result.error is None:
+                    return cast("R", result.value)
+                if run.options.on_error == "skip":
+                    continue
+                annotate(result.error, f"in item {result.index} of a map over a pool")
+                if run.options.on_error == "return":
+                    return cast("R", result.error)
+                raise result.error
+            if run.schedule.is_over:
+                if run.schedule.source_error is not None:
+                    raise run.schedule.source_error
+                raise StopAsyncIteration
+            if run.failure is not None:
+                raise run.failure
+            await run.wait_result()
+
+    def _end(self) -> None:
+        self._over = True
+        self._run.scope.cancel()

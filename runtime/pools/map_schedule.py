@@ -1,0 +1,669 @@
+"""The decisions of one `map` over a pool: which items travel together, to which member they go,
+what is run again, and in which order results are given. No I/O.
+
+Members pull: an idle member takes the next batch, so slow members get less. Each item ends with
+one result. What certainly did not run is run again; what may have run is repeated only if `repeats`
+says so. An item that may have ended its members `MOST_DEATHS` times is given up.
+
+Times are seconds on any monotonic clock; the caller passes them in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Literal
+
+import attrs
+
+from actors.errors import (
+    EncodeError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    PoisonedItemError,
+)
+
+OnError = Literal["raise", "return", "skip"]
+
+MOST_DEATHS = 3
+"""Deaths of members after which the item that they ran is given up."""
+
+MOST_REFUSALS = 5
+"""Refusals of one item by members that live, after which it is given up."""
+
+BATCH_SECONDS = 0.02
+"""Seconds of work in one batch of tiny items: long beside what a call costs, short beside what
+people wait for.
+"""
+
+MOST_IN_BATCH = 1024
+MOST_BATCH_BYTES = 1024 * 1024
+"""Bytes of items in a batch. An item that is larger travels alone."""
+
+GROWTH = 4
+"""How much larger than the largest batch so far the next may be: the first items tell how long one
+takes, and may be misleading.
+"""
+
+PREFETCH_BELOW = 0.1
+"""Seconds. A member whose batches take less gets the next one while it runs one, so that it never
+waits for the network. Beyond, the wait is too short to matter, and what is with a member when it
+dies is of unknown outcome.
+"""
+
+WEIGHT = 0.3
+"""Weight of the latest batch in the mean time per item."""
+
+OVERDUE_FACTOR = 3.0
+OVERDUE_SECONDS = 0.05
+"""When a batch takes `OVERDUE_FACTOR` times as long as expected and so many seconds more, what it
+has not started is recalled if another member is idle.
+"""
+
+LEAST_WINDOW = 64
+MOST_WINDOW = 8192
+MOST_HELD_BYTES = 64 * 1024 * 1024
+"""Bounds of the automatic window: items that were taken from the source and whose results were not
+given yet, and their bytes.
+"""
+
+RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
+"""What a member says of each item of a batch; see `runtime.hosting.item_batches`."""
+
+
+@attrs.define(eq=False)
+class Item:
+    """One item on its way. `args`: what its method is called with. `weight`: bytes, about."""
+
+    index: int
+    args: tuple[object, ...]
+    weight: int = 0
+    deaths: list[str] = attrs.Factory(list)
+    refusals: int = 0
+    attempts: int = 0
+    alone: bool = False
+    """True once a batch with it has failed as a whole: it travels alone, so that no other item
+    shares its fate.
+    """
+    not_before: float = -math.inf
+
+
+@attrs.define(eq=False)
+class Batch:
+    """Items that are with a member in one call."""
+
+    number: int
+    member: Hashable
+    items: list[Item]
+    sent_at: float
+    expected: float
+    recalled: bool = False
+
+
+@attrs.frozen
+class Result:
+    """How an item ended: `error` is None, or `value` says nothing."""
+
+    index: int
+    value: object = None
+    error: BaseException | None = None
+
+
+@attrs.frozen
+class MapCounts:
+    """How far a `map` has come. `total`: None while the source has not ended and has no length.
+
+    `waiting`: taken from the source and with no member. `repeated`: times that an item was handed
+    to a member once more. `rate`: items done per second. `seconds_left`: None if not known.
+    """
+
+    done: int
+    running: int
+    waiting: int
+    failed: int
+    repeated: int
+    total: int | None
+    seconds: float
+    rate: float
+    seconds_left: float | None
+
+
+@attrs.define(eq=False)
+class _Pace:
+    """What one member is known to take, in seconds per item."""
+
+    batches: dict[int, Batch] = attrs.Factory(dict)
+    """Those with it, in the order in which they were sent."""
+    seconds: float | None = None
+    largest: int = 0
+    draining: bool = False
+
+
+class MapSchedule:
+    """One `map`. See the module.
+
+    `repeats`: items of unknown outcome are run again. `max_retries`: how often an item that raised
+    what `is_retried` accepts, or timed out, is run again. `batch`: items per batch, None for
+    automatic. `window`: bound on items that were taken and not given, None for automatic.
+    `total`: how many items the source has, if it says so.
+    """
+
+    def __init__(
+        self,
+        *,
+        ordered: bool = True,
+        repeats: bool = False,
+        window: int | None = None,
+        batch: int | None = None,
+        max_retries: int = 0,
+        is_retried: Callable[[BaseException], bool] = lambda error: False,
+        delay: Callable[[int], float] = lambda attempt: 0.0,
+        total: int | None = None,
+        now: float = 0.0,
+    ) -> None:
+        self._ordered = ordered
+        self._repeats = repeats
+        self._window = window
+        self._batch = batch
+        self._max_retries = max_retries
+        self._is_retried = is_retried
+        self._delay = delay
+        self._total = total
+        self._began = now
+        self._ended_at: float | None = None
+        self._members: dict[Hashable, _Pace] = {}
+        self._waiting: deque[Item] = deque()
+        self._later: list[Item] = []
+        """Items that wait for the delay of their retry."""
+        self._batches: dict[int, Batch] = {}
+        self._results: deque[Result] = deque()
+        self._early: dict[int, Result] = {}
+        """Results that wait for those before them; empty if order does not matter."""
+        self._next_result = 0
+        self._next_item = 0
+        self._next_batch = 0
+        self._weights: dict[int, int] = {}
+        """Of all items that were taken and not given."""
+        self._held_bytes = 0
+        self._open: set[int] = set()
+        """Items without a result yet."""
+        self._seconds: float | None = None
+        """Mean time per item over all members."""
+        self._largest = 1
+        self._result_bytes = 0
+        """Of the latest batch, for each item."""
+        self._source_error: BaseException | None = None
+        self._source_over = False
+        self._done = self._failed = self._repeated = 0
+
+    # The source
+
+    @property
+    def wants_items(self) -> bool:
+        """True while there is room for another item."""
+        return not self._source_over and len(self._weights) < self._limit()
+
+    @property
+    def has_much_room(self) -> bool:
+        """True while there is room for a good part of a window: it pays to wake who reads the
+        source.
+        """
+        return not self._source_over and 4 * len(self._weights) <= 3 * self._limit()
+
+    def _limit(self) -> int:
+        """How many items may be held now."""
+        if self._window is not None:
+            return self._window
+        if self._weights and self._held_bytes >= MOST_HELD_BYTES:
+            return len(self._weights)
+        room = 4 * max(1, len(self._members)) * self._largest
+        return min(MOST_WINDOW, max(LEAST_WINDOW, room))
+
+    def on_item(self, args: tuple[object, ...], weight: int = 0) -> int:
+        """The source has given an item; returns its index."""
+        index, self._next_item = self._next_item, self._next_item + 1
+        self._waiting.append(Item(index, args, weight))
+        self._open.add(index)
+        self._weights[index] = weight
+        self._held_bytes += weight
+        return index
+
+    def on_misfit(self, index: int, error: BaseException) -> None:
+        """The item that was given last is none that a member could be called with."""
+        item = self._waiting.pop()
+        assert item.index == index
+        self._finish(Result(index, error=error))
+
+    def on_source_over(self, error: BaseException | None = None) -> None:
+        """The source has ended, or raised: `error` comes after the results of what it gave."""
+        self._source_over = True
+        self._source_error = error
+        if error is None:
+            self._total = self._next_item
+
+    @property
+    def source_error(self) -> BaseException | None:
+        """What the source has raised."""
+        return self._source_error
+
+    # The members
+
+    def on_member(self, member: Hashable) -> None:
+        """A member may take items from now on. One that is known is left as it is."""
+        self._members.setdefault(member, _Pace())
+
+    def on_drained(self, member: Hashable) -> None:
+        """The member takes no more items; those that it has it may finish."""
+        pace = self._members.get(member)
+        if pace is not None:
+            pace.draining = True
+            self._forget_if_idle(member, pace)
+
+    def known(self) -> list[Hashable]:
+        """All members that may take items, or have some."""
+        return list(self._members)
+
+    def askers(self) -> list[Hashable]:
+        """Members that would take a batch, the idle ones first."""
+        if not self._waiting and not self._later:
+            return []
+        asking = [
+            (len(pace.batches), place, member)
+            for place, (member, pace) in enumerate(self._members.items())
+            if not pace.draining and len(pace.batches) < self._credit(pace)
+        ]
+        return [member for _, _, member in sorted(asking, key=lambda each: each[:2])]
+
+    @property
+    def has_capacity(self) -> bool:
+        """True if a member would take a batch, if there were one."""
+        return any(
+            not pace.draining and len(pace.batches) < self._credit(pace)
+            for pace in self._members.values()
+        )
+
+    @property
+    def has_idle_members(self) -> bool:
+        """True if a member has nothing to do while others have."""
+        return bool(self._batches) and any(not pace.batches for pace in self._members.values())
+
+    @property
+    def backlog(self) -> int:
+        """How many more members could work now."""
+        return -(-len(self._waiting) // max(1, self._largest))
+
+    @property
+    def members(self) -> int:
+        """How many members take items."""
+        return sum(not pace.draining for pace in self._members.values())
+
+    def take(self, member: Hashable, now: float) -> Batch | None:
+        """The next batch for a member that asks for one; None if there is none for it now."""
+        pace = self._members.get(member)
+        if pace is None or pace.draining or len(pace.batches) >= self._credit(pace):
+            return None
+        self._bring_back(now)
+        if not self._waiting:
+            return None
+        items = [self._waiting.popleft()]
+        most = self._size(pace)
+        weight = items[0].weight
+        while (
+            not items[0].alone
+            and len(items) < most
+            and self._waiting
+            and not self._waiting[0].alone
+            and weight + self._waiting[0].weight <= MOST_BATCH_BYTES
+        ):
+            items.append(self._waiting.popleft())
+            weight += items[-1].weight
+        for item in items:
+            self._repeated += item.attempts > 0
+            item.attempts += 1
+        self._next_batch += 1
+        per_item = pace.seconds if pace.seconds is not None else self._seconds
+        expected = math.inf if per_item is None else per_item * len(items)
+        batch = Batch(self._next_batch, member, items, now, expected)
+        self._batches[batch.number] = pace.batches[batch.number] = batch
+        return batch
+
+    def next_retry(self) -> float:
+        """When the first item that waits for the delay of its retry may go; infinite if none."""
+        return min((item.not_before for item in self._later), default=math.inf)
+
+    def recalls(self, now: float) -> list[Batch]:
+        """Batches of which what is not started should be taken back now, because members are idle
+        and nothing waits. Each is named once.
+        """
+        idle = sum(not pace.batches and not pace.draining for pace in self._members.values())
+        if not idle or self._waiting or self._later:
+            return []
+        found: list[Batch] = []
+        for pace in self._members.values():
+            for place, batch in enumerate(pace.batches.values()):
+                if batch.recalled or (place == 0 and len(batch.items) == 1):
+                    continue
+                first = next(iter(pace.batches.values()))
+                expected = 0.0 if math.isinf(first.expected) else first.expected
+                if now - first.sent_at >= OVERDUE_FACTOR * expected + OVERDUE_SECONDS:
+                    batch.recalled = True
+                    found.append(batch)
+        return found
+
+    # What becomes of batches
+
+    def on_recalled(self, batch: Batch, started: int) -> None:
+        """The member says that it has started so many of the batch's items, and starts no more."""
+        if batch.number not in self._batches:
+            return
+        started = min(started, len(batch.items))
+        self._back(batch.items[started:])
+        for item in batch.items[started:]:
+            item.attempts -= 1
+        del batch.items[started:]
+        if not batch.items:
+            self._close(batch)
+
+    def on_done(
+        self,
+        batch: Batch,
+        outcomes: Sequence[tuple[int, object]],
+        seconds: float,
+        now: float,
+        weight: int = 0,
+    ) -> None:
+        """The member's answer: for each item a code and a value, or an exception for what was
+        raised. `seconds`: how long those that ran took. `weight`: bytes of all values.
+        """
+        if batch.number not in self._batches:
+            return
+        ran = sum(code != NOT_STARTED for code, _ in outcomes)
+        self._learn(batch, ran, seconds, weight)
+        self._close(batch)
+        unstarted: list[Item] = []
+        for item, (code, value) in zip(batch.items, outcomes, strict=False):
+            if code == RETURNED:
+                self._finish(Result(item.index, value))
+            elif code == NOT_STARTED:
+                item.attempts -= 1
+                unstarted.append(item)
+            elif isinstance(value, BaseException):
+                self._on_failed(item, value, now)
+            else:
+                raise AssertionError(f"a failure comes as an exception, not as {value!r}")
+        # A member that answers too little says nothing of the rest.
+        for item in batch.items[len(outcomes) :]:
+            self._on_failed(item, self._unknown(item, "its member left it out of the answer"), now)
+        self._back(unstarted)
+
+    def on_failed(self, batch: Batch, error: BaseException, now: float) -> None:
+        """The call of a batch of one item has ended with an error that is that item's own."""
+        if batch.number not in self._batches:
+            return
+        self._close(batch)
+        if len(batch.items) > 1:
+            self._separate(batch.items)
+            return
+        for item in batch.items:
+            self._on_failed(item, error, now)
+
+    def on_unsendable(self, batch: Batch, error: EncodeError) -> None:
+        """The batch could not be encoded. One item alone is at fault; of several each is tried
+        alone.
+        """
+        if batch.number not in self._batches:
+            return
+        self._close(batch)
+        if len(batch.items) > 1:
+            self._separate(batch.items)
+            return
+        for item in batch.items:
+            told = EncodeError(f"item {item.index} cannot be sent: {error}", path=error.path)
+            told.__cause__ = error.__cause__
+            self._finish(Result(item.index, error=told))
+
+    def on_refused(self, batch: Batch, error: NotExecutedError, *, gone: bool) -> None:
+        """The batch certainly did not run. `gone`: the member has ended, or is leaving."""
+        if batch.number not in self._batches:
+            return
+        self._close(batch)
+        if gone:
+            self.on_gone(batch.member)
+            for item in batch.items:
+                item.attempts -= 1
+            self._back(batch.items)
+            return
+        if len(batch.items) > 1:
+            for item in batch.items:
+                item.attempts -= 1
+            self._separate(batch.items)
+            return
+        for item in batch.items:
+            item.refusals += 1
+            if item.refusals >= MOST_REFUSALS:
+                self._finish(Result(item.index, error=error))
+            else:
+                item.attempts -= 1
+                self._back([item])
+
+    def on_lost(self, batch: Batch, error: OutcomeUnknownError, *, gone: bool) -> None:
+        """The batch may have run, in part or as a whole. `gone`: its member has ended.
+
+        Only the first batch of a member can have ended it: those behind were not begun, as far as
+        is known.
+        """
+        pace = self._members.get(batch.member)
+        first = pace is not None and next(iter(pace.batches), None) == batch.number
+        if batch.number not in self._batches:
+            return
+        self._close(batch)
+        if gone:
+            self.on_gone(batch.member)
+        again: list[Item] = []
+        for item in batch.items:
+            if first or len(batch.items) == 1:
+                item.deaths.append(str(error))
+            if not self._repeats:
+                self._finish(Result(item.index, error=self._same(item, error)))
+            elif len(item.deaths) >= MOST_DEATHS:
+                self._finish(Result(item.index, error=self._poisoned(item)))
+            else:
+                item.alone = item.alone or gone
+                again.append(item)
+        self._back(again)
+
+    def on_gone(self, member: Hashable) -> None:
+        """The member has ended. The calls of its other batches end by themselves."""
+        pace = self._members.get(member)
+        if pace is not None:
+            pace.draining = True
+            self._forget_if_idle(member, pace)
+
+    # Results
+
+    def next_result(self) -> Result | None:
+        """The next result to give, if there is one. To take it makes room for another item."""
+        if not self._results:
+            return None
+        result = self._results.popleft()
+        self._held_bytes -= self._weights.pop(result.index)
+        return result
+
+    @property
+    def is_over(self) -> bool:
+        """True when every item has its result, all of them were given, and no more come."""
+        return self._source_over and not self._open and not self._results and not self._early
+
+    @property
+    def is_done(self) -> bool:
+        """True when every item has its result and no more come: members are not needed."""
+        return self._source_over and not self._open
+
+    @property
+    def has_work(self) -> bool:
+        """True while items wait for a member."""
+        return bool(self._waiting or self._later)
+
+    def counts(self, now: float) -> MapCounts:
+        """How far it has come."""
+        running = sum(len(batch.items) for batch in self._batches.values())
+        if self.is_done and self._ended_at is None:
+            self._ended_at = now
+        seconds = (now if self._ended_at is None else self._ended_at) - self._began
+        over = self._done + self._failed
+        rate = over / seconds if seconds > 0 else 0.0
+        left = None if self._total is None else max(0, self._total - over)
+        return MapCounts(
+            done=self._done,
+            running=running,
+            waiting=len(self._waiting) + len(self._later),
+            failed=self._failed,
+            repeated=self._repeated,
+            total=self._total,
+            seconds=seconds,
+            rate=rate,
+            seconds_left=left / rate if left is not None and rate else (0.0 if left == 0 else None),
+        )
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. Looks at all items: for tests."""
+        with_members = [item.index for batch in self._batches.values() for item in batch.items]
+        waiting = [item.index for item in (*self._waiting, *self._later)]
+        everywhere = with_members + waiting
+        assert len(everywhere) == len(set(everywhere)), "an item is in one place"
+        assert set(everywhere) == self._open, "an item without a result waits or is with a member"
+        given = [result.index for result in self._results] + list(self._early)
+        assert len(given) == len(set(given)), "one result each"
+        assert self._open.isdisjoint(given)
+        assert set(self._weights) == self._open.union(given)
+        assert self._held_bytes == sum(self._weights.values())
+        assert self._window is None or len(self._weights) <= self._window
+        for member, pace in self._members.items():
+            for number, batch in pace.batches.items():
+                assert self._batches[number] is batch
+                assert batch.member == member
+                assert batch.items
+            assert not pace.draining or pace.batches, "who has left is forgotten"
+        assert sum(len(pace.batches) for pace in self._members.values()) == len(self._batches)
+
+    # How it is done
+
+    def _credit(self, pace: _Pace) -> int:
+        """How many batches may be with a member at once."""
+        if pace.seconds is None or not pace.batches:
+            return 1
+        last = next(reversed(pace.batches.values()))
+        return 2 if pace.seconds * len(last.items) < PREFETCH_BELOW else 1
+
+    def _size(self, pace: _Pace) -> int:
+        """How many items the next batch of a member may have."""
+        if self._batch is not None:
+            return self._batch
+        per_item = pace.seconds if pace.seconds is not None else self._seconds
+        if per_item is None:
+            return 1
+        most = GROWTH * max(1, pace.largest)
+        by_time = MOST_IN_BATCH if per_item <= 0 else int(BATCH_SECONDS / per_item)
+        # Towards the end batches become smaller, so that all members end at about the same time
+        # (guided self-scheduling; Polychronopoulos and Kuck, 1987).
+        share = -(-len(self._waiting) // max(1, 2 * len(self._members)))
+        if not self._source_over:
+            share = max(share, -(-len(self._waiting) // max(1, len(self._members))))
+        by_bytes = MOST_BATCH_BYTES // max(1, self._result_bytes)
+        return max(1, min(by_time, most, share, by_bytes, MOST_IN_BATCH))
+
+    def _learn(self, batch: Batch, ran: int, seconds: float, weight: int) -> None:
+        if not ran:
+            return
+        self._result_bytes = max(weight // ran, self._result_bytes // 2)
+        each = max(0.0, seconds) / ran
+        self._seconds = (
+            each if self._seconds is None else (self._seconds + WEIGHT * (each - self._seconds))
+        )
+        pace = self._members.get(batch.member)
+        if pace is not None:
+            pace.seconds = (
+                each if pace.seconds is None else (pace.seconds + WEIGHT * (each - pace.seconds))
+            )
+            pace.largest = max(pace.largest, len(batch.items))
+            self._largest = max(self._largest, 2 * pace.largest)
+
+    def _close(self, batch: Batch) -> None:
+        """The batch is with its member no more."""
+        del self._batches[batch.number]
+        pace = self._members[batch.member]
+        del pace.batches[batch.number]
+        self._forget_if_idle(batch.member, pace)
+
+    def _forget_if_idle(self, member: Hashable, pace: _Pace) -> None:
+        if pace.draining and not pace.batches:
+            del self._members[member]
+
+    def _separate(self, items: Iterable[Item]) -> None:
+        again = list(items)
+        for item in again:
+            item.alone = True
+        self._back(again)
+
+    def _back(self, items: Sequence[Item]) -> None:
+        """These wait again, before all others: later ones may wait for their results."""
+        self._waiting.extendleft(reversed(items))
+
+    def _bring_back(self, now: float) -> None:
+        """Items whose delay is over wait for a member."""
+        due = [item for item in self._later if item.not_before <= now]
+        if due:
+            self._later = [item for item in self._later if item.not_before > now]
+            self._back(due)
+
+    def _on_failed(self, item: Item, error: BaseException, now: float) -> None:
+        if item.attempts <= self._max_retries and self._is_retried(error):
+            delay = self._delay(item.attempts)
+            if delay > 0:
+                item.not_before = now + delay
+                self._later.append(item)
+            else:
+                self._back([item])
+            return
+        self._finish(Result(item.index, error=error))
+
+    def _finish(self, result: Result) -> None:
+        self._open.remove(result.index)
+        if result.error is None:
+            self._done += 1
+        else:
+            self._failed += 1
+        if not self._ordered:
+            self._results.append(result)
+            return
+        self._early[result.index] = result
+        while self._next_result in self._early:
+            self._results.append(self._early.pop(self._next_result))
+            self._next_result += 1
+
+    def _unknown(self, item: Item, why: str) -> OutcomeUnknownError:
+        return OutcomeUnknownError(f"item {item.index} may have run: {why}")
+
+    def _same(self, item: Item, error: OutcomeUnknownError) -> OutcomeUnknownError:
+        """The error of a batch, for one of its items: each caller may annotate its own."""
+        told = type(error)(
+            f"item {item.index} may have run: {error}. It was not repeated, because its method is "
+            "not marked idempotent; to allow it, mark it with @method(idempotent=True), or give "
+            "retry=RetryPolicy(repeat_unknown=True)",
+            actor=error.actor,
+            method=error.method,
+            node=error.node,
+            epoch=error.epoch,
+            attempts=item.attempts,
+        )
+        told.__cause__ = error
+        return told
+
+    def _poisoned(self, item: Item) -> PoisonedItemError:
+        return PoisonedItemError(
+            f"item {item.index} was given up: each of the {len(item.deaths)} members that ran it "
+            f"has ended: {'; '.join(item.deaths)}",
+            deaths=tuple(item.deaths),
+            attempts=item.attempts,
+        )

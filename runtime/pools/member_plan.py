@@ -1,0 +1,217 @@
+"""Which members of a pool are started and stopped next, and where. No I/O.
+
+A pool has so many members in all, spread over the nodes, or so many on each node. Nodes that join
+get their share; a node that opened the pool, and so drives its work, gets members only if there is
+no other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from actors.actor import Actor
+from actors.messages import import_path, message
+from actors.options import SpawnOptions
+from actors.retry import check_whole_number
+
+GROWTH = 2
+"""Times as many members as there are that one demand may lead to."""
+
+IDLE_SECONDS = 30.0
+"""After so long without demand a pool shrinks to its least size."""
+
+
+def _options(value: SpawnOptions) -> SpawnOptions:
+    if value.name is not None:
+        raise ValueError(
+            "the members of a pool get names of their own: give the pool's name to node.pool"
+        )
+    return value
+
+
+@message
+@attrs.frozen(kw_only=True)
+class PoolSize:
+    """How many members a pool has: from `least` to `most` in all, or `per_node` on each node.
+
+    Raises TypeError or ValueError for what makes no sense.
+    """
+
+    least: int = 0
+    most: int = 0
+    per_node: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        size: int | None = None,
+        per_node: int | None = None,
+        least: int | None = None,
+        most: int | None = None,
+    ) -> PoolSize:
+        """What users say: one of `size`, `per_node`, or `min` and `max` together."""
+        said = [
+            name
+            for name, value in (("size", size), ("per_node", per_node), ("min", least or most))
+            if value is not None
+        ]
+        for name, value in (("size", size), ("per_node", per_node), ("min", least), ("max", most)):
+            if value is not None:
+                check_whole_number(name, value)
+        if len(said) != 1:
+            raise ValueError(
+                "a pool has one size: give size=8, per_node=1, or min=2 and max=64"
+                + (f"; not {' and '.join(said)} together" if said else "")
+            )
+        if per_node is not None:
+            if per_node < 1:
+                raise ValueError("per_node must be at least 1: a pool of nothing does no work")
+            return cls(per_node=per_node)
+        if size is not None:
+            if size < 1:
+                raise ValueError("size must be at least 1: a pool of nothing does no work")
+            return cls(least=size, most=size)
+        if most is None or most < 1:
+            raise ValueError("max must be at least 1: a pool of nothing does no work")
+        least = 1 if least is None else least
+        if least > most:
+            raise ValueError(f"min must not be above max, and {least} is above {most}")
+        return cls(least=least, most=most)
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.per_node is not None:
+            return f"{self.per_node} per node"
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+
+@message
+@attrs.frozen(kw_only=True)
+class PoolSpec:
+    """What a pool's supervisor must know. `member`: the class of the members, or its path;
+    `function`: what it runs, of a pool of a plain function. `opener`: the node that has opened it.
+    """
+
+    member: str
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] = attrs.field(factory=dict)
+    options: SpawnOptions = attrs.field(factory=SpawnOptions, converter=_options)
+    size: PoolSize = attrs.field(factory=lambda: PoolSize(least=1, most=1))
+    named: bool = False
+    opener: str = ""
+    function: str = ""
+
+    @property
+    def what(self) -> str:
+        """What it is a pool of."""
+        return self.function or self.member
+
+    @staticmethod
+    def member_path(actor: object) -> str:
+        """The path of the members' class. Raises TypeError for what is no class of actors."""
+        if isinstance(actor, type) and issubclass(actor, Actor):
+            return import_path(actor)
+        raise TypeError(
+            f"a pool is of a subclass of actors.Actor, or of a plain function, not of {actor!r}"
+        )
+
+
+@attrs.frozen
+class MemberChanges:
+    """What to do next: the nodes to start a member on, None where the runtime is to choose; and
+    the members to stop.
+    """
+
+    starts: tuple[str | None, ...] = ()
+    stops: tuple[str, ...] = ()
+
+
+def wanted_members(size: PoolSize, demand: int, nodes: int) -> int:
+    """How many members there should be. `demand`: how many the work could use."""
+    if size.per_node is not None:
+        return size.per_node * nodes
+    return max(size.least, min(size.most, demand))
+
+
+def plan(
+    size: PoolSize,
+    demand: int,
+    nodes: Sequence[str],
+    placed: Mapping[str, str | None],
+    *,
+    opener: str = "",
+    free: bool = False,
+    busy: Collection[str] = (),
+) -> MemberChanges:
+    """The next changes. `nodes`: those that members may be on. `placed`: the node of each member,
+    those included that are being started. `free`: the runtime chooses the nodes. `busy`: members
+    that are not to be stopped for the sake of an even spread, since they are still starting.
+    """
+    others = [node for node in nodes if node != opener]
+    candidates = others or list(nodes)
+    if not candidates:
+        return MemberChanges()
+    wanted = wanted_members(size, demand, len(candidates))
+    if size.per_node is not None:
+        return _on_each(size.per_node, candidates, placed)
+    missing = wanted - len(placed)
+    if missing < 0:
+        return MemberChanges(stops=_excess(-missing, candidates, placed))
+    if free:
+        return MemberChanges(starts=(None,) * missing)
+    counts = Counter(dict.fromkeys(candidates, 0))
+    counts.update(node for node in placed.values() if node is not None and node in counts)
+    starts: list[str | None] = []
+    for _ in range(missing):
+        least = min(candidates, key=lambda node: (counts[node], node))
+        counts[least] += 1
+        starts.append(least)
+    if not missing and not busy:
+        emptiest = min(candidates, key=lambda node: (counts[node], node))
+        # One more than wanted for a moment: the next plan stops one where there are most.
+        if max(counts.values()) - counts[emptiest] > 1 or (
+            len(candidates) > 0 and any(node == opener for node in placed.values()) and others
+        ):
+            starts.append(emptiest)
+    return MemberChanges(starts=tuple(starts))
+
+
+def _on_each(
+    per_node: int, candidates: Sequence[str], placed: Mapping[str, str | None]
+) -> MemberChanges:
+    counts = Counter(node for node in placed.values() if node is not None)
+    starts = [node for node in candidates for _ in range(max(0, per_node - counts[node]))]
+    stops: list[str] = []
+    seen: Counter[str] = Counter()
+    for member, node in placed.items():
+        if node is None:
+            continue
+        seen[node] += 1
+        if node not in candidates or seen[node] > per_node:
+            stops.append(member)
+    return MemberChanges(tuple(starts), tuple(stops))
+
+
+def _excess(
+    count: int, candidates: Sequence[str], placed: Mapping[str, str | None]
+) -> tuple[str, ...]:
+    """The members to stop: first those that are where none should be, then the latest where there
+    are most.
+    """
+    left = dict(placed)
+    stops: list[str] = []
+    for _ in range(count):
+        counts = Counter(left.values())
+        misplaced = [member for member, node in left.items() if node not in candidates]
+        if misplaced:
+            stop = misplaced[-1]
+        else:
+            fullest = max(sorted(counts, key=str), key=lambda node: counts[node])
+            stop = [member for member, node in left.items() if node == fullest][-1]
+        stops.append(stop)
+        del left[stop]
+    return tuple(stops)

@@ -1,0 +1,604 @@
+"""A pool as its users hold it: `pool = await node.pool("resize", Resizer, size=8)`, then `async for
+result in pool.map(Resizer.run, items)`.
+
+A pool is followed while it is held: its supervisor tells of the members, and each call tells of the
+death of one at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Mapping, Sized
+from types import TracebackType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
+
+import attrs
+import trio
+
+from actors.actor import Actor, Spawner
+from actors.errors import (
+    ActorNotFoundError,
+    CallError,
+    CallTimeoutError,
+    ClassMismatchError,
+    EmptyPoolError,
+    PoolStoppedError,
+    StoreError,
+)
+from actors.groups import Answer
+from actors.handle import Handle
+from actors.method import Address, BoundMethod, Marked, MethodDefinition
+from actors.options import SpawnChanges, SpawnOptions
+from actors.reference import Reference
+from actors.retry import RetryPolicy
+from runtime.calls.endpoint import RpcEndpoint
+from runtime.environment import Environment
+from runtime.hosting.item_batches import BATCH_METHODS
+from runtime.identifiers import ActorId
+from runtime.pools.map_run import MapOptions, MapResults, MapRun
+from runtime.pools.map_schedule import MapSchedule, OnError
+from runtime.pools.member_plan import PoolSize, PoolSpec
+from runtime.pools.supervisor import (
+    CoroutineMember,
+    FunctionMember,
+    PoolSupervisor,
+    PoolView,
+    function_path,
+)
+
+P = ParamSpec("P")
+A = TypeVar("A")
+T = TypeVar("T")
+R = TypeVar("R")
+
+Routing = Literal["least-loaded", "round-robin", "random", "hash"]
+
+AGAIN_SECONDS = 0.2
+"""Seconds between attempts to reach a pool's supervisor, while it moves for example."""
+
+MOST_MISSING = 60.0
+"""After so many seconds without a supervisor a named pool counts as stopped."""
+
+STOP_SECONDS = 40.0
+"""How long the end of a pool's block may take: somewhat longer than its members may."""
+
+logger = logging.getLogger("understudy.pools")
+
+
+class PoolNode(Protocol):
+    """What a pool needs of its node: a `runtime.Node`, or the stand-in of one in an isolated
+    process.
+    """
+
+    _endpoint: RpcEndpoint
+    _environment: Environment
+    _nursery: trio.Nursery
+
+    def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
+        """A way to start actors."""
+        ...
+
+    async def lookup(self, name: str, actor: Callable[..., A]) -> A:
+        """The handle of an actor."""
+        ...
+
+    async def stop(self, handle: object, *, reason: str = "stopped") -> None:
+        """Stop an actor."""
+        ...
+
+
+def member_of(actor: object) -> tuple[str, str]:
+    """The path of the members' class of a pool of `actor`, and that of the function that they run.
+    Raises TypeError for what can be no member.
+    """
+    if isinstance(actor, type):
+        return PoolSpec.member_path(actor), ""
+    if not callable(actor):
+        return PoolSpec.member_path(actor), ""
+    path = function_path(actor)
+    member = CoroutineMember if inspect.iscoroutinefunction(actor) else FunctionMember
+    return PoolSpec.member_path(member), path
+
+
+async def open_pool(
+    node: PoolNode,
+    name: str | None,
+    actor: Callable[..., A],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    size: PoolSize,
+    options: SpawnOptions,
+) -> Pool[A]:
+    """Start a pool, or find the one of this name; see `BaseNode.pool`."""
+    member, function = member_of(actor)
+    if function and (args or kwargs):
+        raise TypeError(
+            "a pool of a plain function takes no arguments for members: give them with each item"
+        )
+    spec = PoolSpec(
+        member=member,
+        args=(function,) if function else args,
+        kwargs=kwargs,
+        options=options,
+        size=size,
+        named=name is not None,
+        opener=node._endpoint.lifetime.node,
+        function=function,
+    )
+    handle: object
+    if name is None:
+        handle = await node.options().spawn(PoolSupervisor, spec)
+    else:
+        handle = await node.options(name=name).singleton(PoolSupervisor, spec)
+    return await _joined(node, cast("Handle", handle), actor, spec.what)
+
+
+async def find_pool(node: PoolNode, name: str, actor: Callable[..., A]) -> Pool[A]:
+    """The pool of this name; see `BaseNode.lookup_pool`."""
+    member, function = member_of(actor)
+    handle: object = await node.lookup(name, PoolSupervisor)
+    return await _joined(node, cast("Handle", handle), actor, function or member)
+
+
+async def _joined(node: PoolNode, handle: Handle, actor: Callable[..., A], what: str) -> Pool[A]:
+    view: PoolView = await cast("Any", handle).view()
+    if view.what != what:
+        raise ClassMismatchError(
+            f"pool {handle.name} is of {view.what}, not of {what}", actor=handle.name
+        )
+    members = PoolMembers(node, handle, actor)
+    members.see(view)
+    node._nursery.start_soon(members.follow, name=f"members of pool {handle.name}")
+    return Pool(node, members, actor)
+
+
+class PoolMembers:
+    """The members of one pool, as this node sees them; see `runtime.pools.map_run.Crew`."""
+
+    def __init__(self, node: PoolNode, supervisor: Handle, actor: object) -> None:
+        self.name = supervisor.name
+        self.endpoint = node._endpoint
+        self.environment = node._environment
+        self.failure: Exception | None = None
+        self.scope = trio.CancelScope()
+        self.supervisor: Any = supervisor
+        self.view = PoolView()
+        methods = dict(getattr(_member_class(actor), "__methods__", {}))
+        self._methods = {**methods, **BATCH_METHODS}
+        self._public = methods
+        self._node = node
+        self._handles: dict[ActorId, Handle] = {}
+        self._addresses: dict[ActorId, Address] = {}
+        self._loads: dict[ActorId, int] = {}
+        self._changed = trio.Event()
+
+    def see(self, view: PoolView) -> None:
+        """These are the members now."""
+        self.view = view
+        # What was called is this epoch of the member: no call waits for another one when it ends.
+        self._addresses = {
+            ActorId(address.name, address.epoch): attrs.evolve(address, registered=False)
+            for address in view.members
+        }
+        for known in [one for one in self._handles if one not in self._addresses]:
+            if not self._loads.get(known):
+                del self._handles[known]
+                self._loads.pop(known, None)
+        self._tell()
+
+    async def follow(self) -> None:
+        """See every change, until the pool has ended or is not held any more."""
+        with self.scope:
+            missing_since: float | None = None
+            while self.failure is None:
+                try:
+                    async with self.supervisor.watch_members() as views:
+                        async for view in views:
+                            missing_since = None
+                            self.see(view)
+                            if view.stopped:
+                                raise PoolStoppedError(f"pool {self.name} was stopped")
+                except PoolStoppedError as error:
+                    self.failure = error
+                except (CallError, StoreError) as error:
+                    now = self.environment.now()
+                    missing_since = now if missing_since is None else missing_since
+                    named = self.supervisor.address.registered
+                    if isinstance(error, ActorNotFoundError) and (
+                        not named or now - missing_since > MOST_MISSING
+                    ):
+                        self.failure = PoolStoppedError(
+                            f"pool {self.name} has ended: {error}", actor=self.name
+                        )
+                    elif self.endpoint.lifetime.has_ended:
+                        self.failure = error
+                self._tell()
+                if self.failure is None:
+                    await trio.sleep(AGAIN_SECONDS)
+
+    def present(self) -> Iterable[ActorId]:
+        """See `Crew.present`."""
+        return self._addresses
+
+    def handle(self, member: ActorId) -> Any:
+        """See `Crew.handle`."""
+        found = self._handles.get(member)
+        if found is None:
+            address = self._addresses.get(member)
+            if address is None:
+                raise ActorNotFoundError(
+                    f"{member.name} is no member of pool {self.name} any more", actor=member.name
+                )
+            found = self._handles[member] = Handle(self.endpoint.caller, address, self._methods)
+        return found
+
+    def public_handle(self, member: ActorId) -> Any:
+        """A handle of a member for users: that of its class."""
+        address = self._addresses[member]
+        return Handle(self.endpoint.caller, address, self._public)
+
+    def node_of(self, member: ActorId) -> str:
+        """See `Crew.node_of`."""
+        found = self._handles.get(member)
+        return found.address.node if found is not None else ""
+
+    def on_calls(self, member: ActorId, change: int) -> None:
+        """See `Crew.on_calls`."""
+        left = self._loads.get(member, 0) + change
+        if left > 0:
+            self._loads[member] = left
+        else:
+            self._loads.pop(member, None)
+
+    def load(self, member: ActorId) -> int:
+        """Calls of this node that are with a member."""
+        return self._loads.get(member, 0)
+
+    async def wait_changed(self) -> None:
+        """See `Crew.wait_changed`."""
+        await self._changed.wait()
+
+    async def ask_for(self, members: int) -> None:
+        """See `Crew.ask_for`."""
+        size = self.view.size
+        if size.per_node is None and size.least < size.most and len(self._addresses) < size.most:
+            try:
+                await self.supervisor.ask_for(members)
+            except (CallError, StoreError) as error:
+                logger.debug("pool %s was not asked for members: %s", self.name, error)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+
+def _methods_of(cls: type[Actor]) -> Mapping[str, MethodDefinition]:
+    return cls.__methods__
+
+
+def _member_class(actor: object) -> type[Actor]:
+    if isinstance(actor, type) and issubclass(actor, Actor):
+        return actor
+    return CoroutineMember if inspect.iscoroutinefunction(actor) else FunctionMember
+
+
+class Pool(Generic[A]):
+    """Members of one class, or of one function, over the nodes of the cluster, which work on items.
+    Get one from `node.pool` or `node.lookup_pool`.
+
+    `async with pool` stops it at the end of the block. Otherwise one without a name ends with the
+    node that opened it, and a named one when `stop` is called.
+    """
+
+    def __init__(self, node: PoolNode, members: PoolMembers, actor: Callable[..., A]) -> None:
+        self._node = node
+        self._members = members
+        self._actor = actor
+        self._turn = 0
+        self._token = trio.lowlevel.current_trio_token()
+
+    @property
+    def name(self) -> str:
+        """The pool's name, unique in the cluster."""
+        return self._members.name
+
+    def members(self) -> tuple[A, ...]:
+        """Handles of the members, as this node knows them. Never waits."""
+        return tuple(
+            self._members.public_handle(member) for member in sorted(self._members.present())
+        )
+
+    async def ready(self, count: int = 1) -> Self:
+        """Wait until there are so many members; returns the pool itself. Raises
+        `PoolStoppedError`.
+        """
+        while len(list(self._members.present())) < count:
+            self._check()
+            await self._members.wait_changed()
+        self._check()
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def resize(
+        self,
+        size: int | None = None,
+        *,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+    ) -> None:
+        """Have another size from now on. Members that are too many end after the items that they
+        have. Raises TypeError or ValueError for sizes that make no sense.
+        """
+        wanted = PoolSize.of(size, per_node, min, max)
+        self._check()
+        self._members.see(await self._members.supervisor.resize(wanted))
+
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        ordered: bool = True,
+        window: int | None = None,
+        batch: int | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        on_error: OnError = "raise",
+        keep: bool = False,
+    ) -> MapResults[R]:
+        """Run a method for each item, on whichever member asks next: `async for result in
+        pool.map(Resizer.run, items)`.
+
+        `items` may be endless; it is read on this node's event loop, `window` items at most ahead
+        of the results that were given. `ordered`: results come in the order of the items; False:
+        as they are there. `batch`: items that travel together; None: as many as take some
+        milliseconds. `timeout`: seconds for each item, which then travels alone. `retry`: repeats
+        items that raised what it lists, and, with `repeat_unknown`, those that may have run.
+        Without it, only what certainly did not run is run again, unless the method is idempotent.
+        An item that three members have died of is given up with `PoisonedItemError`. `on_error`:
+        "raise" the first error, "return" errors in the places of results, or "skip" them. `keep`:
+        results stay with their members, and references to them are given.
+
+        Raises TypeError or ValueError for what makes no sense.
+        """
+        return self._map(
+            method,
+            items,
+            MapOptions(on_error=on_error, timeout=timeout, keep=keep),
+            ordered=ordered,
+            window=window,
+            batch=batch,
+            retry=retry,
+        )
+
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        *,
+        ordered: bool = True,
+        window: int | None = None,
+        batch: int | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        on_error: OnError = "raise",
+        keep: bool = False,
+    ) -> MapResults[R]:
+        """Like `map`, for methods of several arguments: each item is a tuple of them."""
+        return self._map(
+            method,
+            items,
+            MapOptions(on_error=on_error, timeout=timeout, keep=keep, spread=True),
+            ordered=ordered,
+            window=window,
+            batch=batch,
+            retry=retry,
+        )
+
+    async def submit(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Reference[R]:
+        """Call a method of the member with the least to do; returns a reference to the result,
+        which stays there. Raises `EmptyPoolError`.
+        """
+        definition = self._definition(method)
+        handle = self._members.handle(self._chosen("least-loaded", None))
+        bound: BoundMethod[P, R] = getattr(handle, definition.name)
+        return await bound.remote(*args, **kwargs)
+
+    async def call_all(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """Call a method of all members, side by side, and wait for all answers."""
+        definition = self._definition(method)
+        present = sorted(self._members.present())
+        answers: list[Answer[R] | None] = [None] * len(present)
+
+        async def call(index: int, member: ActorId) -> None:
+            handle = self._members.public_handle(member)
+            try:
+                value = await getattr(handle, definition.name)(*args, **kwargs)
+                answers[index] = Answer(handle, value)
+            except CallError as error:
+                answers[index] = Answer(handle, None, error)
+
+        async with trio.open_nursery() as nursery:
+            for index, member in enumerate(present):
+                nursery.start_soon(call, index, member)
+        return [answer for answer in answers if answer is not None]
+
+    def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A:
+        """The handle of one member: of two random ones that with fewer calls of this node
+        ("least-loaded"), each in turn, any at random, or, for "hash", always the same one for a
+        `key` while the members are the same. Raises `EmptyPoolError`.
+        """
+        return cast("A", self._members.public_handle(self._chosen(routing, key)))
+
+    async def stop(self) -> None:
+        """Stop the pool for all that use it: members end after the items that they have, within 30
+        seconds. Stopping twice is stopping once.
+        """
+        await self._node.stop(self._members.supervisor)
+        self._members.scope.cancel()
+        self._members.failure = self._members.failure or PoolStoppedError(
+            f"pool {self.name} was stopped"
+        )
+        self._members.see(PoolView())
+
+    async def __aenter__(self) -> Self:
+        """The pool itself, stopped when the block is left."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with trio.CancelScope(shield=True), trio.move_on_after(STOP_SECONDS):
+            try:
+                await self.stop()
+            except CallError as error:
+                logger.info("pool %s was not stopped: %s", self.name, error)
+
+    def __repr__(self) -> str:
+        return f"<pool {self.name} of {self._members.view.what}, {self._members.view.size.text}>"
+
+    def __del__(self) -> None:
+        try:
+            self._token.run_sync_soon(self._members.scope.cancel)
+        except (AttributeError, trio.RunFinishedError):
+            # It was never made, or the loop has ended.
+            pass
+
+    def _check(self) -> None:
+        if self._members.failure is not None:
+            raise self._members.failure
+
+    def _map(
+        self,
+        method: object,
+        items: object,
+        options: MapOptions,
+        *,
+        ordered: bool,
+        window: int | None,
+        batch: int | None,
+        retry: RetryPolicy | None,
+    ) -> MapResults[Any]:
+        definition = self._definition(method)
+        _check_options(options, window, batch, retry)
+        if not isinstance(items, Iterable | AsyncIterable):
+            raise TypeError(
+                f"map takes the items as an iterable or an async iterable, not {items!r}"
+            )
+        retry = retry if retry is not None else definition.options.retry
+        repeats = definition.idempotent or (retry is not None and retry.repeat_unknown)
+        environment = self._node._environment
+
+        def is_retried(error: BaseException) -> bool:
+            if isinstance(error, CallTimeoutError):
+                return repeats
+            return retry is not None and retry.repeats_raised(error)
+
+        schedule = MapSchedule(
+            ordered=ordered,
+            repeats=repeats,
+            window=window,
+            batch=1 if options.timeout is not None or options.keep else batch,
+            max_retries=retry.max_retries if retry is not None else 0,
+            is_retried=is_retried,
+            delay=lambda attempt: (
+                retry.delay(attempt, environment.random()) if retry is not None else 0.0
+            ),
+            total=len(items) if isinstance(items, Sized) else None,
+            now=environment.now(),
+        )
+        run = MapRun(self._members, schedule, definition, cast("Iterable[object]", items), options)
+        return HeldResults(self, run)
+
+    def _definition(self, method: object) -> MethodDefinition:
+        """The method of the members that was named. Raises TypeError for what is none."""
+        cls = _member_class(self._actor)
+        if method is self._actor and not isinstance(method, type):
+            return _methods_of(cls)["run"]
+        methods = _methods_of(cls)
+        if not isinstance(method, Marked) or method.definition.name not in methods:
+            offered = (
+                ", ".join(f"{cls.__name__}.{name}" for name in sorted(methods))
+                if cls is self._actor
+                else getattr(self._actor, "__name__", "its function")
+            )
+            raise TypeError(
+                f"pool {self.name} runs {offered}, as in pool.map({offered.split(', ')[0]}, "
+                f"items), and not {method!r}"
+            )
+        definition = methods[method.definition.name]
+        if definition.stream:
+            raise TypeError(
+                f"{cls.__name__}.{definition.name} is a stream, which has no one result for an "
+                "item; let it return a list"
+            )
+        return definition
+
+    def _chosen(self, routing: str, key: Hashable) -> ActorId:
+        self._check()
+        present = sorted(self._members.present())
+        if not present:
+            problem = self._members.view.problem
+            raise EmptyPoolError(
+                f"pool {self.name} has no members now{f': {problem}' if problem else ''}; wait "
+                "with `await pool.ready()`",
+                actor=self.name,
+            )
+        draw = self._node._environment.random
+        if routing == "random":
+            return present[int(draw() * len(present))]
+        if routing == "round-robin":
+            self._turn += 1
+            return present[self._turn % len(present)]
+        if routing == "hash":
+            if key is None:
+                raise TypeError('routing="hash" needs a key=')
+            # Rendezvous hashing (Thaler and Ravishankar, 1996): a member that goes moves only the
+            # keys that it had.
+            return max(present, key=lambda member: _digest(member, key))
+        if routing != "least-loaded":
+            raise ValueError(
+                f'routing is "least-loaded", "round-robin", "random" or "hash", not {routing!r}'
+            )
+        # The power of two choices (Mitzenmacher, 1996): the least loaded of all would be chosen by
+        # all at once.
+        two = [present[int(draw() * len(present))] for _ in range(2)]
+        return min(two, key=self._members.load)
+
+
+class HeldResults(MapResults[R]):
+    """The results of a map, which hold the pool: it is followed for as long."""
+
+    def __init__(self, pool: Pool[Any], run: MapRun) -> None:
+        super().__init__(run, pool._node._nursery, pool._node._environment.now)
+        self._pool = pool
+
+
+def _digest(member: ActorId, key: Hashable) -> bytes:
+    return hashlib.blake2b(f"{key!r} {member.name}".encode(), digest_size=8).digest()
+
+
+def _check_options(
+    options: MapOptions, window: int | None, batch: int | None, retry: RetryPolicy | None
+) -> None:
+    """Raises TypeError or ValueError for what makes no sense."""
+    for name, value in (("window", window), ("batch", batch)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} must be a whole number or None, not {value!r}")
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value!r}")
+    if options.on_error not in ("raise", "return", "skip"):
+        raise ValueError(f'on_error is "raise", "return" or "skip", not {options.on_error!r}')
+    SpawnOptions(timeout=options.timeout, retry=retry)

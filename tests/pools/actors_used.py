@@ -1,0 +1,105 @@
+"""Members of pools, and functions that pools run."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import trio
+
+from actors import Actor, message, method
+
+
+@message
+class NoSuchShapeError(Exception):
+    """Of the tests' own."""
+
+
+class Squares(Actor):
+    """Computes, and does what an item asks for besides."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+        self.ran: list[int] = []
+
+    @method
+    def square(self, item: int) -> int:
+        return item * item + self.offset
+
+    @method
+    async def note(self, item: int) -> tuple[str, int]:
+        self.ran.append(item)
+        return self.name, item
+
+    @method(concurrent=True)
+    async def noted(self) -> list[int]:
+        return self.ran
+
+    @method
+    async def picky(self, item: int) -> int:
+        if item % 10 == 3:
+            raise NoSuchShapeError(item)
+        return item
+
+    @method
+    async def slow_if(self, item: int) -> int:
+        if item == 0:
+            await trio.sleep(3600)
+        return item
+
+    @method(concurrent=True)
+    async def hang(self, item: int) -> int:
+        await trio.sleep(3600)
+        return item
+
+    @method
+    async def unsendable(self, item: int) -> object:
+        return socket if item == 2 else item
+
+    @method
+    def exit(self, item: int) -> int:
+        if item == 5:
+            os._exit(7)
+        return item
+
+    @method(idempotent=True)
+    def exit_idempotently(self, item: int) -> int:
+        if item == 5:
+            os._exit(7)
+        return item
+
+    @method
+    async def add(self, one: int, other: int) -> int:
+        return one + other
+
+    @method
+    async def pair(self, item: int) -> list[int]:
+        return [item, item]
+
+    @method
+    async def total(self, values: list[int]) -> int:
+        return sum(values)
+
+    @method
+    async def where(self) -> str:
+        return self.node.name
+
+
+class Unstartable(Actor):
+    """Its constructor raises."""
+
+    def __init__(self) -> None:
+        raise LookupError("no licence")
+
+    @method
+    async def run(self, item: int) -> int:
+        return item
+
+
+def triple(item: int) -> int:
+    return 3 * item
+
+
+async def triple_later(item: int) -> int:
+    await trio.lowlevel.checkpoint()
+    return 3 * item
