@@ -181,7 +181,7 @@ class ItemBatches:
                     return
                 try:
                     outcomes.append((RETURNED, function(instance, *row)))
-                except BaseException as error:
+                except BaseException as error:  # noqa: ASYNC103  in a thread
                     # In a thread even KeyboardInterrupt is what the method itself raised.
                     outcomes.append((RAISED, error))
 
