@@ -217,6 +217,7 @@ class MapRun:
 
     async def _feed(self) -> None:
         source = self._source
+        self._turn_began = self._crew.environment.now()
         try:
             if isinstance(source, AsyncIterable):
                 await self._feed_from(source)
@@ -288,6 +289,7 @@ class MapRun:
             except Exception as error:
                 problem = error
         least, most = self._definition.arity
+        worked = self.schedule.has_work
         index = self.schedule.on_item(args, sum(map(weight, args)))
         if problem is None and not least <= len(args) <= most:
             try:
@@ -297,7 +299,8 @@ class MapRun:
         if problem is not None:
             self.schedule.on_misfit(index, problem)
             self._result.set()
-        if self._hungry:
+        # Also when all members are busy: a pool that may grow is asked to.
+        if self._hungry or not worked:
             self._wake.set()
 
     # The members
