@@ -73,7 +73,7 @@ RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
 
 
 @attrs.define(eq=False)
-class Item:
+class MapItem:
     """One item on its way. `args`: what its method is called with. `weight`: bytes, about."""
 
     index: int
@@ -95,7 +95,7 @@ class Batch:
 
     number: int
     member: Hashable
-    items: list[Item]
+    items: list[MapItem]
     sent_at: float
     expected: float
     recalled: bool = False
@@ -173,8 +173,8 @@ class MapSchedule:
         self._began = now
         self._ended_at: float | None = None
         self._members: dict[Hashable, _Pace] = {}
-        self._waiting: deque[Item] = deque()
-        self._later: list[Item] = []
+        self._waiting: deque[MapItem] = deque()
+        self._later: list[MapItem] = []
         """Items that wait for the delay of their retry."""
         self._batches: dict[int, Batch] = {}
         self._results: deque[Result] = deque()
@@ -223,7 +223,7 @@ class MapSchedule:
     def on_item(self, args: tuple[object, ...], weight: int = 0) -> int:
         """The source has given an item; returns its index."""
         index, self._next_item = self._next_item, self._next_item + 1
-        self._waiting.append(Item(index, args, weight))
+        self._waiting.append(MapItem(index, args, weight))
         self._open.add(index)
         self._weights[index] = weight
         self._held_bytes += weight
@@ -381,7 +381,7 @@ class MapSchedule:
         ran = sum(code != NOT_STARTED for code, _ in outcomes)
         self._learn(batch, ran, seconds, weight)
         self._close(batch)
-        unstarted: list[Item] = []
+        unstarted: list[MapItem] = []
         for item, (code, value) in zip(batch.items, outcomes, strict=False):
             if code == RETURNED:
                 self._finish(Result(item.index, value))
@@ -460,7 +460,7 @@ class MapSchedule:
         self._close(batch)
         if gone:
             self.on_gone(batch.member)
-        again: list[Item] = []
+        again: list[MapItem] = []
         for item in batch.items:
             if first or len(batch.items) == 1:
                 item.deaths.append(str(error))
@@ -600,13 +600,13 @@ class MapSchedule:
         if pace.draining and not pace.batches:
             del self._members[member]
 
-    def _separate(self, items: Iterable[Item]) -> None:
+    def _separate(self, items: Iterable[MapItem]) -> None:
         again = list(items)
         for item in again:
             item.alone = True
         self._back(again)
 
-    def _back(self, items: Sequence[Item]) -> None:
+    def _back(self, items: Sequence[MapItem]) -> None:
         """These wait again, before all others: later ones may wait for their results."""
         self._waiting.extendleft(reversed(items))
 
@@ -617,7 +617,7 @@ class MapSchedule:
             self._later = [item for item in self._later if item.not_before > now]
             self._back(due)
 
-    def _on_failed(self, item: Item, error: BaseException, now: float) -> None:
+    def _on_failed(self, item: MapItem, error: BaseException, now: float) -> None:
         if item.attempts <= self._max_retries and self._is_retried(error):
             delay = self._delay(item.attempts)
             if delay > 0:
@@ -642,10 +642,10 @@ class MapSchedule:
             self._results.append(self._early.pop(self._next_result))
             self._next_result += 1
 
-    def _unknown(self, item: Item, why: str) -> OutcomeUnknownError:
+    def _unknown(self, item: MapItem, why: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(f"item {item.index} may have run: {why}")
 
-    def _same(self, item: Item, error: OutcomeUnknownError) -> OutcomeUnknownError:
+    def _same(self, item: MapItem, error: OutcomeUnknownError) -> OutcomeUnknownError:
         """The error of a batch, for one of its items: each caller may annotate its own."""
         told = type(error)(
             f"item {item.index} may have run: {error}. It was not repeated, because its method is "
@@ -660,7 +660,7 @@ class MapSchedule:
         told.__cause__ = error
         return told
 
-    def _poisoned(self, item: Item) -> PoisonedItemError:
+    def _poisoned(self, item: MapItem) -> PoisonedItemError:
         return PoisonedItemError(
             f"item {item.index} was given up: each of the {len(item.deaths)} members that ran it "
             f"has ended: {'; '.join(item.deaths)}",
