@@ -6,6 +6,7 @@ import functools
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -26,6 +27,12 @@ class Order:
     amount: int = 1
 
 
+RUNS: Counter[int] = Counter()
+"""How often numbers were doubled under trio in this process, which is that of all nodes where these
+are simulated.
+"""
+
+
 class Size(Enum):
     """An enum of the tests."""
 
@@ -42,6 +49,7 @@ def double(number: int) -> int:
 
 
 async def double_under_trio(number: int, *, after: float = 0.0) -> int:
+    RUNS[number] += 1
     await trio.sleep(after)
     return 2 * number
 
