@@ -68,9 +68,9 @@ class World:
         """How often it had begun on a member that died before it told."""
         self.results: list[Result] = []
 
-    def run(self) -> list[Result]:
-        """Until every item has its result."""
-        for _ in range(200_000):
+    def run(self, steps: int = 200_000) -> list[Result]:
+        """Until every item has its result, in so many steps at most."""
+        for _ in range(steps):
             if self.schedule.is_over:
                 return self.results
             self.step()

@@ -17,6 +17,7 @@ from tests.benchmarks.rows import (
     pairs,
     payloads,
     pipelined,
+    pools,
     references,
     sequential,
     simulation,
@@ -40,6 +41,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "lent": lent.measure,
         "references": references.measure,
         "simulation": simulation.measure,
+        "pools": pools.measure,
     }
 )
 """By the word that selects it."""

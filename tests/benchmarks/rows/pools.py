@@ -1,0 +1,95 @@
+"""Items per second of a map over a pool, beside `concurrent.futures.ProcessPoolExecutor.map` with
+as many processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import trio
+
+from runtime import open_local_cluster
+from runtime.pools.pool import Pool
+from tests.benchmarks.measuring import MEBIBYTE, Row, Settings, at_least, in_turn
+
+EQUAL = 1.0
+WORK = (("10 µs", 1e-5), ("1 ms", 1e-3), ("50 ms", 0.05))
+
+
+def spin(seconds: float) -> float:
+    """Compute for so long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+    return seconds
+
+
+def first(array: object) -> float:
+    """Look at a large argument."""
+    return float(array[0])  # type: ignore[index]
+
+
+async def measure(settings: Settings) -> list[Row]:
+    """Both do the same items in turn."""
+    rows: list[Row] = []
+    for members in (2, 4):
+        async with (
+            open_local_cluster(members) as cluster,
+            await cluster.node.pool(None, spin, size=members) as spinning,
+            await cluster.node.pool(None, first, size=members) as looking,
+        ):
+            await spinning.ready(members)
+            await looking.ready(members)
+            with ProcessPoolExecutor(members, get_context("forkserver")) as executor:
+                for name, seconds in WORK:
+                    count = max(4 * members, int(settings.seconds * members / max(seconds, 1e-4)))
+                    items = [seconds] * settings.size(count)
+                    rows.append(
+                        await _row(name, members, settings, spinning, executor, spin, items)
+                    )
+                rows.append(
+                    await _row(
+                        "1 MiB arrays",
+                        members,
+                        settings,
+                        looking,
+                        executor,
+                        first,
+                        _arrays(settings.size(200)),
+                    )
+                )
+    return rows
+
+
+async def _row(
+    name: str,
+    members: int,
+    settings: Settings,
+    pool: Pool[float],
+    executor: ProcessPoolExecutor,
+    function: Callable[..., float],
+    items: Sequence[object],
+) -> Row:
+    async def ours() -> float:
+        began = time.perf_counter()
+        count = sum([1 async for _ in pool.map(function, items)])
+        return count / (time.perf_counter() - began)
+
+    async def theirs() -> float:
+        began = time.perf_counter()
+        await trio.to_thread.run_sync(lambda: list(executor.map(function, items)))
+        return len(items) / (time.perf_counter() - began)
+
+    mine, other = await in_turn(settings.rounds, ours, theirs)
+    row = Row(f"map, {name}, {members} members", "items/s", mine, other, against="executor")
+    return at_least(row, ratio=EQUAL)
+
+
+def _arrays(count: int) -> list[object]:
+    # An extra: not imported where these rows are not asked for.
+    import numpy as np
+
+    return [np.zeros(MEBIBYTE // 8)] * count
