@@ -8,6 +8,7 @@ FastAPI application, for `http`.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -96,10 +97,19 @@ def use_http(door: str, where: str, name: str, book: Book, last: str) -> None:
             add_by_http(f"{where}/{key}")
 
 
-def add_by_http(url: str) -> None:
+def use_gateway(door: str, where: str, name: str, book: Book, last: str) -> None:
+    """A client that asks `understudy gateway`."""
+    for key in keys(door, last):
+        with book.call(key):
+            add_by_http(f"{where}/v1/actors/{name}/add", json.dumps({"key": key}).encode())
+
+
+def add_by_http(url: str, body: bytes | None = None) -> None:
     """One addition. Raises the outcome that the status says; what breaks off is unknown."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, body, headers, method="POST")
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="POST")) as answer:
+        with urllib.request.urlopen(request) as answer:
             answer.read()
     except urllib.error.HTTPError as error:
         if error.code == 503:
@@ -152,9 +162,12 @@ def main() -> None:
     if door == "asyncio":
         asyncio.run(use_asyncio(door, where, name, book, last))
     else:
-        {"blocking": use_blocking, "futures": use_threads, "http": use_http}[door](
-            door, where, name, book, last
-        )
+        {
+            "blocking": use_blocking,
+            "futures": use_threads,
+            "gateway": use_gateway,
+            "http": use_http,
+        }[door](door, where, name, book, last)
     os._exit(0)
 
 

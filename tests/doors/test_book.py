@@ -4,6 +4,7 @@ book of what became of each call is right.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -23,14 +24,22 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
-DOORS = ("blocking", "futures", "asyncio", "http")
+DOORS = ("blocking", "futures", "asyncio", "http", "gateway")
+BY_HTTP = ("http", "gateway")
 
 
 @contextmanager
 def client(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A program of `tests.doors.book_clients`, killed at the end of the block if it still runs."""
+    """A program of `tests.doors.book_clients`."""
+    with program("tests.doors.book_clients", *arguments) as running:
+        yield running
+
+
+@contextmanager
+def program(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A program, killed at the end of the block if it still runs."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.doors.book_clients", *arguments],
+        [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -58,13 +67,20 @@ def test_the_book_of_programs_that_are_killed_in_the_middle_of_a_call(
     with ExitStack() as stack:
         server = stack.enter_context(client("serve", cluster.address, name))
         assert server.stdout is not None
-        port = int(server.stdout.readline())
+        served = {"http": f"http://127.0.0.1:{server.stdout.readline().strip()}"}
+        asked = ("--allow", f"{name}.add", "--listen", "127.0.0.1:0", "--json")
+        gateway = stack.enter_context(
+            program("runtime.command_line", "gateway", "--address", cluster.address, *asked)
+        )
+        assert gateway.stdout is not None
+        listening = json.loads(gateway.stdout.readline())["listen"]
+        served["gateway"] = f"http://127.0.0.1:{listening.rpartition(':')[2]}"
         killed: dict[str, subprocess.Popen[str]] = {}
         for door, book in books.items():
-            where = f"http://127.0.0.1:{port}" if door == "http" else cluster.address
+            where = served.get(door, cluster.address)
             running = stack.enter_context(client(door, where, name, str(book), f"{when}-{door}"))
             # At HTTP the server dies, and its client writes down what that looks like.
-            killed[door] = server if door == "http" else running
+            killed[door] = {"http": server, "gateway": gateway}.get(door, running)
         for door, running in killed.items():
             assert counter.wait_held(f"{when}-{door}")
             if door == "futures":
@@ -74,9 +90,10 @@ def test_the_book_of_programs_that_are_killed_in_the_middle_of_a_call(
             running.send_signal(signal.SIGKILL)
             # The cluster finds out, and cancels what the program had asked for.
             assert counter.wait_released(f"{when}-{door}")
-        assert running.wait(PATIENCE) == -signal.SIGKILL
-        while outcomes(books["http"]).get(f"{when}-http") == "begun":
-            continue
+        assert all(each.wait(PATIENCE) == -signal.SIGKILL for each in killed.values())
+        for door in BY_HTTP:
+            while outcomes(books[door]).get(f"{when}-{door}") == "begun":
+                continue
     added = Counter(counter.all_added())
     known = {key: what for book in books.values() for key, what in outcomes(book).items()}
     assert len(known) == len(DOORS) * (CALLS + 1)
@@ -93,4 +110,4 @@ def test_the_book_of_programs_that_are_killed_in_the_middle_of_a_call(
     unknown = {key for key, what in known.items() if what != "value"}
     assert unknown == {f"{when}-{door}" for door in DOORS}
     assert {key for key in unknown if added[key]} == (unknown if when == "before" else set())
-    assert known[f"{when}-http"] == "unknown"
+    assert all(known[f"{when}-{door}"] == "unknown" for door in BY_HTTP)
