@@ -146,6 +146,7 @@ class PlainCallService(Actor):
     async def call(self, target: PlainTarget, body: bytes, seconds: float | None) -> PlainOutcome:
         """Call a method; `seconds`: for the whole call. Never raises: errors are outcomes."""
         try:
+            _check_seconds(seconds)
             cell, definition, arguments = await self._read(target, body, stream=False)
         except CallError as error:
             return described_error(error)
@@ -163,6 +164,7 @@ class PlainCallService(Actor):
         """
         name, mark = CallKey((target.name, key)), fingerprint(target.method, body)
         try:
+            _check_seconds(seconds)
             # Before all else: a call that is on record is answered from it, whatever has happened
             # to its actor since.
             call = self._keyed.find(name, mark, self._environment.now())
@@ -205,6 +207,7 @@ class PlainCallService(Actor):
         kind is the last.
         """
         try:
+            _check_seconds(seconds)
             cell, definition, arguments = await self._read(target, body, stream=True)
         except CallError as error:
             yield described_error(error)
@@ -419,6 +422,12 @@ class _WrongKindError(BadArgumentsError):
             "the method is a stream" if kind == IS_STREAM else "the method is no stream"
         )
         self.kind = kind
+
+
+def _check_seconds(seconds: float | None) -> None:
+    """Raises BadArgumentsError for what is no time: it would become the deadline of a worker."""
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise BadArgumentsError(f"{seconds!r} is no number of seconds that a call may take")
 
 
 def described_error(error: CallError) -> PlainOutcome:
