@@ -125,6 +125,17 @@ def moved(handle: Handle, caller: Caller) -> Handle:
     return Handle(caller, handle._address, handle._methods, handle._options)
 
 
+def with_methods(handle: Handle, streams: Mapping[str, bool]) -> Handle:
+    """A handle that knows the names of its actor's methods, as completion needs them, and which of
+    them are streams; not what they take.
+    """
+    methods = {
+        name: MethodDefinition(name=name, function=_unknown, stream=stream)
+        for name, stream in streams.items()
+    }
+    return Handle(handle._caller, handle._address, methods, handle._options)
+
+
 def _unknown(*args: object, **kwargs: object) -> object:
     raise TypeError(
         "this handle was looked up without its class; the method can be run only on the actor's "

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import islice
 from types import ModuleType
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import trio
 
 import actors
 from actors.actor import Member, Spawner
+from actors.errors import CallError
+from actors.handle import Handle, with_methods
 from actors.options import SpawnChanges, SpawnOptions
 from runtime.console.evaluation import BackgroundTasks
 from runtime.doors.opening import starting_on
@@ -19,6 +22,11 @@ from runtime.observation.tree import Tree
 
 MODULE = "__console__"
 """The module in which statements run, and whose classes are those that statements define."""
+
+METHODS_SECONDS = 1.0
+"""How long `lookup` waits for the names of methods."""
+
+MOST_METHODS = 1_000
 
 
 class ConsoleCluster:
@@ -45,13 +53,30 @@ class ConsoleCluster:
         return await self._node.tree()
 
     async def lookup(self, name: str, actor: Callable[..., object] | None = None) -> Any:
-        """The handle of the actor of this name; see `Node.lookup`. Its methods are known, and its
-        class need not be given, where its class is imported here.
+        """The handle of the actor of this name; see `Node.lookup`. Its class need not be given:
+        where it is not imported here, the actor's node is asked for the names of its methods.
         """
-        found: object = (
-            await self._node.lookup(name) if actor is None else await self._node.lookup(name, actor)
-        )
-        return found
+        if actor is not None:
+            return await self._node.lookup(name, actor)
+        handle = cast("Handle", await self._node.lookup(name))
+        return handle if handle._methods is not None else await self._described(handle)
+
+    async def _described(self, handle: Handle) -> Handle:
+        address = handle.address
+        service = self._node._endpoint.node_service(address.node, address.incarnation)
+        try:
+            found: object = await service.options(timeout=METHODS_SECONDS).methods(address.name)
+        except CallError:
+            # Of an earlier version, or busy. Then any method may be tried.
+            return handle
+        # Its answer is no reason to fail here, whatever it is.
+        known = found if isinstance(found, dict) else {}
+        streams = {
+            name: stream is True
+            for name, stream in islice(known.items(), MOST_METHODS)
+            if isinstance(name, str) and name.isidentifier() and not name.startswith("_")
+        }
+        return with_methods(handle, streams) if streams else handle
 
     def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
         """A way to start actors with options; see `SpawnOptions`. Where nothing is said of their

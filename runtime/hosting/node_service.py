@@ -130,6 +130,16 @@ class NodeService(Actor):
         return None
 
     @method(concurrent=True, idempotent=True)
+    async def methods(self, name: str) -> dict[str, bool]:
+        """Return the names of the methods of an actor here, and which of them are streams; none if
+        there is no such actor, or if it is one of the runtime's own.
+        """
+        cell = self._host.cells.get(name)
+        if cell is None or cell.system:
+            return {}
+        return {method: definition.stream for method, definition in cell.methods.items()}
+
+    @method(concurrent=True, idempotent=True)
     async def status(self) -> dict[str, object]:
         """Return facts about this node."""
         return self._status()

@@ -69,8 +69,7 @@ def one_line_of(address: str, code: str, *more: str, status: int = 0) -> Result:
 def test_a_session_in_a_terminal(
     cluster: BlockingLocalCluster, counter: Blocking[Counter], state: Path
 ) -> None:
-    words = [*SHELL, "--import", "tests.doors.actors_used"]
-    with TypingTerminal(words, ROOT, environment()) as terminal:
+    with TypingTerminal(SHELL, ROOT, environment()) as terminal:
         modes = terminal.attributes()
         banner = terminal.read_to(">>> ")
         assert "cluster local: 3 nodes, 1 actor with names" in banner
@@ -80,6 +79,9 @@ def test_a_session_in_a_terminal(
         terminal.type("await counter.app\t'typed')\n")
         terminal.read_to(">>> ")
         assert counter.wait_for("typed")
+        # Without its class, which is not imported here: its node says which methods are streams.
+        terminal.type("[number async for number in counter.count(3)]\n")
+        terminal.read_to(r"\[0, 1, 2\]\r\n>>> ")
         # A call is cancelled where it runs; the shell goes on.
         terminal.type('await counter.hang("pty")\n')
         assert counter.wait_for("pty begun")
@@ -93,6 +95,9 @@ def test_a_session_in_a_terminal(
         terminal.read_to(r"\.\.\. ")
         terminal.type("\x03")
         terminal.read_to("KeyboardInterrupt\r\n>>> ")
+        # What is pasted runs line by line.
+        terminal.type("\x1b[200~if True:\n    print(3 * 5)\nprint(3 * 6)\x1b[201~\n")
+        terminal.read_to(r"15\r\n18\r\n>>> ")
         # What blocks the loop ends as well.
         terminal.type("import time; print(6 * 7); time.sleep(600)\n")
         terminal.read_to("42\r\n")
@@ -136,6 +141,28 @@ def test_a_terminal_is_left_as_it_was_when_the_shell_has_to_end(
         assert terminal.wait() == 1
         assert terminal.attributes() == modes
     assert has_left(cluster)
+
+
+def test_the_third_ctrl_c_ends_a_shell_whose_statement_does_not_end(
+    cluster: BlockingLocalCluster,
+) -> None:
+    with TypingTerminal(SHELL, ROOT, environment()) as terminal:
+        terminal.read_to(">>> ")
+        # It runs when the statement has begun to wait: before, Ctrl-C would raise in its code.
+        terminal.type("async def say(): print(6 * 8)\n\n")
+        terminal.type(
+            "try:\n    print(6 * 7); await trio.sleep(600)\nfinally:\n"
+            "    nursery.start_soon(say)\n"
+            "    with trio.CancelScope(shield=True): await trio.sleep(600)\n\n"
+        )
+        terminal.read_to("42\r\n")
+        terminal.type("\x03")
+        # One signal after the other: of those that come at once the kernel delivers one.
+        terminal.read_to("48\r\n")
+        terminal.type("\x03")
+        terminal.read_to("Ctrl-C once more ends the shell")
+        terminal.type("\x03")
+        assert terminal.wait() == -signal.SIGINT
 
 
 def piped(text: str) -> subprocess.CompletedProcess[str]:

@@ -162,6 +162,18 @@ async def test_the_cancellation_of_the_task_comes_out(bench: Bench) -> None:
     assert scope.cancelled_caught
 
 
+async def test_ctrl_c_at_the_prompt_ends_a_background_task_that_blocks(bench: Bench) -> None:
+    with handled(bench.interrupts):
+        bench.namespace["press"] = lambda: signal.raise_signal(signal.SIGINT)
+        # Idle, it does nothing.
+        signal.raise_signal(signal.SIGINT)
+        text = "async def f():\n    await trio.sleep(0)\n    press()\nnursery.start_soon(f)"
+        assert await bench.run(text) is None
+        await bench.background.wait_ended()
+        await wait_all_tasks_blocked()
+    assert [(name, type(error)) for name, error in bench.reported] == [("f", KeyboardInterrupt)]
+
+
 async def test_a_background_task_that_raises_ends_alone(bench: Bench) -> None:
     text = """
 async def fail(error): raise error

@@ -370,6 +370,7 @@ def requests(node: Node) -> list[Frame]:
             ("nobody", 1, ExitReason("stopped", "x"), 0.1),
         ],
         ("@node", "watch_actor"): [watched, ("nobody", 0)],
+        ("@node", "methods"): [("nobody",)],
         ("@node", "status"): [()],
         ("@watching", "ask"): [(*watched, *me, 1, False), ("nobody", 3, *me, 2, True)],
         ("@watching", "take_back"): [([("talker", 0, 1)], *me)],
