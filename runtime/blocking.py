@@ -12,7 +12,15 @@ To a type checker a blocking handle of a `Counter` is the class `Counter` itself
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import Future
 from functools import partial
 from inspect import CO_COROUTINE
@@ -47,6 +55,9 @@ from runtime.groups.groups import ProcessGroup
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
+from runtime.pools.map_run import MapResults
+from runtime.pools.map_schedule import MapChanges
+from runtime.pools.pool import Pool
 from runtime.processes import ExitStatus
 
 __all__ = [
@@ -55,6 +66,7 @@ __all__ = [
     "BlockingGroup",
     "BlockingLocalCluster",
     "BlockingNodeProcess",
+    "BlockingPool",
     "BlockingReference",
     "BlockingStream",
     "ClusterExecutor",
@@ -261,7 +273,7 @@ class BlockingItems(BlockingStream[T]):
 
     __slots__ = ("_door", "_stream")
 
-    def __init__(self, door: BlockingDoor, stream: Stream[T]) -> None:
+    def __init__(self, door: BlockingDoor, stream: Stream[T] | MapResults[T]) -> None:
         self._door = door
         self._stream = stream
 
@@ -284,6 +296,74 @@ class BlockingItems(BlockingStream[T]):
         except errors.NotAMemberError:
             # Its connection was closed, which has closed the generator as well.
             return
+
+
+class BlockingPool(Generic[A]):
+    """A pool, for any thread; see `runtime.pools.pool.Pool`. `with pool` stops it at the end of the
+    block.
+    """
+
+    def __init__(self, door: BlockingDoor, pool: Pool[A]) -> None:
+        self._door = door
+        self._pool = pool
+
+    @property
+    def name(self) -> str:
+        """The pool's name, unique in the cluster."""
+        return self._pool.name
+
+    def map(
+        self, method: Callable[[T], R], items: Iterable[T], **options: Unpack[MapChanges]
+    ) -> BlockingStream[R]:
+        """The results of a method for each item: `for image in pool.map(Resizer.run, paths)`; see
+        `Pool.map`. Items are read in a thread of their own.
+        """
+        known: object = items
+        source = items if isinstance(known, list | tuple | range) else _read_in_thread(items)
+        results = self._door.now(lambda: self._pool.map(method, source, **options))
+        return BlockingItems(self._door, results)
+
+    def members(self) -> tuple[Blocking[A], ...]:
+        """Handles of the members as they are now."""
+        return tuple(
+            cast("type[A]", self._door.handle(one)) for one in self._door.now(self._pool.members)
+        )
+
+    def resize(self, size: int) -> None:
+        """Have so many members from now on; see `Pool.resize`."""
+        self._door.wait(lambda: self._pool.resize(size))
+
+    def stop(self) -> None:
+        """Stop it for all that use it; see `Pool.stop`."""
+        self._door.wait(self._pool.stop)
+
+    def __enter__(self) -> Self:
+        """The pool itself, stopped when the block is left."""
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+async def _read_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each item, asked for in a thread: the source of a script may block, and the loop must not."""
+    iterator = iter(items)
+    while found := await trio.to_thread.run_sync(
+        lambda: _next_of(iterator), abandon_on_cancel=True
+    ):
+        yield found[0]
+
+
+def _next_of(iterator: Iterator[T]) -> tuple[T] | tuple[()]:
+    # StopIteration cannot be raised into a coroutine.
+    for item in iterator:
+        return (item,)
+    return ()
 
 
 class BlockingSpawner:
@@ -504,6 +584,22 @@ class BlockingCluster(BlockingSpawner):
         """
         node = self._door.node
         return BlockingGroup(self._door, self._door.now(lambda: node.group(name, actor)))
+
+    def pool(
+        self,
+        name: str | None,
+        actor: Callable[..., A],
+        /,
+        *args: object,
+        size: int,
+        **options: Unpack[SpawnChanges],
+    ) -> BlockingPool[A]:
+        """Start a pool of `size` members over the nodes of the cluster, or find the one of this
+        name; see `Node.pool`.
+        """
+        node = self._door.node
+        pool = self._door.wait(lambda: node.pool(name, actor, *args, size=size, **options))
+        return BlockingPool(self._door, pool)
 
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, this connection included."""

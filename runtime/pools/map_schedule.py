@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 import attrs
 
@@ -23,6 +23,7 @@ from actors.errors import (
     OutcomeUnknownError,
     PoisonedItemError,
 )
+from actors.retry import RetryPolicy
 
 OnError = Literal["raise", "return", "skip"]
 
@@ -70,6 +71,18 @@ given yet, and their bytes.
 
 RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
 """What a member says of each item of a batch; see `runtime.hosting.item_batches`."""
+
+
+class MapChanges(TypedDict, total=False):
+    """The keywords of `Pool.map`."""
+
+    ordered: bool
+    window: int | None
+    batch: int | None
+    timeout: float | None
+    retry: RetryPolicy | None
+    on_error: OnError
+    keep: bool
 
 
 @attrs.define(eq=False)

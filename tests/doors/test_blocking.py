@@ -21,6 +21,7 @@ from actors.errors import (
     NoPlacementError,
     NotAMemberError,
     OutcomeUnknownError,
+    PoolStoppedError,
     RemoteError,
     WrongDoorError,
     WrongSecretError,
@@ -29,6 +30,7 @@ from runtime import open_node
 from runtime.blocking import Blocking, BlockingLocalCluster, connect, open_local_cluster
 from tests.doors.actors_used import Counter
 from tests.doors.conftest import raised
+from tests.pools.actors_used import NoSuchShapeError, Squares
 
 pytestmark = pytest.mark.cluster
 
@@ -294,3 +296,22 @@ def test_an_address_that_is_no_text_is_refused_by_name() -> None:
     address: Any = 7400
     with pytest.raises(TypeError, match="address must be a str"):
         connect(address)
+
+
+def test_a_pool_works_on_items_that_a_script_reads(cluster: BlockingLocalCluster) -> None:
+    with cluster.pool("squares", Squares, 1, size=2) as pool:
+        assert list(pool.map(Squares.square, range(100))) == [n * n + 1 for n in range(100)]
+        # The source blocks, and calls the cluster itself.
+        source = (len(cluster.members()) * 0 + number for number in range(20))
+        assert list(pool.map(Squares.square, source, ordered=True)) == [
+            n * n + 1 for n in range(20)
+        ]
+        with pytest.raises(NoSuchShapeError):
+            list(pool.map(Squares.picky, [1, 2, 3]))
+        for result in pool.map(Squares.square, iter(int, 1)):
+            assert result == 1
+            break
+        pool.resize(1)
+        assert pool.members()
+    with pytest.raises(PoolStoppedError):
+        list(pool.map(Squares.square, [1]))

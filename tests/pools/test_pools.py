@@ -7,6 +7,7 @@ import gc
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -78,8 +79,8 @@ async def test_members_are_on_other_nodes_than_the_one_that_drives_if_there_are_
 
 @pytest.mark.parametrize("function", [triple, triple_later])
 async def test_a_pool_runs_a_plain_function(pair: Pair, function: object) -> None:
-    pool = await pair.here.pool(None, function, size=2)  # type: ignore[arg-type]
-    assert await everything(pool.map(function, range(20))) == [3 * n for n in range(20)]  # type: ignore[arg-type]
+    pool: Any = await pair.here.pool(None, function, size=2)  # type: ignore[arg-type]
+    assert await everything(pool.map(function, range(20))) == [3 * n for n in range(20)]
 
 
 @pytest.mark.parametrize(
