@@ -98,19 +98,16 @@ def share_main_alias() -> None:
 class UnguardedScriptError(UnderstudyError):
     """The warm process runs the main script, and it starts processes: it lacks the guard."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "this script starts processes when it is imported, and each process that it starts "
-            'imports it: put what it runs under `if __name__ == "__main__":`'
-        )
-
 
 def refuse_import_of_main() -> None:
     """Raise UnguardedScriptError if this code runs because the warm process is running the main
     script.
     """
     if getattr(sys.modules.get("__main__"), _IN_PROGRESS, False):
-        raise UnguardedScriptError
+        raise UnguardedScriptError(
+            "this script starts processes when it is imported, and each process that it starts "
+            'imports it: put what it runs under `if __name__ == "__main__":`'
+        )
 
 
 def _unguarded_line(error: BaseException, script: str) -> int:
