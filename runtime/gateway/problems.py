@@ -58,7 +58,9 @@ _NEXT = {
 
 
 class ProblemError(Exception):
-    """A request is answered with a problem. `headers`: besides those that every answer has."""
+    """A request is answered with a problem. Never leaves the gateway. `headers`: besides those that
+    every answer has.
+    """
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ from runtime.calls.error_codec import PassedOnError
 from runtime.elastic.machine import JoinFailed
 from runtime.elastic.rounds import RoundJoinError
 from runtime.environment import raise_alone
+from runtime.gateway.problems import ProblemError
 from runtime.hosting.cell import EndedElsewhereError
 from runtime.hosting.workers import LeftOpenError
 from runtime.processes.fork_server import ChildDiedError, ExitStatus
@@ -257,7 +258,7 @@ def _all_error_classes() -> set[type[Exception]]:
     return found
 
 
-INTERNAL = {PassedOnError, EndedElsewhereError, LeftOpenError}
+INTERNAL = {PassedOnError, EndedElsewhereError, LeftOpenError, ProblemError}
 """Never leave the runtime, as they say of themselves."""
 
 UNLIKE_OTHERS: dict[type[Exception], Callable[[], Exception]] = {
