@@ -10,11 +10,21 @@ has for its doors, so a cluster may be used from several asyncio loops, and unde
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
-from types import TracebackType
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterable,
+    Mapping,
+)
+from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import attrs
+import trio
 
 from actors.actor import Ended, Member
 from actors.errors import NotAMemberError
@@ -25,6 +35,7 @@ from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
+from runtime.doors.item_sources import asyncio_source, plain_source
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.opening import (
     ProcessFacts,
@@ -39,6 +50,9 @@ from runtime.groups.groups import ProcessGroup
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
+from runtime.pools.map_run import MapResults
+from runtime.pools.map_schedule import MapChanges, MapCounts
+from runtime.pools.pool import Pool, Routing
 from runtime.processes import ExitStatus
 
 __all__ = [
@@ -46,6 +60,8 @@ __all__ = [
     "AioGroup",
     "AioLocalCluster",
     "AioNodeProcess",
+    "AioPool",
+    "AioResults",
     "AsyncioActor",
     "connect",
     "open_local_cluster",
@@ -246,6 +262,167 @@ class AioGroup(Generic[A]):
         return f"<asyncio group {self.name!r}>"
 
 
+class AioResults(Generic[R]):
+    """The results of a map: `async for image in pool.map(Resizer.run, paths)`, once. Leaving
+    `async with`, `aclose` or cancellation cancels what runs.
+    """
+
+    def __init__(self, door: ConnectionDoor, make: Callable[[], MapResults[R]]) -> None:
+        self._door = door
+        self._make = make
+        self._results: MapResults[R] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> R:
+        """The next result; see `MapResults.__anext__`."""
+        found = await self._door.wait(self._next)
+        if not found:
+            raise StopAsyncIteration
+        return found[0]
+
+    async def _next(self) -> tuple[R] | tuple[()]:
+        # Made at the first use, in the loop of the connections.
+        if self._results is None:
+            self._results = self._make()
+        try:
+            return (await anext(self._results),)
+        except StopAsyncIteration:
+            return ()
+
+    async def counts(self) -> MapCounts:
+        """How far it has come; see `MapResults.counts`."""
+
+        def counted() -> MapCounts:
+            if self._results is None:
+                self._results = self._make()
+            return self._results.counts()
+
+        return await self._door.now(counted)
+
+    async def aclose(self) -> None:
+        """Read no more: cancel what runs. Closing twice is closing once."""
+        if self._results is None:
+            return
+        try:
+            await self._door.wait(self._results.aclose)
+        except NotAMemberError:
+            # Its connection was closed, which has ended the map as well.
+            return
+
+    async def __aenter__(self) -> Self:
+        """The results, closed when the block is left."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+class AioPool(Generic[A]):
+    """A pool, for tasks of asyncio; see `runtime.pools.pool.Pool`. `async with pool` stops it at
+    the end of the block.
+    """
+
+    def __init__(self, door: ConnectionDoor, pool: Pool[A]) -> None:
+        self._door = door
+        self._pool = pool
+
+    @property
+    def name(self) -> str:
+        """The pool's name, unique in the cluster."""
+        return self._pool.name
+
+    def map(
+        self,
+        method: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        **options: Unpack[MapChanges],
+    ) -> AioResults[R]:
+        """The results of a method for each item; see `Pool.map`. An iterable is read in a thread,
+        an asynchronous one in the running loop.
+        """
+        source = self._source(items)
+        return AioResults(self._door, lambda: self._pool.map(method, source(), **options))
+
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]] | AsyncIterable[Iterable[object]],
+        **options: Unpack[MapChanges],
+    ) -> AioResults[R]:
+        """Like `map`, for methods of several arguments: each item is a tuple of them."""
+        source = self._source(items)
+        return AioResults(self._door, lambda: self._pool.starmap(method, source(), **options))
+
+    def _source(
+        self, items: Iterable[T] | AsyncIterable[T]
+    ) -> Callable[[], Iterable[T] | AsyncIterable[T]]:
+        loop = running_loop()
+        if isinstance(items, AsyncIterable):
+            return lambda: asyncio_source(items, loop, trio.lowlevel.current_trio_token())
+        return lambda: plain_source(items)
+
+    async def submit(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Reference[R]:
+        """Call a method of the member with the least to do; see `Pool.submit`."""
+        kept = await self._door.wait(lambda: self._pool.submit(method, *args, **kwargs))
+        return self._door.reference(kept)
+
+    async def call_all(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """Call a method of all members, side by side, and wait for all answers."""
+        answers = await self._door.wait(lambda: self._pool.call_all(method, *args, **kwargs))
+        return [attrs.evolve(one, member=self._door.handle(one.member)) for one in answers]
+
+    async def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A:
+        """The handle of one member; see `Pool.choose`."""
+        chosen = await self._door.now(lambda: self._pool.choose(routing, key=key))
+        return cast("A", self._door.handle(chosen))
+
+    async def members(self) -> tuple[A, ...]:
+        """Handles of the members as they are now."""
+        found = await self._door.now(self._pool.members)
+        return tuple(cast("A", self._door.handle(one)) for one in found)
+
+    async def resize(
+        self,
+        size: int | None = None,
+        *,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+    ) -> None:
+        """Have another size from now on; see `Pool.resize`."""
+        await self._door.wait(lambda: self._pool.resize(size, per_node=per_node, min=min, max=max))
+
+    async def stop(self) -> None:
+        """Stop it for all that use it; see `Pool.stop`."""
+        await self._door.wait(self._pool.stop)
+
+    async def __aenter__(self) -> Self:
+        """The pool itself, stopped when the block is left."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        return f"<asyncio {repr(self._pool).removeprefix('<')}"
+
+
 class AioCluster(AioSpawner):
     """A cluster, open for use by tasks of any asyncio loop; see `connect`."""
 
@@ -319,6 +496,43 @@ class AioCluster(AioSpawner):
         """
         node = self._door.node
         return AioGroup(self._door, await self._door.now(lambda: node.group(name, actor)))
+
+    async def pool(
+        self,
+        name: str | None,
+        actor: Callable[..., A],
+        /,
+        *args: object,
+        size: int | None = None,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        kwargs: Mapping[str, object] = MappingProxyType({}),
+        **options: Unpack[SpawnChanges],
+    ) -> AioPool[A]:
+        """Start a pool of members over the nodes of the cluster, or find the one of this name; see
+        `Node.pool`.
+        """
+        node = self._door.node
+        pool = await self._door.wait(
+            lambda: node.pool(
+                name,
+                actor,
+                *args,
+                size=size,
+                per_node=per_node,
+                min=min,
+                max=max,
+                kwargs=kwargs,
+                **options,
+            )
+        )
+        return AioPool(self._door, pool)
+
+    async def lookup_pool(self, name: str, actor: Callable[..., A]) -> AioPool[A]:
+        """The pool of this name, wherever it was opened; see `Node.lookup_pool`."""
+        node = self._door.node
+        return AioPool(self._door, await self._door.wait(lambda: node.lookup_pool(name, actor)))
 
     async def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, this connection included."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
+    Hashable,
     Iterable,
     Iterator,
     Mapping,
@@ -24,7 +24,7 @@ from collections.abc import (
 from concurrent.futures import Future
 from functools import partial
 from inspect import CO_COROUTINE
-from types import FrameType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast, overload
 
 import attrs
@@ -39,6 +39,7 @@ from actors.method import BoundMethod, BoundStream, Method, Stream, StreamChange
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, wait_any
 from runtime.doors.executor import ClusterExecutor
+from runtime.doors.item_sources import plain_source
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.opening import (
     ProcessFacts,
@@ -57,7 +58,7 @@ from runtime.node import Node
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
 from runtime.pools.map_schedule import MapChanges
-from runtime.pools.pool import Pool
+from runtime.pools.pool import Pool, Routing
 from runtime.processes import ExitStatus
 
 __all__ = [
@@ -318,10 +319,40 @@ class BlockingPool(Generic[A]):
         """The results of a method for each item: `for image in pool.map(Resizer.run, paths)`; see
         `Pool.map`. Items are read in a thread of their own.
         """
-        known: object = items
-        source = items if isinstance(known, list | tuple | range) else _read_in_thread(items)
+        source = plain_source(items)
         results = self._door.now(lambda: self._pool.map(method, source, **options))
         return BlockingItems(self._door, results)
+
+    def starmap(
+        self,
+        method: Callable[..., R],
+        items: Iterable[Iterable[object]],
+        **options: Unpack[MapChanges],
+    ) -> BlockingStream[R]:
+        """Like `map`, for methods of several arguments: each item is a tuple of them."""
+        source = plain_source(items)
+        results = self._door.now(lambda: self._pool.starmap(method, source, **options))
+        return BlockingItems(self._door, results)
+
+    def submit(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> BlockingReference[R]:
+        """Call a method of the member with the least to do; see `Pool.submit`."""
+        return self._door.reference(
+            self._door.wait(lambda: self._pool.submit(method, *args, **kwargs))
+        )
+
+    def call_all(
+        self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[Answer[R]]:
+        """Call a method of all members, side by side, and wait for all answers."""
+        answers = self._door.wait(lambda: self._pool.call_all(method, *args, **kwargs))
+        return [attrs.evolve(one, member=self._door.handle(one.member)) for one in answers]
+
+    def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> Blocking[A]:
+        """The handle of one member; see `Pool.choose`."""
+        chosen = self._door.now(lambda: self._pool.choose(routing, key=key))
+        return cast("type[A]", self._door.handle(chosen))
 
     def members(self) -> tuple[Blocking[A], ...]:
         """Handles of the members as they are now."""
@@ -329,9 +360,16 @@ class BlockingPool(Generic[A]):
             cast("type[A]", self._door.handle(one)) for one in self._door.now(self._pool.members)
         )
 
-    def resize(self, size: int) -> None:
-        """Have so many members from now on; see `Pool.resize`."""
-        self._door.wait(lambda: self._pool.resize(size))
+    def resize(
+        self,
+        size: int | None = None,
+        *,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+    ) -> None:
+        """Have another size from now on; see `Pool.resize`."""
+        self._door.wait(lambda: self._pool.resize(size, per_node=per_node, min=min, max=max))
 
     def stop(self) -> None:
         """Stop it for all that use it; see `Pool.stop`."""
@@ -348,22 +386,6 @@ class BlockingPool(Generic[A]):
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-
-async def _read_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each item, asked for in a thread: the source of a script may block, and the loop must not."""
-    iterator = iter(items)
-    while found := await trio.to_thread.run_sync(
-        lambda: _next_of(iterator), abandon_on_cancel=True
-    ):
-        yield found[0]
-
-
-def _next_of(iterator: Iterator[T]) -> tuple[T] | tuple[()]:
-    # StopIteration cannot be raised into a coroutine.
-    for item in iterator:
-        return (item,)
-    return ()
 
 
 class BlockingSpawner:
@@ -591,15 +613,36 @@ class BlockingCluster(BlockingSpawner):
         actor: Callable[..., A],
         /,
         *args: object,
-        size: int,
+        size: int | None = None,
+        per_node: int | None = None,
+        min: int | None = None,
+        max: int | None = None,
+        kwargs: Mapping[str, object] = MappingProxyType({}),
         **options: Unpack[SpawnChanges],
     ) -> BlockingPool[A]:
-        """Start a pool of `size` members over the nodes of the cluster, or find the one of this
-        name; see `Node.pool`.
+        """Start a pool of members over the nodes of the cluster, or find the one of this name; see
+        `Node.pool`.
         """
         node = self._door.node
-        pool = self._door.wait(lambda: node.pool(name, actor, *args, size=size, **options))
+        pool = self._door.wait(
+            lambda: node.pool(
+                name,
+                actor,
+                *args,
+                size=size,
+                per_node=per_node,
+                min=min,
+                max=max,
+                kwargs=kwargs,
+                **options,
+            )
+        )
         return BlockingPool(self._door, pool)
+
+    def lookup_pool(self, name: str, actor: Callable[..., A]) -> BlockingPool[A]:
+        """The pool of this name, wherever it was opened; see `Node.lookup_pool`."""
+        node = self._door.node
+        return BlockingPool(self._door, self._door.wait(lambda: node.lookup_pool(name, actor)))
 
     def members(self) -> tuple[Member, ...]:
         """The nodes known to be in the cluster now, this connection included."""

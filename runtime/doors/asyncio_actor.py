@@ -147,23 +147,15 @@ class AsyncioLoop:
         # Only here: a nursery would put what it raises into a group.
         return task.result()
 
-    async def items(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    def items(self, generator: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The items of an asyncio generator, for trio. The generator waits until the next item is
         asked for.
         """
+        return items_in_trio(generator, self._started, self._token)
+
+    async def _started(self) -> asyncio.AbstractEventLoop:
         await self._begun.wait()
-        pump = _Pump(generator, self._token)
-        task = _AsyncioTask(pump.run(), self._token)
-        self._loop.call_soon_threadsafe(task.start, self._loop)
-        try:
-            while found := await pump.next(task.done):
-                yield found[0]
-                self._loop.call_soon_threadsafe(pump.wanted.set)
-            task.result()
-        finally:
-            self._loop.call_soon_threadsafe(task.cancel)
-            with trio.CancelScope(shield=True):
-                await task.done.wait()
+        return self._loop
 
     def _run(self) -> None:
         try:
@@ -183,6 +175,34 @@ class AsyncioLoop:
             self._token.run_sync_soon(event.set)
         except trio.RunFinishedError:
             return
+
+
+async def items_in_trio(
+    generator: AsyncGenerator[T, None],
+    started: Callable[[], Awaitable[asyncio.AbstractEventLoop]],
+    token: trio.lowlevel.TrioToken,
+) -> AsyncGenerator[T, None]:
+    """The items of a generator that runs in the loop which `started` waits for, for the trio run of
+    `token`. The generator is closed when this one is.
+    """
+    loop = await started()
+    pump = _Pump(generator, token)
+    task = _AsyncioTask(pump.run(), token)
+    loop.call_soon_threadsafe(task.start, loop)
+    try:
+        while found := await pump.next(task.done):
+            yield found[0]
+            loop.call_soon_threadsafe(pump.wanted.set)
+        task.result()
+    finally:
+        try:
+            loop.call_soon_threadsafe(task.cancel)
+        except RuntimeError:
+            # The loop is closed: it has ended all its tasks, or never came to start this one.
+            pass
+        else:
+            with trio.CancelScope(shield=True):
+                await task.done.wait()
 
 
 class _Pump(Generic[T]):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from actors.errors import (
     JoinError,
     NotAMemberError,
     OutcomeUnknownError,
+    PoolStoppedError,
     RemoteError,
     WrongDoorError,
 )
@@ -27,6 +29,7 @@ from runtime.aio import AioCluster, connect, open_local_cluster
 from runtime.blocking import Blocking, BlockingLocalCluster
 from tests.doors.actors_used import Counter
 from tests.doors.conftest import raised
+from tests.pools.actors_used import NoSuchShapeError, Squares
 
 pytestmark = pytest.mark.cluster
 
@@ -294,3 +297,91 @@ asyncio.run(main())
     )
     assert (done.stdout, done.stderr) == ("1\n", "")
     assert "unclosed" not in {member.name for member in cluster.members()}
+
+
+def test_a_pool_works_on_items_of_an_asyncio_program(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        closed = asyncio.Event()
+
+        async def source() -> AsyncIterator[int]:
+            try:
+                for number in itertools.count():
+                    # It belongs to this loop, and calls the cluster itself.
+                    await asyncio.sleep(0)
+                    assert cluster.name in {one.name for one in await cluster.members()}
+                    yield number
+            finally:
+                closed.set()
+
+        async with await cluster.pool("aio-squares", Squares, 1, size=2) as pool:
+            results = pool.map(Squares.square, range(100))
+            assert [result async for result in results] == [n * n + 1 for n in range(100)]
+            assert (await results.counts()).done == 100
+            in_thread = pool.map(Squares.square, (n for n in range(20)))
+            assert [result async for result in in_thread] == [n * n + 1 for n in range(20)]
+            async with pool.map(Squares.square, source()) as endless:
+                assert [await anext(endless) for _ in range(3)] == [1, 2, 5]
+            await closed.wait()
+            with pytest.raises(NoSuchShapeError):
+                await anext(pool.map(Squares.picky, [3]))
+            starred = pool.starmap(Squares.square, [(2,), (3,)])
+            assert [result async for result in starred] == [5, 10]
+            assert await (await pool.submit(Squares.square, 4)).fetch() == 17
+            answers = await pool.call_all(Squares.square, 1)
+            assert [answer.value for answer in answers] == [2, 2]
+            assert await (await pool.choose("round-robin")).square(2) == 5
+            assert len(await pool.members()) == 2
+            same = await cluster.lookup_pool("aio-squares", Squares)
+            assert [result async for result in same.map(Squares.square, [1])] == [2]
+            await pool.resize(1)
+            unread = pool.map(Squares.square, [1])
+            await unread.aclose()
+        with pytest.raises(PoolStoppedError):
+            await anext(pool.map(Squares.square, [1]))
+
+    run(test, cluster, counter)
+
+
+def test_cancelling_the_reader_of_a_map_frees_the_members_and_ends_the_source(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        began, closed = asyncio.Event(), asyncio.Event()
+
+        async def source() -> AsyncIterator[int]:
+            try:
+                yield 0
+                began.set()
+                await asyncio.sleep(3600)
+            finally:
+                closed.set()
+
+        async with await cluster.pool(None, Squares, size=1) as pool:
+            reader = asyncio.ensure_future(anext(pool.map(Squares.hang, source())))
+            await began.wait()
+            reader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reader
+            await closed.wait()
+            # The one member is free again.
+            assert await anext(pool.map(Squares.square, [3])) == 9
+
+    run(test, cluster, counter)
+
+
+def test_an_asyncio_loop_that_ends_within_a_map_leaves_the_connections_loop_alone(
+    cluster: BlockingLocalCluster, counter: Blocking[Counter]
+) -> None:
+    async def test(cluster: AioCluster, counter: Counter) -> None:
+        async def source() -> AsyncIterator[int]:
+            yield 1
+            await asyncio.sleep(3600)
+
+        pool = await cluster.pool(None, Squares, size=1)
+        # Dropped in the middle, with its source.
+        assert await anext(pool.map(Squares.square, source())) == 1
+
+    run(test, cluster, counter)
+    assert counter.add(1) >= 1

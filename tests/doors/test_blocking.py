@@ -311,7 +311,16 @@ def test_a_pool_works_on_items_that_a_script_reads(cluster: BlockingLocalCluster
         for result in pool.map(Squares.square, iter(int, 1)):
             assert result == 1
             break
+        assert list(pool.starmap(Squares.square, [(2,), (3,)])) == [5, 10]
+        assert pool.submit(Squares.square, 4).fetch() == 17
+        assert [answer.value for answer in pool.call_all(Squares.square, 1)] == [2, 2]
+        chosen = pool.choose("round-robin")
+        assert chosen.square(2) == 5
+        same = cluster.lookup_pool("squares", Squares)
+        assert list(same.map(Squares.square, [1])) == [2]
         pool.resize(1)
         assert pool.members()
+    with pytest.raises(ValueError, match="min must not be above max"):
+        cluster.pool(None, Squares, min=3, max=2)
     with pytest.raises(PoolStoppedError):
         list(pool.map(Squares.square, [1]))

@@ -1,0 +1,54 @@
+"""The sources of a pool's items in programs without trio: what blocks must not block the loop of
+connections, and what runs under asyncio must stay there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import TypeVar
+
+import trio
+
+from runtime.doors.asyncio_actor import items_in_trio
+
+T = TypeVar("T")
+
+
+def plain_source(items: Iterable[T]) -> Iterable[T] | AsyncIterable[T]:
+    """The items for a map: what is in memory as it is, and all else read in a thread."""
+    known: object = items
+    return items if isinstance(known, list | tuple | range) else _read_in_thread(items)
+
+
+async def _read_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each item, asked for in a thread: the source may block, and the loop must not."""
+    iterator = iter(items)
+    while found := await trio.to_thread.run_sync(
+        lambda: _next_of(iterator), abandon_on_cancel=True
+    ):
+        yield found[0]
+
+
+def _next_of(iterator: Iterator[T]) -> tuple[T] | tuple[()]:
+    # StopIteration cannot be raised into a coroutine.
+    for item in iterator:
+        return (item,)
+    return ()
+
+
+def asyncio_source(
+    items: AsyncIterable[T], loop: asyncio.AbstractEventLoop, token: trio.lowlevel.TrioToken
+) -> AsyncGenerator[T, None]:
+    """The items for a map of an asynchronous iterable of `loop`, which runs there in one task."""
+
+    async def each() -> AsyncGenerator[T, None]:
+        async for item in items:
+            yield item
+
+    async def started() -> asyncio.AbstractEventLoop:
+        await trio.lowlevel.checkpoint()
+        return loop
+
+    generator = items if isinstance(items, AsyncGenerator) else each()
+    return items_in_trio(generator, started, token)
