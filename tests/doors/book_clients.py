@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
 import urllib.error
@@ -30,6 +31,7 @@ class Book:
     """What became of each call, one line for each step."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self._path = Path(path)
 
     @contextmanager
@@ -88,6 +90,31 @@ async def use_asyncio(door: str, where: str, name: str, book: Book, last: str) -
         for begin in range(0, CALLS, 10):
             await asyncio.gather(*map(add, first[begin : begin + 10]))
         await add(final)
+
+
+def use_notebook(door: str, where: str, name: str, book: Book, last: str) -> None:
+    """A notebook whose one cell is a script. Ends as its kernel does, by the same signal."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
+
+    cell = nbformat.v4.new_code_cell(
+        "import os\n"
+        "from pathlib import Path\n"
+        "from tests.doors.book_clients import Book, use_blocking\n"
+        f"Path({kernel_file(book.path)!r}).write_text(str(os.getpid()))\n"
+        f"use_blocking({door!r}, {where!r}, {name!r}, Book({book.path!r}), {last!r})\n"
+    )
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    try:
+        NotebookClient(notebook, timeout=None).execute()
+    except DeadKernelError:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kernel_file(book: str) -> str:
+    """Where the kernel of a notebook writes down its process."""
+    return f"{book}.kernel"
 
 
 def use_http(door: str, where: str, name: str, book: Book, last: str) -> None:
@@ -167,6 +194,7 @@ def main() -> None:
             "futures": use_threads,
             "gateway": use_gateway,
             "http": use_http,
+            "notebook": use_notebook,
         }[door](door, where, name, book, last)
     os._exit(0)
 

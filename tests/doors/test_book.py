@@ -18,13 +18,16 @@ import pytest
 
 from runtime.blocking import BlockingLocalCluster
 from tests.doors.book_actors import BookCounter
-from tests.doors.book_clients import CALLS
+from tests.doors.book_clients import CALLS, kernel_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
+for needed in ("nbclient", "ipykernel", "nbformat", "hypercorn", "fastapi", "uvicorn"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed: `make test` installs it")
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
-DOORS = ("blocking", "futures", "asyncio", "http", "gateway")
+DOORS = ("blocking", "futures", "asyncio", "notebook", "http", "gateway")
 BY_HTTP = ("http", "gateway")
 
 
@@ -87,7 +90,11 @@ def test_the_book_of_programs_that_are_killed_in_the_middle_of_a_call(
                 # Its calls were under way at once: let it write down all but the last.
                 while len(outcomes(books[door])) <= CALLS:
                     assert running.poll() is None
-            running.send_signal(signal.SIGKILL)
+            if door == "notebook":
+                # Its kernel runs the calls, and the program that has started it ends with it.
+                os.kill(int(Path(kernel_file(str(books[door]))).read_text()), signal.SIGKILL)
+            else:
+                running.send_signal(signal.SIGKILL)
             # The cluster finds out, and cancels what the program had asked for.
             assert counter.wait_released(f"{when}-{door}")
         assert all(each.wait(PATIENCE) == -signal.SIGKILL for each in killed.values())

@@ -18,6 +18,7 @@ README = (ROOT / "README.md").read_text()
 OUTPUTS = {
     "blocking_script.py": "15\n36\n37 fetched\n[2, 1, 0]\n",
     "counter.py": "15\n16\n16\n17 kept by worker-1\n17\n",
+    "functions.py": "168\n303\n[4, 25, 168]\n",
     "map.py": "<pool primes of __main__:Primes, 3>\n300 results, as of a loop: True\n",
     "stream.py": "9\n16\n25\n36\ngenerators closed: 1\n",
     "recovery.py": "added: 100\nkilled its process; added: 101\nelsewhere now: True\n",
