@@ -24,7 +24,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import attrs
-import trio
 
 from actors.actor import Ended, Member
 from actors.errors import NotAMemberError
@@ -365,7 +364,7 @@ class AioPool(Generic[A]):
     ) -> Callable[[], Iterable[T] | AsyncIterable[T]]:
         loop = running_loop()
         if isinstance(items, AsyncIterable):
-            return lambda: asyncio_source(items, loop, trio.lowlevel.current_trio_token())
+            return lambda: asyncio_source(items, loop)
         return lambda: plain_source(items)
 
     async def submit(

@@ -1,11 +1,11 @@
-"""`understudy list`: nodes, actors, calls, links or deaths of a cluster, filtered and sorted."""
+"""`understudy list`: nodes, actors, calls, links, pools or deaths, filtered and sorted."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,20 @@ import trio
 
 from runtime.command_line.asking import Answers, ask_nodes, inspection, node_status
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
+from runtime.command_line.pools import pools_of
+from runtime.command_line.tables import Row, actors_of, ordered, shown, table
 from runtime.identifiers import NodeId
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import read_calls
-from runtime.observation.tree import plain
-
-Row = dict[str, Any]
 
 COLUMNS = {
     "nodes": ("name", "state", "incarnation", "pid", "address", "actors", "links"),
     "actors": ("name", "node", "class", "epoch", "waiting", "running", "served", "supervisor"),
     "calls": ("actor", "method", "node", "state", "seconds", "left", "caller", "from_node"),
     "links": ("node", "peer", "connected", "connections", "bytes_received"),
+    "pools": POOL_COLUMNS,
     "deaths": ("time", "name", "node", "epoch", "kind", "reason", "supervisor"),
 }
 SORTED_BY = {
@@ -36,6 +37,7 @@ SORTED_BY = {
     "actors": "-waiting",
     "calls": "-seconds",
     "links": "node",
+    "pools": "name",
     "deaths": "-time",
 }
 """The column that each kind is sorted by, if you choose no other; with `-` the greatest first."""
@@ -84,7 +86,7 @@ def listing(
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
-    """List the nodes, actors, calls, links or deaths of a cluster. Says how many rows it leaves
+    """List nodes, actors, calls, links, pools or deaths of a cluster. Says how many rows it leaves
     out, and which nodes did not answer: then the exit status is 1.
     """
     columns = COLUMNS[kind]
@@ -94,46 +96,16 @@ def listing(
         raise click.UsageError(f"there is no column {column!r}; choose one of {', '.join(columns)}")
     rows, answers = trio.run(_ask, kind, address, cluster, secret_file)
     chosen = ordered([row for row in rows if all(test(row) for test in holds)], column)
-    shown, left_out = chosen[:limit], max(0, len(chosen) - limit)
+    first, left_out = chosen[:limit], max(0, len(chosen) - limit)
     if as_json:
-        facts = {kind: shown, "left_out": left_out, "silent": answers.silent}
+        facts = {kind: first, "left_out": left_out, "silent": answers.silent}
         click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(table(columns, shown)))
+        click.echo("\n".join(table(columns, first)))
         if left_out:
             click.echo(f"{left_out} more are left out: --limit shows more")
         answers.warn()
     raise SystemExit(1 if answers.silent else 0)
-
-
-def ordered(rows: list[Row], column: str) -> list[Row]:
-    """Sorted by a column, `-COLUMN` with the greatest first; rows without a value come last."""
-    name = column.removeprefix("-")
-    known = [row for row in rows if row[name] is not None]
-    unknown = [row for row in rows if row[name] is None]
-    return [*sorted(known, key=lambda row: row[name], reverse=column.startswith("-")), *unknown]
-
-
-def table(columns: Iterable[str], rows: list[Row]) -> list[str]:
-    """Lines with a heading, each column as wide as what is in it."""
-    texts = [{name: _shown(row[name]) for name in columns} for row in rows]
-    widths = {name: max([len(name), *(len(text[name]) for text in texts)]) for name in columns}
-    lines = ["  ".join(name.ljust(width) for name, width in widths.items())]
-    lines += [
-        "  ".join(text[name].ljust(width) for name, width in widths.items()) for text in texts
-    ]
-    return [line.rstrip() for line in lines]
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.1f}"
-    # One row is one line, whatever a name or an error has in it.
-    return plain(str(value))[:60]
 
 
 def _condition(text: str, columns: tuple[str, ...]) -> Callable[[Row], bool]:
@@ -156,7 +128,7 @@ def _condition(text: str, columns: tuple[str, ...]) -> Callable[[Row], bool]:
 
 
 def _equal(found: object, wanted: str) -> bool:
-    return fnmatch.fnmatchcase(_shown(found), wanted) or str(found) == wanted
+    return fnmatch.fnmatchcase(shown(found), wanted) or str(found) == wanted
 
 
 async def _ask(
@@ -171,6 +143,8 @@ async def _ask(
         answers = await ask_nodes(client, lambda member: node_status(client, member))
         if kind == "nodes":
             return list(_nodes(client, answers)), answers
+        if kind == "pools":
+            return await pools_of(client, answers), answers
         if kind == "links":
             return list(_links(answers)), answers
         return list(actors_of(answers)), answers
@@ -186,13 +160,6 @@ def _nodes(client: ClusterClient, answers: Answers) -> Iterator[Row]:
             "actors": len(status["actors"]) if status else None,
             "links": len(status["links"]) if status else None,
         }
-
-
-def actors_of(answers: Answers) -> Iterator[Row]:
-    """The actors that nodes have told, each a row."""
-    for node, status in answers.by_node.items():
-        for actor in status["actors"]:
-            yield {"node": node, **actor}
 
 
 def _calls(answers: Answers) -> Iterator[Row]:

@@ -24,6 +24,7 @@ COMMANDS = (
     "inspect",
     "list",
     "node",
+    "pools",
     "refs",
     "reopen",
     "run",

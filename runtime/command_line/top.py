@@ -11,7 +11,7 @@ import trio
 
 from runtime.command_line.asking import Answers, ask_nodes, inspection, node_status
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.listing import Row, actors_of, ordered, table
+from runtime.command_line.tables import Row, actors_of, ordered, table
 from runtime.command_line.units import Number
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.open_calls import OpenCall, read_calls

@@ -38,9 +38,11 @@ def _next_of(iterator: Iterator[T]) -> tuple[T] | tuple[()]:
 
 
 def asyncio_source(
-    items: AsyncIterable[T], loop: asyncio.AbstractEventLoop, token: trio.lowlevel.TrioToken
+    items: AsyncIterable[T], loop: asyncio.AbstractEventLoop
 ) -> AsyncGenerator[T, None]:
-    """The items for a map of an asynchronous iterable of `loop`, which runs there in one task."""
+    """The items for a map of an asynchronous iterable of `loop`, which runs there in one task. Call
+    it in the loop of the connections.
+    """
 
     async def each() -> AsyncGenerator[T, None]:
         async for item in items:
@@ -51,4 +53,4 @@ def asyncio_source(
         return loop
 
     generator = items if isinstance(items, AsyncGenerator) else each()
-    return items_in_trio(generator, started, token)
+    return items_in_trio(generator, started, trio.lowlevel.current_trio_token())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runtime.command_line.listing import ordered, table
+from runtime.command_line.tables import ordered, table
 from tests.command_line.test_commands import Shell, check_mistake
 
 CREW = """
@@ -23,6 +23,10 @@ from actors import Actor, ChildSpec, Supervisor, method
 from threading import Event
 
 class Waiter(Actor):
+    @method
+    async def double(self, item: int) -> int:
+        return 2 * item
+
     @method
     async def ask(self, other: str) -> None:
         await (await self.node.lookup(other, Waiter)).wait()
@@ -57,6 +61,8 @@ async def main() -> None:
             await (await node.lookup("child", Waiter)).fail()
         except Exception:
             pass
+        pool = await node.pool("doubles", Waiter, size=2)
+        await pool.ready(2)
         nursery.start_soon(asker.ask, "waiter")
         nursery.start_soon(thread.compute)
         await trio.sleep(0.3)
@@ -162,6 +168,15 @@ def test_list_filters_sorts_and_says_what_it_leaves_out(cluster: Cluster) -> Non
     assert {"first", "w1"} <= {link["peer"] for link in cluster.facts("list", "links")["links"]}
     (death,) = cluster.facts("list", "deaths")["deaths"]
     assert (death["name"], death["supervisor"]) == ("child", "boss")
+
+
+@pytest.mark.cluster
+def test_pools_are_shown_with_their_members(cluster: Cluster) -> None:
+    (pool,) = cluster.facts("pools")["pools"]
+    assert (pool["name"], pool["what"], pool["members"]) == ("doubles", "crew:Waiter", 2)
+    assert pool["nodes"] == "first 1, w1 1"
+    assert "doubles" in cluster.run("pools").stdout
+    assert cluster.facts("list", "pools", "--filter", "name=x")["pools"] == []
 
 
 @pytest.mark.cluster

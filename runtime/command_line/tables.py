@@ -1,0 +1,49 @@
+"""Rows of facts as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from runtime.command_line.asking import Answers
+from runtime.observation.tree import plain
+
+Row = dict[str, Any]
+
+
+def ordered(rows: list[Row], column: str) -> list[Row]:
+    """Sorted by a column, `-COLUMN` with the greatest first; rows without a value come last."""
+    name = column.removeprefix("-")
+    known = [row for row in rows if row[name] is not None]
+    unknown = [row for row in rows if row[name] is None]
+    return [*sorted(known, key=lambda row: row[name], reverse=column.startswith("-")), *unknown]
+
+
+def table(columns: Iterable[str], rows: list[Row]) -> list[str]:
+    """Lines with a heading, each column as wide as what is in it."""
+    texts = [{name: shown(row[name]) for name in columns} for row in rows]
+    widths = {name: max([len(name), *(len(text[name]) for text in texts)]) for name in columns}
+    lines = ["  ".join(name.ljust(width) for name, width in widths.items())]
+    lines += [
+        "  ".join(text[name].ljust(width) for name, width in widths.items()) for text in texts
+    ]
+    return [line.rstrip() for line in lines]
+
+
+def shown(value: object) -> str:
+    """One value as it stands in a table: short, and in one line whatever is in it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    # One row is one line, whatever a name or an error has in it.
+    return plain(str(value))[:60]
+
+
+def actors_of(answers: Answers) -> Iterator[Row]:
+    """The actors that nodes have told, each a row."""
+    for node, status in answers.by_node.items():
+        for actor in status["actors"]:
+            yield {"node": node, **actor}
