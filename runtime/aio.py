@@ -32,9 +32,9 @@ from actors.groups import Answer
 from actors.method import Method
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, wait_any
-from runtime.doors.asyncio_actor import AsyncioActor
+from runtime.doors.asyncio_actor import AsyncioActor, asyncio_source
 from runtime.doors.asyncio_door import AioDoor, run_in, running_loop
-from runtime.doors.item_sources import asyncio_source, plain_source
+from runtime.doors.item_sources import plain_source
 from runtime.doors.loop_thread import OpenBlock
 from runtime.doors.opening import (
     ProcessFacts,

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, copy_context
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack, cast
 
@@ -203,6 +203,25 @@ async def items_in_trio(
         else:
             with trio.CancelScope(shield=True):
                 await task.done.wait()
+
+
+def asyncio_source(
+    items: AsyncIterable[T], loop: asyncio.AbstractEventLoop
+) -> AsyncGenerator[T, None]:
+    """The items for a map of an asynchronous iterable of `loop`, which runs there in one task. Call
+    it in the loop of the connections.
+    """
+
+    async def each() -> AsyncGenerator[T, None]:
+        async for item in items:
+            yield item
+
+    async def started() -> asyncio.AbstractEventLoop:
+        await trio.lowlevel.checkpoint()
+        return loop
+
+    generator = items if isinstance(items, AsyncGenerator) else each()
+    return items_in_trio(generator, started, trio.lowlevel.current_trio_token())
 
 
 class _Pump(Generic[T]):

@@ -1,16 +1,13 @@
 """The sources of a pool's items in programs without trio: what blocks must not block the loop of
-connections, and what runs under asyncio must stay there.
+connections.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import TypeVar
 
 import trio
-
-from runtime.doors.asyncio_actor import items_in_trio
 
 T = TypeVar("T")
 
@@ -35,22 +32,3 @@ def _next_of(iterator: Iterator[T]) -> tuple[T] | tuple[()]:
     for item in iterator:
         return (item,)
     return ()
-
-
-def asyncio_source(
-    items: AsyncIterable[T], loop: asyncio.AbstractEventLoop
-) -> AsyncGenerator[T, None]:
-    """The items for a map of an asynchronous iterable of `loop`, which runs there in one task. Call
-    it in the loop of the connections.
-    """
-
-    async def each() -> AsyncGenerator[T, None]:
-        async for item in items:
-            yield item
-
-    async def started() -> asyncio.AbstractEventLoop:
-        await trio.lowlevel.checkpoint()
-        return loop
-
-    generator = items if isinstance(items, AsyncGenerator) else each()
-    return items_in_trio(generator, started, trio.lowlevel.current_trio_token())
