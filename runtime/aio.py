@@ -29,7 +29,7 @@ from actors.actor import Ended, Member
 from actors.errors import NotAMemberError
 from actors.functions import RunsFunctions
 from actors.groups import Answer
-from actors.method import Method
+from actors.method import Method, Stream
 from actors.options import CallChanges, SpawnChanges, SpawnOptions
 from actors.reference import Reference, wait_any
 from runtime.doors.asyncio_actor import AsyncioActor, asyncio_source
@@ -261,7 +261,7 @@ class AioGroup(Generic[A]):
         return f"<asyncio group {self.name!r}>"
 
 
-class AioResults(Generic[R]):
+class AioResults(Stream[R]):
     """The results of a map: `async for image in pool.map(Resizer.run, paths)`, once. Leaving
     `async with`, `aclose` or cancellation cancels what runs.
     """
@@ -270,9 +270,6 @@ class AioResults(Generic[R]):
         self._door = door
         self._make = make
         self._results: MapResults[R] | None = None
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> R:
         """The next result; see `MapResults.__anext__`."""
@@ -309,18 +306,6 @@ class AioResults(Generic[R]):
         except NotAMemberError:
             # Its connection was closed, which has ended the map as well.
             return
-
-    async def __aenter__(self) -> Self:
-        """The results, closed when the block is left."""
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
 
 
 class AioPool(Generic[A]):

@@ -13,6 +13,7 @@ import click
 import trio
 
 from actors.errors import ActorNotFoundError, CallError
+from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.inspection_service import inspection_of
 
@@ -26,15 +27,20 @@ Member = dict[str, Any]
 
 @attrs.define
 class Answers:
-    """What the nodes have said, by their names. `silent`: why the others have not."""
+    """What the nodes have said, by their names. `silent`: why the others have not. `left_out`: how
+    much those left out whose answers would have been too long.
+    """
 
     by_node: dict[str, Any] = attrs.field(factory=dict)
     silent: dict[str, str] = attrs.field(factory=dict)
+    left_out: dict[str, int] = attrs.field(factory=dict)
 
     def warn(self) -> None:
-        """Tell on stderr who has not answered."""
+        """Tell on stderr who has not answered, or not in full."""
         for node, reason in sorted(self.silent.items()):
             click.echo(f"node {node} did not answer: {reason}", err=True)
+        for node, count in sorted(self.left_out.items()):
+            click.echo(f"node {node} left out {many(count, 'more call')}", err=True)
 
 
 async def ask_nodes(

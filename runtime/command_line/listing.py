@@ -98,7 +98,12 @@ def listing(
     chosen = ordered([row for row in rows if all(test(row) for test in holds)], column)
     first, left_out = chosen[:limit], max(0, len(chosen) - limit)
     if as_json:
-        facts = {kind: first, "left_out": left_out, "silent": answers.silent}
+        facts = {
+            kind: first,
+            "left_out": left_out,
+            "left_out_by_nodes": answers.left_out,
+            "silent": answers.silent,
+        }
         click.echo(json.dumps(facts, indent=2))
     else:
         click.echo("\n".join(table(columns, first)))
@@ -168,7 +173,7 @@ def _calls(answers: Answers) -> Iterator[Row]:
             caller = None if call.caller is None else ".".join(call.caller)
             yield {**attrs.asdict(call), "caller": caller}
         if told["left_out"]:
-            click.echo(f"node {node} left out {told['left_out']} of its calls", err=True)
+            answers.left_out[node] = told["left_out"]
 
 
 def _links(answers: Answers) -> Iterator[Row]:

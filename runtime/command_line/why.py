@@ -37,6 +37,7 @@ def why(
             "actor": actor,
             "steps": [attrs.asdict(step) for step in steps],
             "cycles": cycles,
+            "left_out_by_nodes": answers.left_out,
             "silent": answers.silent,
         }
         click.echo(json.dumps(facts, indent=2))
@@ -54,9 +55,9 @@ async def _ask(
             await find_actor(client, actor)
         answers = await ask_nodes(client, lambda member: inspection(client, member).calls())
     calls = [call for node, told in answers.by_node.items() for call in read_calls(node, told)]
-    for node, told in answers.by_node.items():
-        if told["left_out"]:
-            click.echo(f"node {node} left out {told['left_out']} of its calls", err=True)
+    answers.left_out = {
+        node: told["left_out"] for node, told in answers.by_node.items() if told["left_out"]
+    }
     return WaitGraph(calls), answers
 
 

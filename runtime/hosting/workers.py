@@ -16,7 +16,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -115,6 +115,10 @@ def _resume(coroutine: Method, trap: object) -> Generator[Any, Any, object]:
             # What was thrown in, or sent to be raised there, has this frame in its traceback: kept
             # here, it and all that its frames refer to would stay until the cyclic collector comes.
             del step
+
+
+STEPPED_BY_HAND: Final = _resume.__code__
+"""The code below which a task runs a method: its variable `coroutine` is the method's."""
 
 
 Method = Coroutine[Any, Any, object]

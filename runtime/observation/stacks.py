@@ -3,6 +3,9 @@
 Everything is read in the loop's own thread, from the coroutines that its tasks wait in: nothing is
 attached to the process, so no right to trace it is needed. What is read is bounded, because a node
 may have a hundred thousand tasks and code may recurse.
+
+`stackscope` reads stacks of trio as well, and more of them. It is not used, because a plain install
+must be able to answer: you cannot add a package to a node that misbehaves.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ import attrs
 import trio
 
 from actors.actor import Actor
-from runtime.hosting import workers
 from runtime.hosting.cell import Invocation
 from runtime.hosting.host import LazyNursery
+from runtime.hosting.workers import STEPPED_BY_HAND
 
 MOST_FRAMES = 40
 """Frames of one stack that are told: the outermost and the innermost, as many of each."""
@@ -126,7 +129,7 @@ def stack_of(awaitable: object) -> list[StackLine]:
     while inner is not None and seen < 10_000:
         seen += 1
         frame, following = _step(inner)
-        if frame is not None and frame.f_code is _STEPPED_BY_HAND:
+        if frame is not None and frame.f_code is STEPPED_BY_HAND:
             frames.clear()
             following = frame.f_locals.get("coroutine")
         elif frame is not None:
@@ -139,9 +142,6 @@ def stack_of(awaitable: object) -> list[StackLine]:
 
 
 _TRAPS = trio.lowlevel.wait_task_rescheduled.__code__.co_filename
-
-
-_STEPPED_BY_HAND = workers._resume.__code__
 
 
 def _step(awaitable: object) -> tuple[FrameType | None, object | None]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from runtime.command_line.asking import Answers
 from runtime.command_line.tables import ordered, table
 from tests.command_line.test_commands import Shell, check_mistake
 
@@ -241,3 +242,11 @@ def test_rows_without_a_value_come_last_and_names_cannot_move_the_cursor() -> No
     lines = table(("name", "x"), rows)
     assert len(lines) == 4
     assert all(line.isprintable() for line in lines)
+
+
+def test_who_was_silent_and_who_left_something_out_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Answers({"w1": {}}, {"w2": "it was stopped"}, {"w1": 3}).warn()
+    lines = ["node w2 did not answer: it was stopped", "node w1 left out 3 more calls"]
+    assert capsys.readouterr().err.splitlines() == lines

@@ -172,7 +172,7 @@ async def test_the_thread_of_a_plain_method_is_told_with_its_actor(pair: Pair) -
         await busy.release()
 
 
-async def test_a_hundred_thousand_frames_are_not_told(pair: Pair) -> None:
+async def test_tasks_beyond_what_one_answer_holds_are_counted(pair: Pair) -> None:
     busy = await pair.here.options(name="busy", on="there").spawn(Busy)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(busy.wait_in_tasks, MOST_TASKS + 100)
