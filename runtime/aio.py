@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
+    AsyncIterator,
     Awaitable,
     Callable,
     Generator,
@@ -296,6 +297,24 @@ class AioResults(Stream[R]):
             return self._results.counts()
 
         return await self._door.now(counted)
+
+    async def progress(self, every: float = 0.5) -> AsyncGenerator[MapCounts, None]:
+        """How far it has come, each `every` seconds, until all items are done; see
+        `MapResults.progress`.
+        """
+
+        def begin() -> AsyncIterator[MapCounts]:
+            if self._results is None:
+                self._results = self._make()
+            return self._results.progress(every)
+
+        states = await self._door.now(begin)
+
+        async def state() -> MapCounts | None:
+            return await anext(states, None)
+
+        while (counts := await self._door.wait(state)) is not None:
+            yield counts
 
     async def aclose(self) -> None:
         """Read no more: cancel what runs. Closing twice is closing once."""

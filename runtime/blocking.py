@@ -57,7 +57,7 @@ from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
 from runtime.pools.map_run import MapResults
-from runtime.pools.map_schedule import MapChanges
+from runtime.pools.map_schedule import MapChanges, MapCounts
 from runtime.pools.pool import Pool, Routing
 from runtime.processes import ExitStatus
 
@@ -69,6 +69,7 @@ __all__ = [
     "BlockingNodeProcess",
     "BlockingPool",
     "BlockingReference",
+    "BlockingResults",
     "BlockingStream",
     "ClusterExecutor",
     "connect",
@@ -299,6 +300,34 @@ class BlockingItems(BlockingStream[T]):
             return
 
 
+class BlockingResults(BlockingItems[R]):
+    """The results of a map: `for image in pool.map(Resizer.run, paths)`, once. Leaving `with`, or
+    `close`, cancels what runs.
+    """
+
+    __slots__ = ("_results",)
+
+    def __init__(self, door: BlockingDoor, results: MapResults[R]) -> None:
+        super().__init__(door, results)
+        self._results = results
+
+    def counts(self) -> MapCounts:
+        """How far it has come; any thread may ask. See `MapResults.counts`."""
+        return self._door.now(self._results.counts)
+
+    def progress(self, every: float = 0.5) -> Iterator[MapCounts]:
+        """How far it has come, each `every` seconds, until all items are done: for a thread beside
+        the one that reads the results. See `MapResults.progress`.
+        """
+        states = self._results.progress(every)
+
+        async def state() -> MapCounts | None:
+            return await anext(states, None)
+
+        while (counts := self._door.wait(state)) is not None:
+            yield counts
+
+
 class BlockingPool(Generic[A]):
     """A pool, for any thread; see `runtime.pools.pool.Pool`. `with pool` stops it at the end of the
     block.
@@ -315,24 +344,24 @@ class BlockingPool(Generic[A]):
 
     def map(
         self, method: Callable[[T], R], items: Iterable[T], **options: Unpack[MapChanges]
-    ) -> BlockingStream[R]:
+    ) -> BlockingResults[R]:
         """The results of a method for each item: `for image in pool.map(Resizer.run, paths)`; see
         `Pool.map`. Items are read in a thread of their own.
         """
         source = plain_source(items)
         results = self._door.now(lambda: self._pool.map(method, source, **options))
-        return BlockingItems(self._door, results)
+        return BlockingResults(self._door, results)
 
     def starmap(
         self,
         method: Callable[..., R],
         items: Iterable[Iterable[object]],
         **options: Unpack[MapChanges],
-    ) -> BlockingStream[R]:
+    ) -> BlockingResults[R]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         source = plain_source(items)
         results = self._door.now(lambda: self._pool.starmap(method, source, **options))
-        return BlockingItems(self._door, results)
+        return BlockingResults(self._door, results)
 
     def submit(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs

@@ -4,7 +4,7 @@ connections.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
 from typing import TypeVar
 
 import trio
@@ -15,16 +15,34 @@ T = TypeVar("T")
 def plain_source(items: Iterable[T]) -> Iterable[T] | AsyncIterable[T]:
     """The items for a map: what is in memory as it is, and all else read in a thread."""
     known: object = items
-    return items if isinstance(known, list | tuple | range) else _read_in_thread(items)
+    if isinstance(known, list | tuple | range):
+        return items
+    return _SizedSource(items, len(known)) if isinstance(known, Sized) else _ThreadSource(items)
 
 
-async def _read_in_thread(items: Iterable[T]) -> AsyncIterator[T]:
+class _ThreadSource(AsyncIterable[T]):
     """Each item, asked for in a thread: the source may block, and the loop must not."""
-    iterator = iter(items)
-    while found := await trio.to_thread.run_sync(
-        lambda: _next_of(iterator), abandon_on_cancel=True
-    ):
-        yield found[0]
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = items
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        iterator = iter(self._items)
+        while found := await trio.to_thread.run_sync(
+            lambda: _next_of(iterator), abandon_on_cancel=True
+        ):
+            yield found[0]
+
+
+class _SizedSource(_ThreadSource[T]):
+    """One that says how many items it has, so that the time left is known."""
+
+    def __init__(self, items: Iterable[T], length: int) -> None:
+        super().__init__(items)
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
 
 
 def _next_of(iterator: Iterator[T]) -> tuple[T] | tuple[()]:

@@ -48,6 +48,7 @@ from runtime.environment import Environment
 from runtime.hosting.item_batches import RAISED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
 from runtime.pools.map_schedule import Batch, MapCounts, MapSchedule, OnError
+from runtime.pools.progress_bar import show_progress
 from runtime.user_errors import is_cancellation
 from runtime.wire.exceptions import annotate
 
@@ -147,6 +148,8 @@ class MapOptions:
     keep: bool = False
     spread: bool = False
     """Each item is a tuple of arguments."""
+    progress: bool = False
+    """A progress bar on stderr."""
 
 
 class MapRun:
@@ -164,6 +167,7 @@ class MapRun:
         self.options = options
         self.failure: BaseException | None = None
         self.scope = trio.CancelScope()
+        self.ended = trio.Event()
         self._crew = crew
         self._definition = definition
         self._source = source
@@ -181,9 +185,13 @@ class MapRun:
 
     async def run(self) -> None:
         """Run it to its end. Raises nothing but what cancels it."""
+        environment = self._crew.environment
         try:
             with self.scope:
                 async with trio.open_nursery() as nursery:
+                    if self.options.progress:
+                        what = f"{self._crew.name}, {self._definition.name}"
+                        nursery.start_soon(show_progress, what, self._counts, environment)
                     nursery.start_soon(self._feed)
                     nursery.start_soon(self._follow)
                     await self._conduct(nursery)
@@ -199,6 +207,10 @@ class MapRun:
                 )
             self._result.set()
             self._room.set()
+            self.ended.set()
+
+    def _counts(self) -> MapCounts:
+        return self.schedule.counts(self._crew.environment.now())
 
     # For the caller's iterator
 
@@ -533,9 +545,10 @@ class MapResults(AsyncIterator[R], Generic[R]):
     async def progress(self, every: float = 0.5) -> AsyncIterator[MapCounts]:
         """How far it has come, each `every` seconds, until all items are done or it was closed."""
         while True:
-            counts = self.counts()
-            yield counts
-            if self._over or self._run.schedule.is_done:
+            # Seen together with the counts: the last that are given are those of the end.
+            is_last = self._over or self._run.schedule.is_done
+            yield self.counts()
+            if is_last:
                 return
             await trio.sleep(every)
 
@@ -610,6 +623,9 @@ class MapResults(AsyncIterator[R], Generic[R]):
                     return cast("R", result.error)
                 raise result.error
             if run.schedule.is_over:
+                if run.options.progress:
+                    # What is printed next comes below the bar.
+                    await run.ended.wait()
                 if run.schedule.source_error is not None:
                     raise run.schedule.source_error
                 raise StopAsyncIteration

@@ -83,6 +83,7 @@ class MapChanges(TypedDict, total=False):
     retry: RetryPolicy | None
     on_error: OnError
     keep: bool
+    progress: bool
 
 
 @attrs.define(eq=False)

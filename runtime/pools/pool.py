@@ -348,6 +348,7 @@ class Pool(Generic[A]):
         retry: RetryPolicy | None = None,
         on_error: OnError = "raise",
         keep: bool = False,
+        progress: bool = False,
     ) -> MapResults[R]:
         """Run a method for each item, on whichever member asks next: `async for result in
         pool.map(Resizer.run, items)`.
@@ -360,14 +361,16 @@ class Pool(Generic[A]):
         Without it, only what certainly did not run is run again, unless the method is idempotent.
         An item that three members have died of is given up with `PoisonedItemError`. `on_error`:
         "raise" the first error, "return" errors in the places of results, or "skip" them. `keep`:
-        results stay with their members, and references to them are given.
+        results stay with their members, and references to them are given. `progress`: show a
+        progress bar on stderr (by rich, the extra `cli`; lines of text without it, or if stderr is
+        no terminal).
 
         Raises TypeError or ValueError for what makes no sense.
         """
         return self._map(
             method,
             items,
-            MapOptions(on_error=on_error, timeout=timeout, keep=keep),
+            MapOptions(on_error=on_error, timeout=timeout, keep=keep, progress=progress),
             ordered=ordered,
             window=window,
             batch=batch,
@@ -386,12 +389,15 @@ class Pool(Generic[A]):
         retry: RetryPolicy | None = None,
         on_error: OnError = "raise",
         keep: bool = False,
+        progress: bool = False,
     ) -> MapResults[R]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         return self._map(
             method,
             items,
-            MapOptions(on_error=on_error, timeout=timeout, keep=keep, spread=True),
+            MapOptions(
+                on_error=on_error, timeout=timeout, keep=keep, progress=progress, spread=True
+            ),
             ordered=ordered,
             window=window,
             batch=batch,
@@ -599,6 +605,8 @@ def _check_options(
             raise TypeError(f"{name} must be a whole number or None, not {value!r}")
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value!r}")
+    if not isinstance(options.progress, bool):
+        raise TypeError(f"progress must be True or False, not {options.progress!r}")
     if options.on_error not in ("raise", "return", "skip"):
         raise ValueError(f'on_error is "raise", "return" or "skip", not {options.on_error!r}')
     SpawnOptions(timeout=options.timeout, retry=retry)

@@ -326,6 +326,13 @@ def test_a_pool_works_on_items_of_an_asyncio_program(
             await closed.wait()
             with pytest.raises(NoSuchShapeError):
                 await anext(pool.map(Squares.picky, [3]))
+            counted = pool.map(Squares.square, range(50))
+            reader = asyncio.ensure_future(anext(counted))
+            states = [state.done async for state in counted.progress(0.01)]
+            assert states == sorted(states)
+            assert (states[-1], (await counted.counts()).total) == (50, 50)
+            await reader
+            await counted.aclose()
             starred = pool.starmap(Squares.square, [(2,), (3,)])
             assert [result async for result in starred] == [5, 10]
             assert await (await pool.submit(Squares.square, 4)).fetch() == 17

@@ -311,6 +311,12 @@ def test_a_pool_works_on_items_that_a_script_reads(cluster: BlockingLocalCluster
         for result in pool.map(Squares.square, iter(int, 1)):
             assert result == 1
             break
+        counted = pool.map(Squares.square, dict.fromkeys(range(100)))
+        assert counted.counts().total == 100, "of what is read in a thread as well"
+        with ThreadPoolExecutor(1) as thread:
+            states = thread.submit(lambda: [one.done for one in counted.progress(0.01)])
+            assert len(list(counted)) == 100
+            assert states.result()[-1] == 100
         assert list(pool.starmap(Squares.square, [(2,), (3,)])) == [5, 10]
         assert pool.submit(Squares.square, 4).fetch() == 17
         assert [answer.value for answer in pool.call_all(Squares.square, 1)] == [2, 2]
