@@ -227,7 +227,7 @@ class Caller(Protocol):
     """
 
     def call(
-        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object], /
     ) -> Coroutine[Any, Any, R]:
         """Make the call and wait for its outcome."""
         ...

@@ -156,6 +156,13 @@ class Environment(Protocol):
         """Seconds on a monotonic clock whose zero means nothing; the clock of trio's deadlines."""
         ...
 
+    @property
+    def stopwatch(self) -> Callable[[], float]:
+        """A function that returns seconds on a monotonic clock with a zero of its own: to say how
+        long something took, never for deadlines. Cheaper than `now`, because no task is asked.
+        """
+        ...
+
     def wall_time(self) -> float:
         """Seconds since 1970 UTC: for people to read, never for decisions."""
         ...
@@ -220,6 +227,8 @@ class SystemEnvironment:
     def __init__(self, timings: Timings | None = None) -> None:
         self.timings = Timings() if timings is None else timings
         """See `Environment.timings`."""
+        self.stopwatch: Callable[[], float] = time.perf_counter
+        """See `Environment.stopwatch`."""
         self._generator = random.Random(os.urandom(16))
         self._limiter = trio.CapacityLimiter(OWN_THREADS)
 

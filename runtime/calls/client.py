@@ -78,6 +78,7 @@ from runtime.links.link import Link
 from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue
+from runtime.statistics.call_statistics import CallStatistics
 from runtime.wire.codec import Codec
 from runtime.wire.exceptions import annotate
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
@@ -694,6 +695,8 @@ class _RetainedCall:
         self._order = order
         self._route: Route | None = None
         self._waiting: trio.Event | None = None
+        self._statistics = results.caller.statistics
+        self._began = results.caller.environment.stopwatch() if self._statistics else 0.0
 
     def post(self, route: Route) -> None:
         """Hand the call to the owner, and return. Raises EncodeError."""
@@ -742,6 +745,7 @@ class _RetainedCall:
         finally:
             self.posted()
             policy = self._bound._options.retry
+            self._count(outcome)
             self._results.ended(
                 self._state, place, outcome, tentative=policy is not None and bool(policy.retry_on)
             )
@@ -785,7 +789,18 @@ class _RetainedCall:
             self._state.failure = None
             self._results.start(self, route, error)
         else:
+            self._count(error)
             self._results.ended(self._state, route.place, error)
+
+    def _count(self, error: CallError | None) -> None:
+        statistics, address = self._statistics, self._bound._address
+        if statistics is None:
+            return
+        seconds = self._results.caller.environment.stopwatch() - self._began
+        if error is None:
+            statistics.returned(address, self._bound._definition.name, seconds)
+        else:
+            statistics.failed(address, self._bound._definition.name, error, seconds)
 
 
 # Streams where they are read: the shell around a `StreamCall`.
@@ -801,6 +816,7 @@ class StreamReader(Stream[T]):
 
     __slots__ = (
         "_args",
+        "_began",
         "_bound",
         "_call",
         "_caller",
@@ -810,6 +826,7 @@ class StreamReader(Stream[T]):
         "_over",
         "_reading",
         "_route",
+        "_statistics",
         "_token",
     )
 
@@ -833,6 +850,9 @@ class StreamReader(Stream[T]):
         self._token: trio.lowlevel.TrioToken | None = None
         self._over = False
         self._reading = False
+        self._statistics: CallStatistics | None = None
+        """Set while it is open, if it is measured."""
+        self._began = 0.0
 
     async def __anext__(self) -> T:
         """See `Stream.__anext__`."""
@@ -865,7 +885,8 @@ class StreamReader(Stream[T]):
                 )
                 raise OutcomeUnknownError(text, **facts(call.place))
             raise StopAsyncIteration
-        except BaseException:
+        except BaseException as error:
+            self._count(error)
             self._end()
             raise
         finally:
@@ -873,6 +894,7 @@ class StreamReader(Stream[T]):
 
     async def aclose(self) -> None:
         """See `Stream.aclose`."""
+        self._count(None)
         self._end()
         await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -895,6 +917,19 @@ class StreamReader(Stream[T]):
         if call is not None:
             _abandon(self._caller, call, self._route)
 
+    def _count(self, error: BaseException | None) -> None:
+        """Count the end of the stream; None: its reader closed it early."""
+        statistics, self._statistics = self._statistics, None
+        if statistics is None:
+            return
+        seconds = self._caller.environment.stopwatch() - self._began
+        address, method = self._bound._address, self._bound._definition.name
+        if isinstance(error, StopAsyncIteration):
+            statistics.returned(address, method, seconds)
+        else:
+            failure = error if isinstance(error, Exception) else None
+            statistics.failed(address, method, failure, seconds)
+
     def _take(self, call: StreamCall) -> T:
         item: T = call.items.popleft()
         # Credit is granted for half a window at once, not for each item.
@@ -909,6 +944,9 @@ class StreamReader(Stream[T]):
 
     async def _open(self) -> StreamCall:
         """Have the generator started, and wait until it answers."""
+        self._statistics = self._caller.statistics
+        if self._statistics is not None:
+            self._began = self._caller.environment.stopwatch()
         self._token = trio.lowlevel.current_trio_token()
         timeout = self._bound._options.timeout
         if timeout is None:
@@ -1088,6 +1126,14 @@ class CallClient:
         """
         self._retained = RetainedCalls(self, references, codec, nursery)
         self._local = local
+        self.statistics: CallStatistics | None = None
+        """What becomes of the calls is counted there; None while nothing is measured."""
+        # An attribute and not a method, so that what is not measured costs nothing, and has one
+        # function call less; see `measure`.
+        self.call: Callable[
+            [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
+        ] = self._call
+        """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
         self._running: Mapping[trio.lowlevel.Task, Invocation] = host.workers.running
         self._starts: Mapping[trio.lowlevel.Task, object] = host.turns.starts
         self._turns = host.turns
@@ -1103,11 +1149,28 @@ class CallClient:
         for table in self.routes.tables.values():
             table.check_invariants()
 
-    def call(
-        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Coroutine[Any, Any, R]:
-        """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
-        return self._call(bound, args, kwargs)
+    def measure(self, statistics: CallStatistics | None) -> None:
+        """Count in `statistics` what becomes of the calls that begin from now on; None: stop."""
+        self.statistics = statistics
+        self.call = self._call if statistics is None else partial(self._measured, statistics)
+
+    async def _measured(
+        self,
+        statistics: CallStatistics,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Any:
+        stopwatch = self.environment.stopwatch
+        began = stopwatch()
+        try:
+            value = await self._call(bound, args, kwargs)
+        except BaseException as error:
+            failure = error if isinstance(error, Exception) else None
+            statistics.failed(bound._address, bound._definition.name, failure, stopwatch() - began)
+            raise
+        statistics.returned(bound._address, bound._definition.name, stopwatch() - began)
+        return value
 
     def remote(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]

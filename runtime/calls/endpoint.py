@@ -45,6 +45,7 @@ from runtime.references.manager import MemoryOptions, ReferenceManager
 from runtime.references.service import REFERENCE_SERVICE, ReferenceService
 from runtime.references.values import FailedValue
 from runtime.service_calls import NODE_CALLS, SYSTEM_CALLS
+from runtime.statistics.call_statistics import CallStatistics
 from runtime.wire.codec import Codec, Extension
 from runtime.wire.handshake import Introduction, Peer
 
@@ -295,6 +296,13 @@ class RpcEndpoint:
         self.lifetime.end()
         self.host.close()
         self.references.close()
+
+    def measure(self, statistics: CallStatistics | None) -> None:
+        """Count the calls that are made from here, and those that run here, from now on; None:
+        stop. Costs nothing while nothing is measured.
+        """
+        self.caller.measure(statistics)
+        self.host.workers.statistics = statistics
 
     def loads(self) -> dict[str, int]:
         """Count the objects that exist at the moment because other nodes, or tasks of this one,

@@ -216,6 +216,7 @@ class Invocation:
 
     __slots__ = (
         "args",
+        "arrived",
         "begun",
         "call",
         "cancelled",
@@ -256,6 +257,8 @@ class Invocation:
         self.deadline = deadline
         self.begun = False
         """True from its first step on, also after it has ended while its outcome is held back."""
+        self.arrived = 0.0
+        """When it arrived, on the node's stopwatch; 0 while nothing is measured."""
         self.queued_at = 0.0
         """When it was queued behind others, on the node's clock; 0 if its turn came at once."""
         self.suspended_at = 0.0

@@ -551,6 +551,8 @@ class ActorHost:
         refused.
         """
         cell = job.cell
+        if self.workers.statistics is not None:
+            job.arrived = self._environment.stopwatch()
         if job.definition.concurrent and cell.started and not cell.paused and cell.ended is None:
             self.workers.submit(job)
             return None

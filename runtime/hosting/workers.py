@@ -32,6 +32,7 @@ from runtime.checking import check_arguments
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, TaskWorker
 from runtime.hosting.threads import Threads
+from runtime.statistics.call_statistics import CallStatistics
 from runtime.user_errors import is_cancellation, is_interrupt
 
 # Arguments that are references, fetched before their method starts.
@@ -222,6 +223,8 @@ class TaskWorkers:
         """Returns until when the lease may be relied on by now: it may have been renewed while the
         loop was blocked.
         """
+        self.statistics: CallStatistics | None = None
+        """Runs are counted there; None while nothing is measured."""
         self._queue: deque[ActorCell | Invocation] = deque()
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
@@ -378,6 +381,7 @@ class TaskWorkers:
         job.begun = True
         job.runner = worker
         self.running[task] = job
+        started = self._environment.stopwatch() if self.statistics is not None else 0.0
         if timed:
             worker.scope.deadline = job.deadline
         if job.call is not None and job.call.repeated:
@@ -413,10 +417,19 @@ class TaskWorkers:
             await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
         finally:
             job.runner = None
+            if started:
+                self._count(job, started)
             measured = timed and job.stream_output is None
             cell.finish(job, self._environment.now() - began if measured else None)
             if timed:
                 worker.scope.deadline = math.inf
+
+    def _count(self, job: Invocation, started: float) -> None:
+        if self.statistics is not None:
+            turn = self._environment.stopwatch() - started
+            # What arrived before the measuring began says nothing about its wait.
+            wait = started - job.arrived if job.arrived else 0.0
+            self.statistics.ran(job.cell.address, job.definition.name, wait, turn)
 
     def _method(
         self, job: Invocation, args: tuple[object, ...], kwargs: dict[str, object]
@@ -488,6 +501,8 @@ class TaskWorkers:
         if type(error) is RefusedInTurnError:
             tell = functools.partial(job.sink.refused, job, error.refusal)
         else:
+            if self.statistics is not None:
+                self.statistics.run_raised(job.cell.address, job.definition.name)
             tell = functools.partial(job.sink.raised, job, error)
         if job.cell.paused:
             job.cell.hold(job, tell)

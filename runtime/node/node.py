@@ -49,7 +49,11 @@ from runtime.membership.names import NAMES, Lookups, Names
 from runtime.membership.remote_store import StoreService
 from runtime.membership.stand_by import Reach, StandBy
 from runtime.observation.cluster_html import cluster_html
-from runtime.observation.inspection_service import INSPECTION_SERVICE, InspectionService
+from runtime.observation.inspection_service import (
+    INSPECTION_SERVICE,
+    CallMeasurement,
+    InspectionService,
+)
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.tree import Tree
 from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService
@@ -199,7 +203,11 @@ class Node(BaseNode):
             PLAIN_SERVICE,
             PlainCallService(host, self._endpoint.codec, self._environment, self._nursery),
         )
-        host.add_system(INSPECTION_SERVICE, InspectionService(host, self.name, self._environment))
+        self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
+        host.add_system(
+            INSPECTION_SERVICE,
+            InspectionService(host, self.name, self._environment, self._measurement),
+        )
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
         host.extensions.add("watching", self._watching)
         host.add_system(WATCHING_SERVICE, WatchingService(self._watching))

@@ -1,10 +1,14 @@
-"""The service `@inspection` of every node: what its actors run and wait for, and the stacks of its
-tasks and threads. `understudy inspect`, `stack`, `calls` and `why` ask it.
+"""The service `@inspection` of every node: what its actors run and wait for, the stacks of its
+tasks and threads, and the statistics of its calls. `understudy inspect`, `stack`, `calls` and `why`
+ask it, and so do dashboards.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import trio
 
 from actors.actor import Actor
 from actors.method import method
@@ -14,8 +18,68 @@ from runtime.hosting.host import ActorHost
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.observation.open_calls import describe_calls
 from runtime.observation.stacks import read_stacks
+from runtime.statistics.call_statistics import CallStatistics
 
 INSPECTION_SERVICE = "@inspection"
+
+UNREAD_SECONDS = 60.0
+"""Seconds after the last reading when a node stops to measure its calls, unless it was opened to
+measure them all the time.
+"""
+
+MOST_METHODS = 1000
+"""Methods of which one answer has statistics."""
+
+
+class CallMeasurement:
+    """Measures the calls of a node while their statistics are read, or all the time. Otherwise they
+    are not measured, and that costs nothing.
+    """
+
+    def __init__(
+        self, endpoint: RpcEndpoint, nursery: trio.Nursery, environment: Environment
+    ) -> None:
+        self._endpoint = endpoint
+        self._nursery = nursery
+        self._environment = environment
+        self._statistics: CallStatistics | None = None
+        self._since = 0.0
+        self._until = 0.0
+
+    def keep(self) -> CallStatistics:
+        """Measure from now on, until the node ends."""
+        statistics = self._measured()
+        self._until = math.inf
+        return statistics
+
+    def read(self) -> tuple[CallStatistics, float]:
+        """Return the statistics, and for how many seconds they are kept. The first reading begins
+        to measure; reading keeps it on.
+        """
+        statistics, now = self._measured(), self._environment.now()
+        if self._until != math.inf:
+            self._until = now + UNREAD_SECONDS
+        return statistics, now - self._since
+
+    def _measured(self) -> CallStatistics:
+        if self._statistics is None:
+            self._since = self._environment.now()
+            self._until = self._since + UNREAD_SECONDS
+            # Anew each time: counts that were kept over a gap would look like a pause.
+            self._statistics = CallStatistics()
+            self._endpoint.measure(self._statistics)
+            self._nursery.start_soon(self._stop_when_unread, name="end of measuring calls")
+        return self._statistics
+
+    async def _stop_when_unread(self) -> None:
+        while True:
+            # Read again after each wait: a reading in the meantime has put it off.
+            left = self._until - self._environment.now()
+            if left <= 0:
+                break
+            await trio.sleep(left)
+        self._statistics = None
+        self._endpoint.measure(None)
 
 
 class InspectionService(Actor):
@@ -23,10 +87,34 @@ class InspectionService(Actor):
     out.
     """
 
-    def __init__(self, host: ActorHost, node: str, environment: Environment) -> None:
+    def __init__(
+        self,
+        host: ActorHost,
+        node: str,
+        environment: Environment,
+        measurement: CallMeasurement,
+    ) -> None:
         self._host = host
         self._node = node
         self._environment = environment
+        self._measurement = measurement
+
+    @method(concurrent=True, idempotent=True)
+    async def statistics(self, most: int = 200) -> dict[str, Any]:
+        """The statistics of the calls that this node makes and runs, by class and method, those
+        with most calls first; see `CallStatistics.as_plain` and `MethodStatistics.as_plain`.
+
+        `measured`: for how many seconds they are kept. A node that does not measure all the time
+        begins when it is first asked, and stops `UNREAD_SECONDS` after the last time; then counts
+        begin at 0 again. Rates, and quantiles of a window (`runtime.statistics.histograms`), come
+        from the differences between two answers.
+        """
+        statistics, seconds = self._measurement.read()
+        return {
+            "node": self._node,
+            "measured": seconds,
+            **statistics.as_plain(min(most, MOST_METHODS)),
+        }
 
     @method(concurrent=True, idempotent=True)
     async def calls(self) -> dict[str, Any]:

@@ -150,6 +150,8 @@ class SimulatedEnvironment:
         self._process = Process(machine.name, pid, str(pid))
         self._draw = random.Random(seed)
         self.now = now
+        self.stopwatch = now
+        """See `Environment.stopwatch`."""
 
     def wall_time(self) -> float:
         """See `Environment.wall_time`."""

@@ -1,0 +1,225 @@
+"""Call statistics of one node: how the calls that it makes end and how long they take, and how long
+those that it runs wait and take, by class and method.
+
+Never by actor: a node has millions of those. The number of (class, method) pairs is bounded as
+well, because peers and programs choose the names; further pairs are counted together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from actors import errors
+from actors.errors import CallError, MethodNotFoundError, UnderstudyError, outcome_of
+from actors.method import Address
+from runtime.statistics.histograms import BOUNDS, Histogram
+
+MOST_PAIRS = 1000
+"""Pairs of class and method that are counted apart."""
+
+OTHER = "_OTHER"
+"""Class and method of what is counted together, beyond that; OpenTelemetry's word."""
+
+UNKNOWN_CLASS = "_UNKNOWN"
+"""The class of calls through handles that do not know it."""
+
+LONG_TURN_SECONDS = 1.0
+"""A turn that takes longer is counted as long."""
+
+_REASONS: Final = frozenset(
+    member
+    for member in vars(errors).values()
+    if isinstance(member, type) and issubclass(member, UnderstudyError)
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """The reason of an outcome as a label: the name of the error's class in `actors.errors`, or of
+    the nearest one there that it derives from. So the number of reasons is bounded.
+    """
+    for cls in type(error).__mro__:
+        if cls in _REASONS:
+            return cls.__name__
+    return OTHER
+
+
+def class_of(address: Address) -> str:
+    """The class of an actor as a label: its path, or the name of one of the runtime's services."""
+    if address.class_path:
+        return address.class_path
+    # The service of a store has the store's identity behind its name.
+    return address.name.partition("-")[0] if address.name[:1] == "@" else UNKNOWN_CLASS
+
+
+class MethodStatistics:
+    """What is known of one method of one class. Calls that this node makes are in the first half,
+    those that it runs in the second.
+    """
+
+    __slots__ = (
+        "cancelled",
+        "class_path",
+        "client",
+        "long_turns",
+        "method",
+        "not_executed",
+        "raised",
+        "server",
+        "server_raised",
+        "turn",
+        "unknown",
+        "value",
+        "wait",
+    )
+
+    def __init__(self, class_path: str, method: str) -> None:
+        self.class_path = class_path
+        self.method = method
+        self.value = 0
+        """Calls that returned."""
+        self.raised = 0
+        """Calls whose method raised."""
+        self.cancelled = 0
+        """Calls whose caller gave up before an outcome came: it was cancelled, or its own deadline
+        has passed.
+        """
+        self.not_executed: dict[str, int] = {}
+        """Calls that certainly did not run, by reason."""
+        self.unknown: dict[str, int] = {}
+        """Calls that may have run, by reason."""
+        self.client = Histogram()
+        """How long calls took at the caller, over all attempts, however they ended."""
+        self.wait = Histogram()
+        """From a call's arrival at its actor's node to its turn."""
+        self.turn = Histogram()
+        """How long the method ran, also while it waited for something."""
+        self.server = Histogram()
+        """Both together: from arrival to outcome."""
+        self.server_raised = 0
+        """Runs that raised."""
+        self.long_turns = 0
+        """Turns longer than `LONG_TURN_SECONDS`."""
+
+    @property
+    def calls(self) -> int:
+        """Calls made from this node that have ended, and calls run here."""
+        return self.client.count + self.turn.count
+
+    def as_plain(self) -> dict[str, Any]:
+        """Everything as plain data; histograms as `Histogram.as_plain` gives them."""
+        return {
+            "class": self.class_path,
+            "method": self.method,
+            "value": self.value,
+            "raised": self.raised,
+            "cancelled": self.cancelled,
+            "not_executed": dict(self.not_executed),
+            "unknown": dict(self.unknown),
+            "client": self.client.as_plain(),
+            "wait": self.wait.as_plain(),
+            "turn": self.turn.as_plain(),
+            "server": self.server.as_plain(),
+            "server_raised": self.server_raised,
+            "long_turns": self.long_turns,
+        }
+
+
+class CallStatistics:
+    """The statistics of one node since it began to measure. `most`: pairs of class and method that
+    are counted apart.
+    """
+
+    def __init__(self, most: int = MOST_PAIRS) -> None:
+        self._most = most
+        self._by_class: dict[str, dict[str, MethodStatistics]] = {}
+        self._pairs = 0
+        self._other = MethodStatistics(OTHER, OTHER)
+
+    def __iter__(self) -> Iterator[MethodStatistics]:
+        """All pairs; last, if there is anything in it, what is counted together."""
+        for methods in self._by_class.values():
+            yield from methods.values()
+        if self._other.calls:
+            yield self._other
+
+    def of(self, class_path: str, method: str) -> MethodStatistics:
+        """The statistics of one pair, entered if there is room for it; else those of `OTHER`."""
+        methods = self._by_class.get(class_path)
+        if methods is not None:
+            found = methods.get(method)
+            if found is not None:
+                return found
+        if self._pairs >= self._most:
+            return self._other
+        self._pairs += 1
+        entered = MethodStatistics(class_path, method)
+        self._by_class.setdefault(class_path, {})[method] = entered
+        return entered
+
+    def returned(self, address: Address, method: str, seconds: float) -> None:
+        """Count a call that this node made and that returned."""
+        one = self.of(address.class_path or class_of(address), method)
+        one.value += 1
+        one.client.add(seconds)
+
+    def failed(
+        self, address: Address, method: str, error: BaseException | None, seconds: float
+    ) -> None:
+        """Count a call that this node made and that ended with `error`; None if its caller gave
+        up.
+        """
+        class_path = address.class_path or class_of(address)
+        if isinstance(error, MethodNotFoundError):
+            # Its name is no method's, but whatever a program has tried: no pair is made for it.
+            one = self._by_class.get(class_path, {}).get(method, self._other)
+        else:
+            one = self.of(class_path, method)
+        one.client.add(seconds)
+        if isinstance(error, CallError):
+            outcome = outcome_of(error)
+        else:
+            # Arguments that cannot be sent, for one: nothing has left.
+            outcome = "not executed" if isinstance(error, Exception) else "cancelled"
+        if error is None or outcome == "cancelled":
+            one.cancelled += 1
+        elif outcome == "raised":
+            one.raised += 1
+        else:
+            reasons = one.not_executed if outcome == "not executed" else one.unknown
+            reason = reason_of(error)
+            reasons[reason] = reasons.get(reason, 0) + 1
+
+    def ran(self, address: Address, method: str, wait: float, turn: float) -> None:
+        """Count a run here, which waited and took so many seconds."""
+        one = self.of(address.class_path or class_of(address), method)
+        one.wait.add(wait)
+        one.turn.add(turn)
+        one.server.add(wait + turn)
+        if turn > LONG_TURN_SECONDS:
+            one.long_turns += 1
+
+    def run_raised(self, address: Address, method: str) -> None:
+        """Count a run here that raised, besides `ran`."""
+        self.of(address.class_path or class_of(address), method).server_raised += 1
+
+    def as_plain(self, most: int) -> dict[str, Any]:
+        """As plain data, bounded: `methods`, those with most calls first, and `left_out`, how many
+        more there are. `bounds`: those of the histograms, in seconds.
+        """
+        pairs = sorted(self, key=lambda one: -one.calls)
+        most = max(0, most)
+        return {
+            "bounds": list(BOUNDS),
+            "methods": [one.as_plain() for one in pairs[:most]],
+            "left_out": max(0, len(pairs) - most),
+        }
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two steps. For tests and simulations."""
+        assert self._pairs == sum(map(len, self._by_class.values())) <= self._most
+        for one in self:
+            ended = one.value + one.raised + one.cancelled
+            ended += sum(one.not_executed.values()) + sum(one.unknown.values())
+            assert ended == one.client.count, "each call that was measured has one outcome"
+            assert one.wait.count == one.turn.count == one.server.count

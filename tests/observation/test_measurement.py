@@ -1,0 +1,131 @@
+"""The statistics of a node's calls, as its service `@inspection` gives them to a dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from actors import Actor, method
+from actors.errors import CallError, MailboxFullError, RemoteError
+from runtime.node import Node
+from runtime.observation import inspection_service
+from runtime.observation.inspection_service import inspection_of
+from tests.live_pair import Pair
+from tests.waiting import until
+
+
+class Worker(Actor):
+    """Does what is asked of it."""
+
+    def __init__(self) -> None:
+        self.go = trio.Event()
+
+    @method
+    async def work(self, number: int) -> int:
+        return number
+
+    @method
+    async def fail(self) -> None:
+        raise ValueError("on purpose")
+
+    @method
+    async def hang(self) -> None:
+        await self.go.wait()
+
+    @method(concurrent=True)
+    async def let_go(self) -> None:
+        self.go.set()
+
+    @method
+    async def count(self, items: int) -> AsyncIterator[int]:
+        for item in range(items):
+            yield item
+
+
+async def ask(pair: Pair, of: Node) -> dict[str, dict[str, Any]]:
+    """What a node says, by method, of this module's class."""
+    told = await inspection_of(pair.here._endpoint, of.name, of.incarnation).statistics()
+    return {one["method"]: one for one in told["methods"] if one["class"].endswith(":Worker")} | {
+        "measured": told["measured"]
+    }
+
+
+async def test_calls_are_counted_on_both_sides_with_their_outcomes(pair: Pair, where: str) -> None:
+    node = pair.here if where == "here" else pair.there
+    for one in (pair.here, pair.there):
+        await ask(pair, one)
+    worker = await pair.here.options(on=where, mailbox_limit=1).spawn(Worker)
+    for number in range(20):
+        await worker.work(number)
+    with pytest.raises(RemoteError):
+        await worker.fail()
+    await (await worker.work.remote(1)).fetch()
+    assert [item async for item in worker.count(3)] == [0, 1, 2]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.hang)
+        await until(lambda: bool(node._endpoint.host.cells[worker.address.name].running), "it runs")
+        with trio.move_on_after(0.05):
+            await worker.work(1)
+        with pytest.raises(CallError):
+            await worker.work.options(timeout=0.05)(1)
+        nursery.start_soon(worker.work, 2)
+        cell = node._endpoint.host.cells[worker.address.name]
+        # The calls that were given up may still be in the mailbox, until room is needed.
+        await until(lambda: (2,) in [job.args for job in cell.mailbox or ()], "one waits")
+        with pytest.raises(MailboxFullError):
+            await worker.work(3)
+        await worker.let_go()
+    made = await ask(pair, pair.here)
+    assert (made["work"]["value"], made["work"]["cancelled"]) == (22, 1)
+    assert made["work"]["not_executed"]["MailboxFullError"] == 1
+    assert sum(made["work"]["unknown"].values()) + sum(made["work"]["not_executed"].values()) == 2
+    assert made["fail"]["raised"] == 1
+    assert made["count"]["value"] == 1
+    ran = await ask(pair, node)
+    assert ran["fail"]["server_raised"] == 1
+    assert ran["work"]["turn"]["count"] >= 22
+    assert ran["hang"]["turn"]["sum"] >= 0.1
+    assert ran["work"]["wait"]["sum"] > 0
+    for one in (pair.here, pair.there):
+        statistics = one._measurement.keep()
+        statistics.check_invariants()
+
+
+async def test_what_nobody_reads_is_not_measured(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection_service, "UNREAD_SECONDS", 0.05)
+    caller, workers = pair.here._endpoint.caller, pair.here._endpoint.host.workers
+    assert caller.statistics is None
+    assert workers.statistics is None
+    await ask(pair, pair.here)
+    assert caller.statistics is not None
+    await until(lambda: caller.statistics is None and workers.statistics is None, "it stops")
+    worker = await pair.here.options(on="here").spawn(Worker)
+    await worker.work(1)
+    again = await ask(pair, pair.here)
+    assert "work" not in again
+
+
+async def test_measuring_may_begin_and_end_while_calls_are_under_way(
+    pair: Pair, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection_service, "UNREAD_SECONDS", 0.05)
+    node = pair.here if where == "here" else pair.there
+    worker = await pair.here.options(on=where).spawn(Worker)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.hang)
+        nursery.start_soon(worker.work, 1)
+        await until(lambda: bool(node._endpoint.host.cells[worker.address.name].running), "it runs")
+        await ask(pair, node)
+        nursery.start_soon(worker.work, 2)
+        await worker.let_go()
+    await until(lambda: node._endpoint.caller.statistics is None, "it stops")
+    async with trio.open_nursery() as nursery:
+        await ask(pair, node)
+        nursery.start_soon(worker.work, 3)
+        await until(lambda: node._endpoint.host.workers.statistics is None, "it stops again")
+    assert await worker.work(4) == 4

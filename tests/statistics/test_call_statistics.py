@@ -1,0 +1,106 @@
+"""Call statistics: each outcome is counted once, and their number is bounded whatever is called."""
+
+from __future__ import annotations
+
+from actors.errors import (
+    CallError,
+    CallTimeoutError,
+    EncodeError,
+    MailboxFullError,
+    MethodNotFoundError,
+    NodeDiedError,
+    RemoteError,
+)
+from actors.method import Address
+from runtime.statistics.call_statistics import (
+    LONG_TURN_SECONDS,
+    OTHER,
+    UNKNOWN_CLASS,
+    CallStatistics,
+    MethodStatistics,
+    class_of,
+    reason_of,
+)
+
+PLACE = Address("counter", "n", 1, 1, "shop:Counter", True)
+
+
+def pairs(statistics: CallStatistics) -> dict[tuple[str, str], MethodStatistics]:
+    statistics.check_invariants()
+    return {(one.class_path, one.method): one for one in statistics}
+
+
+def test_each_outcome_is_counted_as_what_it_is() -> None:
+    statistics = CallStatistics()
+    statistics.returned(PLACE, "add", 0.001)
+    statistics.failed(PLACE, "add", RemoteError("boom", actor="counter"), 0.001)
+    statistics.failed(PLACE, "add", MailboxFullError("full"), 0.001)
+    statistics.failed(PLACE, "add", MailboxFullError("full"), 0.001)
+    statistics.failed(PLACE, "add", CallTimeoutError("late"), 2.0)
+    statistics.failed(PLACE, "add", NodeDiedError("gone"), 0.2)
+    statistics.failed(PLACE, "add", EncodeError("a lambda"), 0.0)
+    statistics.failed(PLACE, "add", None, 0.5)
+    one = pairs(statistics)["shop:Counter", "add"]
+    assert (one.value, one.raised, one.cancelled) == (1, 1, 1)
+    assert one.not_executed == {"MailboxFullError": 2, "EncodeError": 1}
+    assert one.unknown == {"CallTimeoutError": 1, "NodeDiedError": 1}
+    assert one.client.count == 8
+
+
+def test_a_run_has_a_wait_and_a_turn() -> None:
+    statistics = CallStatistics()
+    statistics.ran(PLACE, "add", 0.2, 0.001)
+    statistics.ran(PLACE, "add", 0.0, LONG_TURN_SECONDS * 2)
+    statistics.run_raised(PLACE, "add")
+    one = pairs(statistics)["shop:Counter", "add"]
+    assert (one.wait.total, one.turn.count, one.long_turns, one.server_raised) == (0.2, 2, 1, 1)
+    assert one.server.total == one.wait.total + one.turn.total
+
+
+def test_further_pairs_are_counted_together() -> None:
+    statistics = CallStatistics(most=3)
+    for number in range(100):
+        statistics.returned(Address("a", "n", 1, 1, f"m:C{number}"), "get", 0.001)
+        statistics.ran(PLACE, f"method_{number}", 0.0, 0.001)
+    found = pairs(statistics)
+    assert len(found) == 4
+    other = found[OTHER, OTHER]
+    assert other.value + other.turn.count == 200 - 3
+
+
+def test_names_of_no_method_make_no_pairs() -> None:
+    statistics = CallStatistics()
+    statistics.returned(PLACE, "add", 0.001)
+    for number in range(50):
+        statistics.failed(PLACE, f"guess_{number}", MethodNotFoundError("no"), 0.001)
+    found = pairs(statistics)
+    assert set(found) == {("shop:Counter", "add"), (OTHER, OTHER)}
+    assert found[OTHER, OTHER].not_executed == {"MethodNotFoundError": 50}
+
+
+def test_reasons_are_classes_of_ours_alone() -> None:
+    class UsersOwnError(MailboxFullError):
+        pass
+
+    assert reason_of(UsersOwnError("x")) == "MailboxFullError"
+    assert reason_of(CallError("x")) == "CallError"
+    assert reason_of(ValueError("x")) == OTHER
+
+
+def test_services_are_known_by_their_names_and_actors_never_are() -> None:
+    assert class_of(Address("@store-0123abcd", "n", 1)) == "@store"
+    assert class_of(Address("@node", "n", 1)) == "@node"
+    assert class_of(Address("customer-4711", "n", 1)) == UNKNOWN_CLASS
+    assert class_of(PLACE) == "shop:Counter"
+
+
+def test_an_answer_is_bounded_and_says_what_it_leaves_out() -> None:
+    statistics = CallStatistics()
+    for number in range(20):
+        for _ in range(number + 1):
+            statistics.ran(PLACE, f"m{number}", 0.0, 0.001)
+    told = statistics.as_plain(5)
+    assert [one["method"] for one in told["methods"]] == ["m19", "m18", "m17", "m16", "m15"]
+    assert told["left_out"] == 15
+    assert told["methods"][0]["turn"]["count"] == 20
+    assert told["methods"][0]["client"] is None
