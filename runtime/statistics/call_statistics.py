@@ -176,14 +176,12 @@ class CallStatistics:
         else:
             one = self.of(class_path, method)
         one.client.add(seconds)
-        if isinstance(error, CallError):
-            outcome = outcome_of(error)
-        else:
-            # Arguments that cannot be sent, for one: nothing has left.
-            outcome = "not executed" if isinstance(error, Exception) else "cancelled"
-        if error is None or outcome == "cancelled":
+        if error is None or not isinstance(error, Exception):
             one.cancelled += 1
-        elif outcome == "raised":
+            return
+        # What is no call error never left: arguments that cannot be sent, for one.
+        outcome = outcome_of(error) if isinstance(error, CallError) else "not executed"
+        if outcome == "raised":
             one.raised += 1
         else:
             reasons = one.not_executed if outcome == "not executed" else one.unknown
