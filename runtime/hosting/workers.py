@@ -405,14 +405,8 @@ class TaskWorkers:
                 self._doubt_if_in_doubt()
             self._raised(job, error)
         except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
-            if is_cancellation(error):
-                self._cancelled(job)
-            if is_cancellation(error) or is_interrupt(error):
-                # An interrupt ends the process: no caller is told that the method raised.
+            if self._goes_on(job, error):
                 raise
-            self._raised(job, error)
-            if issubclass(type(error), SystemExit):
-                self._crashed(cell, error)
             # A group may hold a cancellation besides, which is raised afresh here.
             await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
         finally:
@@ -423,6 +417,18 @@ class TaskWorkers:
             cell.finish(job, self._environment.now() - began if measured else None)
             if timed:
                 worker.scope.deadline = math.inf
+
+    def _goes_on(self, job: Invocation, error: BaseException) -> bool:
+        """Report a method that raised what is no Exception; True if that must not end here."""
+        if is_cancellation(error):
+            self._cancelled(job)
+        if is_cancellation(error) or is_interrupt(error):
+            # An interrupt ends the process: no caller is told that the method raised.
+            return True
+        self._raised(job, error)
+        if issubclass(type(error), SystemExit):
+            self._crashed(job.cell, error)
+        return False
 
     def _count(self, job: Invocation, started: float) -> None:
         if self.statistics is not None:
