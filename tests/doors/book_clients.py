@@ -12,9 +12,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -118,32 +117,33 @@ def kernel_file(book: str) -> str:
 
 
 def use_http(door: str, where: str, name: str, book: Book, last: str) -> None:
-    """A client that knows HTTP alone."""
+    """curl, which asks a FastAPI application."""
     for key in keys(door, last):
         with book.call(key):
-            add_by_http(f"{where}/{key}")
+            add_by_curl(f"{where}/{key}")
 
 
 def use_gateway(door: str, where: str, name: str, book: Book, last: str) -> None:
-    """A client that asks `understudy gateway`."""
+    """curl, which asks `understudy gateway`."""
     for key in keys(door, last):
         with book.call(key):
-            add_by_http(f"{where}/v1/actors/{name}/add", json.dumps({"key": key}).encode())
+            add_by_curl(f"{where}/v1/actors/{name}/add", json.dumps({"key": key}))
 
 
-def add_by_http(url: str, body: bytes | None = None) -> None:
+def add_by_curl(url: str, body: str = "") -> None:
     """One addition. Raises the outcome that the status says; what breaks off is unknown."""
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, body, headers, method="POST")
-    try:
-        with urllib.request.urlopen(request) as answer:
-            answer.read()
-    except urllib.error.HTTPError as error:
-        if error.code == 503:
-            raise NotExecutedError from error
-        raise OutcomeUnknownError from error
-    except OSError as error:
-        raise OutcomeUnknownError from error
+    options = ("--silent", "--output", os.devnull, "--write-out", "%{http_code}")
+    asked = subprocess.run(
+        ["curl", *options, "--header", "Content-Type: application/json", "--data", body, url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # 000: the connection was refused, or broke off.
+    if asked.stdout == "503":
+        raise NotExecutedError(url)
+    if asked.returncode or asked.stdout != "200":
+        raise OutcomeUnknownError(f"{url}: {asked.stdout}, status {asked.returncode}")
 
 
 def web_application(where: str, name: str) -> Any:

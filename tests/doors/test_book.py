@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 for needed in ("nbclient", "ipykernel", "nbformat", "hypercorn", "fastapi", "uvicorn"):
     pytest.importorskip(needed, reason=f"{needed} is not installed: `make test` installs it")
+
+if shutil.which("curl") is None:
+    pytest.skip("curl is not installed: apt-get install curl", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0
