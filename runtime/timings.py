@@ -401,6 +401,13 @@ class Timings:
         return self.drain / 2
 
     @property
+    def drain_actors(self) -> float:
+        """How long a node that leaves waits for its actors in all, the calls that run among them.
+        The rest is for its place in the store.
+        """
+        return self.drain - self.goodbye
+
+    @property
     def hand_over(self) -> float:
         """How long a node that leaves takes to hand its references over."""
         return 2 * self.drain / 5

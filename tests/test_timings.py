@@ -52,6 +52,7 @@ def test_the_times_that_users_get() -> None:
         "client_patience": 5.0,
         "departed": 15.0,
         "drain_calls": 5.0,
+        "drain_actors": 9.0,
         "hand_over": 4.0,
         "goodbye": 1.0,
         "leaving": 12.0,
@@ -81,6 +82,7 @@ def test_the_promises_hold_for_every_lease(lease: float) -> None:
     assert times.silence < times.user_timeout
     # All steps of leaving fit into its time.
     assert times.drain_calls + times.hand_over + times.goodbye <= times.drain < times.leaving
+    assert times.drain_calls < times.drain_actors < times.drain
     assert times.orphans < times.departed < times.quiescence
 
 
@@ -92,7 +94,7 @@ def test_a_longer_lease_makes_longer_what_follows_from_it(lease: float, factor: 
         grown = getattr(long, name) / getattr(short, name)
         if name in ("departed", "quiescence"):
             assert 1 < grown < factor
-        elif name in ("drain_calls", "hand_over", "goodbye", "leaving"):
+        elif name in ("drain_calls", "drain_actors", "hand_over", "goodbye", "leaving"):
             assert grown == 1
         else:
             assert grown == pytest.approx(factor)

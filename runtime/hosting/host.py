@@ -465,6 +465,8 @@ class ActorHost:
         self.in_thread = environment.in_thread
         self.cells: dict[str, ActorCell] = {}
         self.draining = False
+        self._leaves_by = math.inf
+        """When a node that leaves waits for its actors no longer, on trio's clock."""
         self._nurseries: dict[ActorCell, LazyNursery] = {}
         self.supervisors: dict[str, str] = {}
         """The supervisors' names, by the names of the supervised actors here."""
@@ -882,13 +884,15 @@ class ActorHost:
         what ignores that is left behind. "kill": cancelled at once, and without `on_stop`. Ending
         one that has ended is no error. One that did not stop in its time has ended as "killed",
         unless the reason was no normal one: a node that leaves does not wait for ever, and says
-        nothing about its actors.
+        nothing about its actors. When the time of a node that leaves is over, as "kill".
         """
+        left = self._leaves_by - trio.current_time()
         cell = self.cells.get(name)
         if cell is None or cell.system or (epoch and cell.address.epoch != epoch):
             return self._exits.get(ActorId(name, epoch))
-        if cell.ended is None and shutdown == "kill":
-            self.end_at_once(cell, ExitReason("killed", str(reason)))
+        if cell.ended is None and (shutdown == "kill" or left <= 0):
+            killed = ExitReason("killed", str(reason))
+            self.end_at_once(cell, killed if shutdown == "kill" or reason.is_normal else reason)
         if cell.ended is not None:
             return await self.watch(name, cell.address.epoch)
         jobs = cell.end(reason)
@@ -897,12 +901,12 @@ class ActorHost:
         self.extensions.on_ending(cell)
         # Shielded, and bounded by `shutdown`: a stop that was abandoned would leave the name taken.
         with trio.CancelScope(shield=True):
-            seconds = None if shutdown == "kill" else shutdown
+            seconds = left if shutdown is None or shutdown == "kill" else min(shutdown, left)
             in_time = await bring_to_an_end(
                 cell, self._nurseries.get(cell), reason, seconds, self._nursery, self.threads
             )
             if not in_time and reason.is_normal:
-                reason = ExitReason("killed", f"{reason}; it did not stop within {shutdown:g} s")
+                reason = ExitReason("killed", f"{reason}; it did not stop within {seconds:g} s")
             # Before the end is reported: a supervisor that restarts the actor must find the name
             # free.
             await self._give_back(cell.address)
@@ -951,14 +955,18 @@ class ActorHost:
         """Return how this epoch of the actor has ended, if that is still kept; else None."""
         return self._exits.get(ActorId(name, epoch))
 
-    async def drain(self, seconds: float) -> None:
+    async def drain(self, seconds: float, in_all: float) -> None:
         """Take no new work, and move the actors whose supervisors are elsewhere: these start them
         again on other nodes as soon as they end.
 
         Supervisors among them leave their children to their successors. Then let accepted calls of
-        the others finish for at most `seconds`, and stop them, the latest first.
+        the others finish for at most `seconds`, and stop them, the latest first. After `in_all`
+        seconds those that are left are cancelled, all at once.
         """
         self.draining = True
+        # The stop of an actor is shielded, and one follows the other: an `on_stop` that takes its
+        # time, or a store that does not answer, would else cost so much for each of the actors.
+        self._leaves_by = trio.current_time() + in_all
         left = ExitReason("node left", f"node {self.node.name} leaves")
         for moving in self._moving():
             async with trio.open_nursery() as stops:
@@ -1130,7 +1138,7 @@ class ActorHost:
 
     async def _give_back(self, address: Address) -> None:
         # Bounded: without the store the name stays until the lease ends.
-        with trio.move_on_after(STOP_SECONDS):
+        with trio.move_on_at(min(trio.current_time() + STOP_SECONDS, self._leaves_by)):
             try:
                 await self._forget(address)
             except StoreError as error:

@@ -486,7 +486,7 @@ class Node(BaseNode):
                 self._endpoint.host.draining = True
                 with trio.move_on_after(timings.goodbye):
                     await self._registration.set_state("draining")
-                await self._endpoint.host.drain(timings.drain_calls)
+                await self._endpoint.host.drain(timings.drain_calls, timings.drain_actors)
                 if self._references_move:
                     await self._hand_over_references()
                 self._endpoint.references.owned.takes_over = False
@@ -500,12 +500,15 @@ class Node(BaseNode):
                     error,
                 )
         self._following.cancel()
-        if self._beside is not None:
-            await self._beside.end()
-        if self._contact is not None:
-            self._contact.store.close()
-        self._endpoint.close()
-        await self._endpoint.peers.close(timings.goodbye)
+        # Not cut short by any time above: everything that is asked of a node whose end stops half
+        # way would wait for ever. Each of the two waits is bounded.
+        with trio.CancelScope(shield=True):
+            if self._beside is not None:
+                await self._beside.end()
+            if self._contact is not None:
+                self._contact.store.close()
+            self._endpoint.close()
+            await self._endpoint.peers.close(timings.goodbye)
 
     async def _hand_over_references(self) -> None:
         with trio.move_on_after(self._environment.timings.hand_over) as patience:

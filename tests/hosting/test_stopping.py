@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import trio
+from trio.testing import MockClock
 
 from actors import Actor, method
-from actors.errors import ActorNotFoundError
+from actors.errors import ActorNotFoundError, NotAMemberError
 from actors.supervision import ExitReason
-from runtime import open_node
+from runtime import Node, open_node
+from runtime.hosting.host import STOP_SECONDS
+from runtime.store.embedded import EmbeddedStore
 from runtime.testing import Faults, Platform
+from runtime.timings import Timings
+from tests.memory_network import MemoryNetwork
+from tests.scheduling import SeededEnvironment
 from tests.waiting import until
 
 SECRET = "a secret of these tests"
@@ -76,3 +84,66 @@ async def test_a_spawn_that_is_cancelled_while_its_answer_is_on_the_way_leaves_n
             lost.clear()
             again = await here.options(on="there", name="lost" if named else None).spawn(Suicidal)
             assert await again.finish() == "the last word"
+
+
+class Slow(Actor):
+    """Takes its time to stop."""
+
+    def __init__(self, seconds: float, ended: list[str]) -> None:
+        self.seconds = seconds
+        self.ended = ended
+
+    async def on_stop(self, reason: ExitReason) -> None:
+        await trio.sleep(self.seconds)
+        self.ended.append(self.name)
+
+
+COUNT = 20
+"""Actors, which one after the other would take far longer than a node has to leave."""
+
+
+@pytest.mark.parametrize("slow", ["on_stop", "the store"])
+def test_a_node_ends_in_its_time_and_whole_however_long_its_actors_take(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = Timings()
+    away = False
+
+    async def silent(store: EmbeddedStore, *arguments: object, **others: object) -> object:
+        if away:
+            await trio.sleep_forever()
+        return await transaction(store, *arguments, **others)  # type: ignore[arg-type]
+
+    transaction = EmbeddedStore.transaction
+    monkeypatch.setattr(EmbeddedStore, "transaction", silent)
+    ended: list[str] = []
+
+    async def main() -> Node:
+        nonlocal away
+        platform = Platform(
+            environment=SeededEnvironment(random.Random(1)), network=MemoryNetwork(lambda: 0.0)
+        )
+        async with open_node("alone", secret=SECRET, platform=platform) as node:
+            for _ in range(COUNT):
+                await node.spawn(Slow, 0.0, [])
+            for number in range(COUNT):
+                actor = await node.options(name=f"slow-{number}").spawn(Slow, 0.0, [])
+                cell = node._endpoint.host.cells[actor.address.name]
+                assert isinstance(cell.instance, Slow)
+                # Set here: an argument would have been copied.
+                cell.instance.ended = ended
+                cell.instance.seconds = STOP_SECONDS * 0.9 if slow == "on_stop" else 0.0
+            away = slow == "the store"
+            began = trio.current_time()
+        assert trio.current_time() - began <= timings.leaving
+        # Half way closed, it would wait here for an answer that nobody gives.
+        with trio.fail_after(1):
+            with pytest.raises(NotAMemberError):
+                await node.spawn(Slow, 0.0, [])
+            with pytest.raises(NotAMemberError):
+                await node.wait_ended(actor)
+        return node
+
+    node = trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert ended, "the first have stopped in order"
+    assert not [cell for cell in node._endpoint.host.cells.values() if not cell.system]
