@@ -4,6 +4,7 @@
 
 from actors import errors
 from actors.actor import Actor, Ended, Ignore, Watch
+from actors.call_context import CallContext, call_context
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
 from actors.groups import Answer, Group
 from actors.handle import Handle
@@ -26,6 +27,7 @@ from actors.supervisor import (
 __all__ = [
     "Actor",
     "Answer",
+    "CallContext",
     "CallOptions",
     "ChildCounts",
     "ChildSpec",
@@ -49,6 +51,7 @@ __all__ = [
     "SupervisorStatus",
     "UnderstudyError",
     "Watch",
+    "call_context",
     "errors",
     "message",
     "method",

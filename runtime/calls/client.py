@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import trio
 
+from actors.call_context import CURRENT, CallContext
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
@@ -65,6 +66,7 @@ from runtime.calls.protocol import (
     call_frame,
     credit_frame,
     kept,
+    send_control,
 )
 from runtime.calls.reply_handler import ReplyHandler, StreamCall, facts
 from runtime.calls.routes import Route, Routes
@@ -176,6 +178,7 @@ class RetryingCall:
             if caller.has_methods_running and kept is None
             else None
         )
+        self._context = CURRENT.get() if kept is None else kept.context
         self._call: Waiting | None = None
         self._route: Route | None = None
         self._attempted: Route | None = None
@@ -335,7 +338,14 @@ class RetryingCall:
             return
         self._sent = True
         request = OutgoingRequest(
-            self._bound, self._args, self._kwargs, self._schedule.deadline, flags, self._chain
+            self._bound,
+            self._args,
+            self._kwargs,
+            self._schedule.deadline,
+            flags,
+            self._chain,
+            self._context,
+            self._schedule.total + 1,
         )
         if self._first:
             # What this attempt says of those before it.
@@ -589,6 +599,8 @@ class RetainedCalls:
             math.inf if options.timeout is None else caller.environment.now() + options.timeout
         )
         order = caller.numbers()
+        # Read here: the queue may begin the call from another task.
+        context = CURRENT.get()
         begun: list[tuple[_RetainedCall, Reference[Any]]] = []
 
         def begin(route: Route) -> None:
@@ -597,7 +609,7 @@ class RetainedCalls:
             owner = NodeId(route.address.node, route.address.incarnation)
             state = self._references.make(owner, f"{bound._address.name}.{bound._definition.name}")
             state.is_open = True
-            result = _RetainedCall(self, bound, args, kwargs, state, expires, order)
+            result = _RetainedCall(self, bound, args, kwargs, state, expires, order, context)
             if options.retry is None:
                 result.post(route)
             begun.append((result, self._references.reference(state)))
@@ -685,7 +697,9 @@ class _RetainedCall:
         state: ReferenceState,
         expires: float,
         order: int,
+        context: CallContext | None,
     ) -> None:
+        self.context = context
         self._results = results
         self._bound = bound
         self._args = args
@@ -704,7 +718,13 @@ class _RetainedCall:
         call: Waiting = PendingCall(caller.numbers(), route.place, None)
         self._route = route
         request = OutgoingRequest(
-            self._bound, self._args, self._kwargs, self._expires, KEEP_RESULT, state=self._state
+            self._bound,
+            self._args,
+            self._kwargs,
+            self._expires,
+            KEEP_RESULT,
+            context=self.context,
+            state=self._state,
         )
         caller.post(call, route, request)
         if call.finished:
@@ -821,6 +841,7 @@ class StreamReader(Stream[T]):
         "_call",
         "_caller",
         "_chain",
+        "_context",
         "_expires",
         "_kwargs",
         "_over",
@@ -846,6 +867,8 @@ class StreamReader(Stream[T]):
         """There while the stream is open."""
         self._chain: Chain | None = None
         """Who waits for its items, if a method does."""
+        self._context: CallContext | None = None
+        """The context of the code that asked for the first item."""
         self._route: Route | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._over = False
@@ -948,6 +971,7 @@ class StreamReader(Stream[T]):
         if self._statistics is not None:
             self._began = self._caller.environment.stopwatch()
         self._token = trio.lowlevel.current_trio_token()
+        self._context = CURRENT.get()
         timeout = self._bound._options.timeout
         if timeout is None:
             return await self._begin()
@@ -1021,7 +1045,13 @@ class StreamReader(Stream[T]):
         if not self._over:
             call = self._call = StreamCall(self._caller.numbers(), route.place)
             request = OutgoingRequest(
-                self._bound, self._args, self._kwargs, self._expires, STREAM, self._chain
+                self._bound,
+                self._args,
+                self._kwargs,
+                self._expires,
+                STREAM,
+                self._chain,
+                self._context,
             )
             self._caller.post(call, route, request)
 
@@ -1190,14 +1220,15 @@ class CallClient:
         """Hand a one-way call to the connection. See `BoundMethod.send`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         route = self.lines.free(bound)
+        context = CURRENT.get()
         if route is None:
             await self.lines.through(
-                bound, self.numbers(), partial(self._send, bound, args, kwargs)
+                bound, self.numbers(), partial(self._send, bound, args, kwargs, context)
             )
         elif route.link is None:
-            self._send(bound, args, kwargs, route)
+            self._send(bound, args, kwargs, context, route)
         else:
-            frame, segments = self._one_way(bound, args, kwargs, route, route.link)
+            frame, segments = self._one_way(bound, args, kwargs, context, route, route.link)
             # No task waits for the answer: what bounds the memory that large ones take is room for
             # them.
             await route.link.room(sum(map(len, segments)))
@@ -1210,13 +1241,14 @@ class CallClient:
         bound: BoundMethod[..., Any],
         args: tuple[object, ...],
         kwargs: dict[str, object],
+        context: CallContext | None,
         route: Route,
     ) -> None:
         link = route.link
         if link is None:
-            self._local.send(route.address, bound, args, kwargs)
+            self._local.send(route.address, bound, args, kwargs, context)
         else:
-            frame, segments = self._one_way(bound, args, kwargs, route, link)
+            frame, segments = self._one_way(bound, args, kwargs, context, route, link)
             link.post(frame, kept(segments), lane=route.place.actor)
 
     def _one_way(
@@ -1224,11 +1256,13 @@ class CallClient:
         bound: BoundMethod[..., Any],
         args: tuple[object, ...],
         kwargs: dict[str, object],
+        context: CallContext | None,
         route: Route,
         link: Link,
     ) -> tuple[bytes, list[Buffer]]:
         segments: list[Buffer] = Outgoing(link.peer.identity)
-        control = array_head(5, 0) + route.prefix + self._encoded(bound, args, kwargs, segments)
+        arguments = self._encoded(bound, args, kwargs, segments)
+        control = send_control(route.prefix, arguments, context)
         return encode_frame(Kind.SEND, control, segments), segments
 
     def _encoded(
@@ -1278,7 +1312,8 @@ class CallClient:
             await self.faults.slow_down(bound._definition.name)
         call: Waiting = PendingCall(self.numbers(), route.place, task)
         soonest = expires if expires < deadline else deadline
-        self.post(call, route, OutgoingRequest(bound, args, kwargs, soonest, 0, chain))
+        request = OutgoingRequest(bound, args, kwargs, soonest, 0, chain, CURRENT.get())
+        self.post(call, route, request)
         if call.finished:
             await trio.lowlevel.checkpoint()
         elif expires == math.inf:
@@ -1363,6 +1398,8 @@ class CallClient:
             first,
             kept_as,
             request.chain,
+            request.context,
+            request.attempt,
         )
         # With no other call under way there is nothing to gather this frame with: it is sent at
         # once.

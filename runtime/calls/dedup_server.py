@@ -226,6 +226,8 @@ class DedupServer:
             deadline,
         )
         job.chain = call.chain
+        job.context = call.context
+        job.attempt = call.attempt
         if flags & KEEP_RESULT:
             self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
         if self._kept.references_arrived:

@@ -191,7 +191,7 @@ class Dispatch:
         if flags & REPEATABLE:
             self._dedup_server.on_call(link, flags, call)
             return
-        number, name, epoch, method, args, kwargs, remaining, _, _, chain = call
+        number, name, epoch, method, args, kwargs, remaining, *_ = call
         found = self._host.find(name, epoch, method)
         if isinstance(found, CallError):
             self._post(link, method, self._reply_encoder.of_error(number, link, found))
@@ -207,7 +207,9 @@ class Dispatch:
         job = Invocation(
             found[0], found[1], args, kwargs, self, link, number, self._deadline(remaining)
         )
-        job.chain = chain
+        job.chain = call.chain
+        job.context = call.context
+        job.attempt = call.attempt
         if flags & KEEP_RESULT:
             self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
         if self._kept.references_arrived:
@@ -268,6 +270,7 @@ class Dispatch:
             job = Invocation(
                 found[0], found[1], args, kwargs, self, None, 0, self._deadline(remaining)
             )
+            job.context = call.context
             if found[0].system:
                 self._one_way[link] += 1
                 job.sink = _OneWay(self, link, self._one_way)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from actors.call_context import CallContext
 from actors.errors import CallError, DecodeError, EncodeError, NotExecutedError, ReplyEncodeError
 from actors.method import Address, Bound
 from runtime.calls.arguments import refused_in_call
@@ -70,6 +71,8 @@ class LocalCalls:
         else:
             call.ticket = job
             job.chain = request.chain
+            job.context = request.context
+            job.attempt = request.attempt
             if request.state is not None:
                 self._kept.keep_in(job, request.state)
             if request.first:
@@ -115,16 +118,26 @@ class LocalCalls:
         self._host.completion_log.confirm(self._client, watermark)
 
     def send(
-        self, address: Address, bound: Bound, args: tuple[object, ...], kwargs: dict[str, object]
+        self,
+        address: Address,
+        bound: Bound,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        context: CallContext | None,
     ) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""
         if self._host.claiming and self._host.is_about_to_start(address.name):
             self._host.claiming[address.name].append(
-                partial(self.send, address, bound, args, kwargs)
+                partial(self.send, address, bound, args, kwargs, context)
             )
             return
         job = self._job(address, OutgoingRequest(bound, args, kwargs, math.inf), None)
-        refusal = job if isinstance(job, CallError) else self._host.deliver(job)
+        refusal: CallError | None
+        if isinstance(job, CallError):
+            refusal = job
+        else:
+            job.context = context
+            refusal = self._host.deliver(job)
         if refusal is not None:
             self._lifetime.check()
             logger.warning("a one-way call was refused: %s", refusal)

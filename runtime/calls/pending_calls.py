@@ -17,6 +17,7 @@ from actors.errors import CallError
 from runtime.calls.error_codec import CallPlace
 
 if TYPE_CHECKING:
+    from actors.call_context import CallContext
     from actors.method import Bound
     from runtime.hosting.chains import Chain
     from runtime.references.table import ReferenceState
@@ -41,6 +42,9 @@ class OutgoingRequest:
     """Of the CALL frame; see `runtime.calls.protocol`."""
     chain: Chain | None = None
     """Who waits for it, if a method does."""
+    context: CallContext | None = None
+    """What travels beside the arguments; None for nothing."""
+    attempt: int = 1
     first: int = 0
     """The number of the first attempt at a call that may be made again; 0 for any other call."""
     repeated: bool = False

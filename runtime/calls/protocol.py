@@ -1,7 +1,7 @@
 """The format of frames about calls: flags, and the items of their control parts.
 
     CALL      [number, actor, epoch, method, arguments, remaining seconds, first number,
-              [reference, version], chain]; the last four only where there is any
+              [reference, version], chain, context, attempt]; the last six only where there is any
     SEND      the same, number 0
     REPLY     [number, value]
     ERROR     [number, code, description]
@@ -15,7 +15,8 @@ differs from the number, or if that attempt was made to another epoch of the act
 the call over all attempts. Below the watermark of all peers every call has ended, wherever it was
 made.
 
-The chain of a CALL that is made by a method: a text, see `runtime.hosting.chains`.
+The chain of a CALL that is made by a method: a text, see `runtime.hosting.chains`. The context of
+a CALL or SEND: a text, see `actors.call_context`. The attempt: a number, where it is not the first.
 
 Arrays, not maps, and their heads written by hand: they are encoded for every call. More items than
 we know are ignored: a newer peer may send them.
@@ -28,6 +29,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+import cbor2
+
+from actors.call_context import MOST_TEXT, CallContext
 from actors.errors import ProtocolError
 from runtime.hosting.chains import Chain
 from runtime.wire.codec import Codec
@@ -94,6 +98,8 @@ class CallRequest(NamedTuple):
     first: int = 0
     kept: tuple[int, int] = (0, 0)
     chain: Chain | None = None
+    context: CallContext | None = None
+    attempt: int = 1
 
 
 def array_head(length: int, number: int) -> bytes:
@@ -113,32 +119,44 @@ def call_frame(
     first: int = 0,
     kept: tuple[int, int] | None = None,
     chain: Chain | None = None,
+    context: CallContext | None = None,
+    attempt: int = 1,
 ) -> bytes:
     """The head of a CALL. `prefix`: actor, epoch and method, encoded; `remaining`: seconds until
-    the deadline; `first`, `kept`, `chain`: see `CallRequest`.
+    the deadline; `first`, `kept`, `chain`, `context`, `attempt`: see `CallRequest`.
 
     Raises EncodeError if the frame is larger than any peer would accept.
     """
-    if chain is not None and not first and kept is None and not segments and number < SHORT_NUMBERS:
-        # Of a method that awaits a plain call.
+    last = b""
+    length = 6
+    if context is not None or attempt > 1:
+        length, last = _with_context(context, attempt)
+        last = (NOTHING if chain is None else chain.sent) + last
+    elif chain is not None:
+        length, last = 9, chain.sent
+    if last and not first and kept is None and not segments and number < SHORT_NUMBERS:
+        # Of a method that awaits a plain call, or of a call with a context.
         seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
-        rest = b"%b%b%b\xf6\xf6%b" % (prefix, arguments, seconds, chain.sent)
+        rest = b"%b%b%b\xf6\xf6%b" % (prefix, arguments, seconds, last)
         if len(rest) < SHORT_REST:
-            return CALL_HEAD.pack(Kind.CALL, flags, 0, 6 + len(rest), 0x89, 0x1A, number) + rest
-    if first or kept is not None or chain is not None:
+            return (
+                CALL_HEAD.pack(Kind.CALL, flags, 0, 6 + len(rest), 0x80 + length, 0x1A, number)
+                + rest
+            )
+    if first or kept is not None or last:
         seconds = NOTHING if remaining is None else FLOAT.pack(0xFB, remaining)
-        last = (b"\x1b" + first.to_bytes(8, "big")) if first else NOTHING
+        before = (b"\x1b" + first.to_bytes(8, "big")) if first else NOTHING
         if kept is not None:
-            last += b"\x82\x1b" + kept[0].to_bytes(8, "big") + b"\x1b" + kept[1].to_bytes(8, "big")
-        elif chain is not None:
-            last += NOTHING
-        length = 7 if kept is None else 8
-        if chain is not None:
-            length = 9
-            last += chain.sent
+            before += (
+                b"\x82\x1b" + kept[0].to_bytes(8, "big") + b"\x1b" + kept[1].to_bytes(8, "big")
+            )
+        elif last:
+            before += NOTHING
+        if not last:
+            length = 7 if kept is None else 8
         return encode_frame(
             Kind.CALL,
-            array_head(length, number) + prefix + arguments + seconds + last,
+            array_head(length, number) + prefix + arguments + seconds + before + last,
             segments,
             flags,
         )
@@ -159,6 +177,32 @@ def call_frame(
         segments,
         flags,
     )
+
+
+def _with_context(context: CallContext | None, attempt: int) -> tuple[int, bytes]:
+    """How many items a CALL has with these two, and the two encoded."""
+    sent = NOTHING if context is None else context_item(context)
+    if attempt > 1:
+        return 11, sent + b"\x1a" + min(attempt, SHORT_NUMBERS - 1).to_bytes(4, "big")
+    return 10, sent
+
+
+def context_item(context: CallContext) -> bytes:
+    """The context as CBOR. Encoded once: what a method is called with, it sends with each call of
+    its own.
+    """
+    sent = context.sent
+    if not sent:
+        text = context.text
+        sent = context.sent = cbor2.dumps(text) if text else NOTHING
+    return sent
+
+
+def send_control(prefix: bytes, arguments: bytes, context: CallContext | None) -> bytes:
+    """The control part of a SEND."""
+    if context is None:
+        return array_head(5, 0) + prefix + arguments
+    return array_head(10, 0) + prefix + arguments + 4 * NOTHING + context_item(context)
 
 
 def as_repeat(frame: bytes) -> bytes:
@@ -226,10 +270,38 @@ def request(parts: Any, codec: Codec) -> CallRequest:
         if type(items[8]) is not str:
             raise ProtocolError("a chain of calls is a text")
         chain = Chain(items[8])
+    context: CallContext | None = None
+    attempt = 1
+    if len(items) > 9:
+        context, attempt = _context_of(items)
     # Past the class's own constructor, which is written in Python.
     return tuple.__new__(
-        CallRequest, (number, name, epoch, method, args, kwargs, remaining, first, kept, chain)
+        CallRequest,
+        (
+            number,
+            name,
+            epoch,
+            method,
+            args,
+            kwargs,
+            remaining,
+            first,
+            kept,
+            chain,
+            context,
+            attempt,
+        ),
     )
+
+
+def _context_of(items: list[Any]) -> tuple[CallContext | None, int]:
+    """The context and the attempt. What is malformed is left out: neither is part of what the call
+    asks for, so a mistake there costs nobody the call.
+    """
+    told = items[9]
+    context = CallContext(told) if type(told) is str and 0 < len(told) <= MOST_TEXT else None
+    attempt = items[10] if len(items) > 10 else 1
+    return context, attempt if type(attempt) is int and 0 < attempt < SHORT_NUMBERS else 1
 
 
 def _number(told: object) -> int:

@@ -189,6 +189,8 @@ class StreamServer:
         )
         job = Invocation(*found, call.args, call.kwargs, self, link, call.number, deadline)
         job.chain = call.chain
+        job.context = call.context
+        job.attempt = call.attempt
         job.stream_output = RemoteStreamProducer(self._codec, link, call.number, self._cleanup)
         if self._kept.references_arrived:
             self._kept.prepare(job)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
+from actors.call_context import call_context
 from actors.errors import CallError, DecodeError, UnderstudyError
 from runtime.gateway.calls import GatewayCalls, HttpCall
 from runtime.gateway.media import (
@@ -152,7 +153,11 @@ class HttpGateway:
         elif len(path) == 4 and path[:2] == ("v1", "actors"):
             self._access.check(head)
             _allow(head, "POST")
-            await self._call(head, path[2], path[3], receive, answer)
+            token = call_context.set(head.context)
+            try:
+                await self._call(head, path[2], path[3], receive, answer)
+            finally:
+                call_context.reset(token)
         else:
             self._access.check(head)
             raise ProblemError(

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import attrs
 import trio
 
+from actors.call_context import CallContext
 from runtime.gateway.media import CBOR, JSON, media_type_of
 from runtime.gateway.problems import ProblemError
 from runtime.links.transports import is_loopback
@@ -152,6 +153,19 @@ class RequestHead:
         """The value of a header that is there at most once."""
         values = self.headers.get(name)
         return values[0].strip() if values else None
+
+    @property
+    def context(self) -> CallContext:
+        """What the headers of W3C Trace Context and Baggage say; nothing where they are malformed,
+        for a mistake of the client's tracing must not cost it the call.
+        """
+        parents = self.headers.get("traceparent", ())
+        return CallContext.of(
+            traceparent=parents[0].strip() if len(parents) == 1 else "",
+            # These may be there more than once, and are one list then.
+            tracestate=",".join(self.headers.get("tracestate", ())),
+            baggage=",".join(self.headers.get("baggage", ())),
+        )
 
     @property
     def key(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import trio
 
 from actors.actor import Actor
+from actors.call_context import CallContext
 from actors.errors import (
     ActorDiedError,
     ActorNotFoundError,
@@ -217,11 +218,13 @@ class Invocation:
     __slots__ = (
         "args",
         "arrived",
+        "attempt",
         "begun",
         "call",
         "cancelled",
         "cell",
         "chain",
+        "context",
         "deadline",
         "definition",
         "kwargs",
@@ -276,6 +279,10 @@ class Invocation:
         """Identifies the call if its caller may repeat it; else None."""
         self.chain: Chain | None = None
         """The chain of methods that wait for it, if a method made the call."""
+        self.context: CallContext | None = None
+        """What travels with the call beside its arguments; None for nothing."""
+        self.attempt = 1
+        """Which attempt of its caller's this is."""
         self.waits_in: Chain | None = None
         """The chain for the calls that it makes; None until it makes one."""
 

@@ -12,7 +12,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVarTuple, cast
 
@@ -85,7 +85,7 @@ class LazyNursery:
         self._scope = trio.CancelScope()
         self._own: trio.Nursery | None = None
         self._waiting: list[
-            tuple[Callable[..., Awaitable[object]], tuple[Any, ...], str | None]
+            tuple[Callable[..., Awaitable[object]], tuple[Any, ...], str | None, Context]
         ] = []
         self._opened = False
         self._closed = trio.Event()
@@ -106,7 +106,8 @@ class LazyNursery:
         if self._own is not None:
             self._own.start_soon(self.run, function, args, name=name or function)
             return
-        self._waiting.append((function, args, name))
+        # Each task has the context of the code that starts it, and not of what opens the nursery.
+        self._waiting.append((function, args, name, copy_context()))
         if not self._opened:
             self._opened = True
             self._nursery.start_soon(self._open, name=f"tasks of {self.name}")
@@ -140,8 +141,9 @@ class LazyNursery:
             with self._scope:
                 async with trio.open_nursery() as own:
                     self._own = own
-                    for function, args, name in self._waiting:
-                        own.start_soon(self.run, function, args, name=name or function)
+                    for function, args, name, context in self._waiting:
+                        start = partial(self.run, function, args)
+                        context.run(partial(own.start_soon, start, name=name or function))
                     self._waiting.clear()
                     await trio.sleep_forever()
         finally:

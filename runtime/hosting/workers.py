@@ -15,11 +15,13 @@ import math
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
 import trio
 
+from actors.call_context import CURRENT
 from actors.errors import (
     ArgumentLostError,
     BadArgumentsError,
@@ -217,6 +219,7 @@ class TaskWorkers:
         self._doubt = doubt
         self._replay = replay
         self._in_thread = threads.method
+        self._context = copy_context()
         self.names_until = math.inf
         """Until when the node relies on its lease, on its own clock."""
         self.ask_lease: Callable[[], float] = lambda: self.names_until
@@ -254,7 +257,9 @@ class TaskWorkers:
         if self._parked:
             trio.lowlevel.reschedule(self._parked.pop())
         else:
-            self._nursery.start_soon(self._work, name="worker")
+            # In the context in which the node was opened: this worker will run calls that have
+            # nothing to do with the code that happens to be the first to need it.
+            self._context.run(partial(self._nursery.start_soon, self._work, name="worker"))
 
     async def _work(self) -> None:
         worker = TaskWorker()
@@ -384,6 +389,9 @@ class TaskWorkers:
         started = self._environment.stopwatch() if self.statistics is not None else 0.0
         if timed:
             worker.scope.deadline = job.deadline
+        # Set for each run, so that nothing that the run before has left behind is of any effect.
+        if CURRENT.get() is not job.context:
+            CURRENT.set(job.context)
         if job.call is not None and job.call.repeated:
             coroutine = self._replay(job, coroutine)
         try:

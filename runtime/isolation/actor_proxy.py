@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from actors.actor import Actor, Ended, Ignore
+from actors.call_context import call_context
 from actors.errors import (
     ActorDiedError,
     CallError,
@@ -109,6 +110,7 @@ class ActorProxy(Actor):
         self._begun = trio.Event()
         self._failure: Exception | None = None
         self._chain = ""
+        self._call_context = ""
         self._stopping = False
         self._stopped = False
         self._notifying: tuple[int, trio.Event] | None = None
@@ -142,6 +144,7 @@ class ActorProxy(Actor):
         """
         chain = self._waiting()
         self._chain = chain.told if chain is not None else ""
+        self._call_context = call_context.get().text
         self.nursery.start_soon(self._live, name=f"process of {self.name}")
         await self._begun.wait()
         if self._failure is not None:
@@ -282,4 +285,5 @@ class ActorProxy(Actor):
             address=address,
             members=(),
             chain=self._chain,
+            context=self._call_context,
         )

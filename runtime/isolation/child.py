@@ -25,6 +25,7 @@ import cbor2
 import trio
 
 from actors.actor import Actor, Ended, Ignore, Member, Watch
+from actors.call_context import CURRENT, CallContext, call_context
 from actors.errors import (
     CallError,
     DecodeError,
@@ -336,6 +337,8 @@ class WatchingClient:
         told.job = job = Invocation(
             cell, definition, (notice,), {}, told, None, notice.watch, math.inf
         )
+        # That of the code that watches: the node calls this service in it.
+        job.context = CURRENT.get()
         # Regardless of the mailbox's limit: the node sends one notice at a time, and the actor has
         # asked for each of them.
         cell.append(job)
@@ -647,9 +650,14 @@ async def _host(
         cls = _actor_class(request.class_path)
         # The main script has another name in this process.
         module = module_name(cls)
-        await host.begin(
-            cls, request.args, request.kwargs, request.options, address, Chain(request.chain)
-        )
+        # The context of the code that starts the actor ends with the start, like its chain.
+        token = call_context.set(CallContext(request.context))
+        try:
+            await host.begin(
+                cls, request.args, request.kwargs, request.options, address, Chain(request.chain)
+            )
+        finally:
+            call_context.reset(token)
     except BaseException as error:  # noqa: ASYNC103  cancellations and interrupts go on
         if is_cancellation(error) or is_interrupt(error):
             raise

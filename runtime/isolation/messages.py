@@ -28,6 +28,7 @@ call would look like a call of the actor to itself.
 class LaunchRequest:
     """What a process is to run. `address` is the actor's, on its node; `members` are the cluster's
     at this moment. `chain`: the chain that waits for the start; see `runtime.hosting.chains`.
+    `context`: that of the code that starts the actor; see `actors.call_context`.
     """
 
     class_path: str
@@ -37,6 +38,7 @@ class LaunchRequest:
     address: Address
     members: tuple[Member, ...]
     chain: str = ""
+    context: str = ""
 
 
 @message

@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from actors.actor import Actor
+from actors.call_context import CURRENT
 from actors.errors import (
     ActorNotFoundError,
     BadArgumentsError,
@@ -296,9 +297,9 @@ class PlainCallService(Actor):
         own = definition.options.timeout
         limits = [one for one in (seconds, own) if one is not None]
         deadline = self._environment.now() + min(limits) if limits else math.inf
-        return Invocation(
-            cell, definition, arguments.args, arguments.kwargs, self, run, 0, deadline
-        )
+        job = Invocation(cell, definition, arguments.args, arguments.kwargs, self, run, 0, deadline)
+        job.context = CURRENT.get()
+        return job
 
     def _deliver(self, run: _Run, job: Invocation) -> None:
         run.job = job

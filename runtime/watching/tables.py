@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import attrs
 
+from actors.call_context import CallContext
 from actors.method import Address
 from runtime.identifiers import ActorId, NodeId
 
@@ -54,12 +55,15 @@ class Target:
 
 @attrs.frozen
 class WatchEntry:
-    """A watch, or the near side of a link. `watcher` is None for code outside of actors."""
+    """A watch, or the near side of a link. `watcher` is None for code outside of actors. `context`:
+    that of the code that watches, in which the notice is handled.
+    """
 
     number: int
     watcher: ActorId | None
     target: Target
     is_link: bool = False
+    context: CallContext | None = attrs.field(default=None, eq=False, repr=False)
 
 
 class WatchTable:
@@ -99,15 +103,19 @@ class WatchTable:
             self._entries[number].target.registered for number in self._by_target.get(target, ())
         )
 
-    def add(self, watcher: ActorId | None, target: Target) -> WatchEntry:
+    def add(
+        self, watcher: ActorId | None, target: Target, context: CallContext | None = None
+    ) -> WatchEntry:
         """A further watch, independent of all others."""
-        return self._add(watcher, target, is_link=False)
+        return self._add(watcher, target, context, is_link=False)
 
-    def add_link(self, watcher: ActorId, target: Target) -> WatchEntry | None:
+    def add_link(
+        self, watcher: ActorId, target: Target, context: CallContext | None = None
+    ) -> WatchEntry | None:
         """A link's near side; None if there is one already."""
-        return (
-            None if (watcher, target) in self._links else self._add(watcher, target, is_link=True)
-        )
+        if (watcher, target) in self._links:
+            return None
+        return self._add(watcher, target, context, is_link=True)
 
     def links_to(self, watcher: ActorId, name: str) -> list[WatchEntry]:
         """What links an actor to any epoch of a name."""
@@ -175,9 +183,17 @@ class WatchTable:
         assert all(self._by_target.values())
         assert all(self._by_watcher.values())
 
-    def _add(self, watcher: ActorId | None, target: Target, *, is_link: bool) -> WatchEntry:
+    def _add(
+        self,
+        watcher: ActorId | None,
+        target: Target,
+        context: CallContext | None,
+        *,
+        is_link: bool,
+    ) -> WatchEntry:
         self._latest += 1
-        one = self._entries[self._latest] = WatchEntry(self._latest, watcher, target, is_link)
+        one = WatchEntry(self._latest, watcher, target, is_link, context)
+        self._entries[self._latest] = one
         self._by_target.setdefault(target, {})[one.number] = None
         if watcher is not None:
             self._by_watcher.setdefault(watcher, {})[one.number] = None

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from actors.actor import Ended, Watch
+from actors.call_context import CURRENT
 from actors.errors import CallError, MailboxFullError, NotExecutedError, StoreError
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition, method
@@ -67,6 +68,7 @@ class Notices:
             name="on_ended", function=on_ended, in_thread=not inspect.iscoroutinefunction(on_ended)
         )
         job = Invocation(cell, definition, (notice,), {}, self, None, one.number, float("inf"))
+        job.context = one.context
         self._queued[one.number] = job
         # Regardless of the mailbox's limit: the actor has asked for each notice.
         cell.append(job)
@@ -393,7 +395,7 @@ class Watcher:
         target, missing = await self._resolve(handle)
         # The lookup took time: the watcher may have ended, and nothing would take its watch out.
         _check_lives(cell)
-        one = self._watches.add(_actor(cell), target)
+        one = self._watches.add(_actor(cell), target, CURRENT.get())
         self._begin(target, missing)
         await self._until_it_stands(target)
         return Watch(one.number, target.name, target.epoch, partial(self.cancel, one.number))
@@ -433,7 +435,7 @@ class Watcher:
         _check_lives(cell)
         if target.actor == _actor(cell):
             return
-        one = self._watches.add_link(_actor(cell), target)
+        one = self._watches.add_link(_actor(cell), target, CURRENT.get())
         if one is None:
             return
         self._begin(target, missing)
