@@ -234,7 +234,9 @@ class CallContextVariable:
 
     def get(self) -> CallContext:
         """Return the current context; an empty one if none was set."""
-        return CURRENT.get() or EMPTY
+        context = CURRENT.get()
+        # Not by its truth: one that has only a trace is an empty mapping.
+        return EMPTY if context is None else context
 
     def set(self, context: CallContext) -> Token[CallContext | None]:
         """Set the context for all calls from here on; `reset` takes it back. Inside a method it

@@ -47,7 +47,9 @@ def test_it_arrives_beside_whatever_else_a_call_says(
     assert call.remaining == (1.5 if remaining else float("inf"))
     assert (call.first, call.kept, call.attempt) == (first, kept or (0, 0), attempt)
     assert (call.chain.links if call.chain else ()) == (waiting.links if waiting else ())
-    assert (call.context.text if call.context else "") == (context.text if context else "")
+    assert (call.context.text if call.context is not None else "") == (
+        context.text if context is not None else ""
+    )
     # What a node that knows neither reads is the same call.
     older = request(told[:9], CODEC)
     assert older[:9] == call[:9]
