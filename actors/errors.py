@@ -324,6 +324,12 @@ class WrongPeerError(HandshakeError):
     code: ClassVar[str] = "wrong-peer"
 
 
+class EncryptionError(HandshakeError):
+    """One side encrypts the connection and the other does not, or TLS failed between them."""
+
+    code: ClassVar[str] = "encryption"
+
+
 class WrongStoreError(HandshakeError):
     """The peer's cluster has the same name but another coordination store: one of the two stores
     was lost and created again.

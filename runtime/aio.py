@@ -47,6 +47,7 @@ from runtime.doors.opening import (
 )
 from runtime.functions.named import FunctionCall
 from runtime.groups.groups import ProcessGroup
+from runtime.links.encryption import TlsMode
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
@@ -80,6 +81,7 @@ def connect(
     secret: bytes | str | None = None,
     name: str | None = None,
     call_timeout: float | None = None,
+    tls: TlsMode | None = None,
 ) -> AioOpening[AioCluster]:
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`: by `async with`, or
     by `await` and later `await cluster.close()`.
@@ -88,7 +90,7 @@ def connect(
     outside of asyncio.
     """
     block = connection(
-        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout
+        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout, tls=tls
     )
     return AioOpening(block, lambda node: AioCluster(ConnectionDoor(block, node)))
 

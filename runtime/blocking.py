@@ -53,6 +53,7 @@ from runtime.doors.opening import (
 from runtime.functions.named import FunctionCall
 from runtime.functions.service import most_workers
 from runtime.groups.groups import ProcessGroup
+from runtime.links.encryption import TlsMode
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
@@ -97,18 +98,19 @@ def connect(
     secret: bytes | str | None = None,
     name: str | None = None,
     call_timeout: float | None = None,
+    tls: TlsMode | None = None,
 ) -> BlockingCluster:
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`; close it by `with`,
     `close()`, or the end of the program.
 
-    `cluster`, `secret`: as for `open_node`; of a local cluster of this user they are found.
+    `cluster`, `secret`, `tls`: as for `open_node`; of a local cluster of this user they are found.
     `name`: of this connection, as `understudy status` shows it. `call_timeout`: seconds for calls
     without a `timeout`. Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and
     `WrongDoorError` in an event loop: use `runtime.aio` there, or `runtime.open_node`.
     """
     _refuse_loops()
     session = connection(
-        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout
+        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout, tls=tls
     )
     _open(session)
     return BlockingCluster(BlockingDoor(session, session.opened))

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from runtime.links.transports import Connection
+from runtime.wire.handshake import Channel
 
 CAPACITY = 1024 * 1024
 
@@ -36,6 +37,8 @@ class Pipe:
 
 class MemoryConnection:
     """A `Connection` over two pipes."""
+
+    channel = Channel()
 
     def __init__(self, sends: Pipe, receives: Pipe) -> None:
         self.sends = sends

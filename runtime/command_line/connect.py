@@ -7,14 +7,15 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import click
 
 from actors.errors import JoinError
 from runtime.announcements import Announcement, open_clusters
 from runtime.environment import SystemEnvironment, host_identity
-from runtime.links.transports import SocketNetwork, is_loopback, split_host_port
+from runtime.links.encryption import TLS_VARIABLE, TlsMode, find_tls, system_network
+from runtime.links.transports import is_loopback, split_host_port
 from runtime.membership.cluster_client import ClusterClient, open_client
 from runtime.membership.cluster_session import find_secret, read_secret_file
 
@@ -24,14 +25,39 @@ DEFAULT_ADDRESS = "127.0.0.1:7400"
 DEFAULT_CLUSTER = "understudy"
 
 
-def secret_option(command: F) -> F:
-    """The option `--secret-file`."""
-    return click.option(
-        "--secret-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the cluster's secret. Default: UNDERSTUDY_SECRET, or, for a cluster on "
-        "this machine, the secret that the user's clusters share.",
-    )(command)
+def security_options(command: F) -> F:
+    """The options `--secret-file`, which the command is given, and `--tls`, see `chosen_tls`."""
+    options = [
+        click.option(
+            "--secret-file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="File with the cluster's secret. Default: UNDERSTUDY_SECRET, or, for a cluster on "
+            "this machine, the secret that the user's clusters share.",
+        ),
+        click.option(
+            "--tls",
+            type=click.Choice(get_args(TlsMode)),
+            expose_value=False,
+            callback=_choose_tls,
+            help="require: encrypt connections within this machine as well; accept: also meet "
+            "nodes that do not encrypt; off: encrypt nothing, so that others on the network can "
+            f"read and change everything. Default: {TLS_VARIABLE}, or encrypt what leaves this "
+            "machine.",
+        ),
+    ]
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def _choose_tls(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    try:
+        context.meta[TLS_VARIABLE] = find_tls(value)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def chosen_tls() -> TlsMode | None:
+    """What `--tls` or `UNDERSTUDY_TLS` says to the command that runs."""
+    return cast("TlsMode | None", click.get_current_context().meta.get(TLS_VARIABLE))
 
 
 def cluster_options(command: F) -> F:
@@ -57,7 +83,7 @@ def cluster_options(command: F) -> F:
             help="The cluster's name. Default: that of the local cluster at the address, or else "
             "understudy.",
         ),
-        secret_option,
+        security_options,
         click.option("--json", "as_json", is_flag=True, help="Print facts as JSON."),
     ]
     return functools.reduce(
@@ -117,6 +143,11 @@ async def connect(
         secret_for(address, secret_file), environment.token, needs_own=not is_loopback(address)
     )
     async with open_client(
-        address, cluster, secret, environment, SocketNetwork(), host_identity()
+        address,
+        cluster,
+        secret,
+        environment,
+        system_network(environment, chosen_tls()),
+        host_identity(),
     ) as client:
         yield client

@@ -11,6 +11,7 @@ import click
 import trio
 
 from runtime.command_line.connect import (
+    chosen_tls,
     cluster_options,
     secret_for,
 )
@@ -138,6 +139,7 @@ def gateway(
         cluster=cluster,
         secret=secret_for(address, secret_file),
         labels={CALLS_ONLY: "true"},
+        tls=chosen_tls(),
     )
     limits = RequestLimits(max_body=bytes_of("--max-body", max_body), most_requests=max_requests)
     server_limits = ServerLimits(most_connections=max_connections, head_seconds=head_timeout)

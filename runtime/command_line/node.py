@@ -13,9 +13,10 @@ import trio
 from runtime.command_line.connect import (
     DEFAULT_ADDRESS,
     DEFAULT_CLUSTER,
+    chosen_tls,
     local_cluster_at,
     secret_for,
-    secret_option,
+    security_options,
 )
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.units import bytes_of
@@ -140,7 +141,7 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     help="Seconds for which the node stays a member while its event loop is blocked.",
 )
 @import_option
-@secret_option
+@security_options
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
 def node(
     name: str | None,
@@ -198,6 +199,7 @@ def node(
         trace_references=trace_references,
         thread_limit=thread_limit,
         blocked_limit=blocked_limit,
+        tls=chosen_tls(),
     )
     trio.run(_run, opening, as_json)
 

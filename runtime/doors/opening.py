@@ -19,6 +19,7 @@ from actors.options import SpawnChanges, SpawnOptions
 from runtime.announcements import open_clusters
 from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
+from runtime.links.encryption import TlsMode
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
 from runtime.node import Node
 from runtime.node.opening import open_node
@@ -36,6 +37,7 @@ def connection(
     cluster: str | None,
     secret: bytes | str | None,
     call_timeout: float | None,
+    tls: TlsMode | None,
 ) -> OpenBlock[Node]:
     """A session of a node that joins the cluster at `address` to make calls, and is given no
     actors by others.
@@ -56,6 +58,7 @@ def connection(
         secret=local.secret if local is not None else secret,
         labels={CALLS_ONLY: "true"},
         call_timeout=call_timeout,
+        tls=tls,
     )
     return OpenBlock(opening, f"the connection to {address}", _has_left)
 

@@ -62,9 +62,9 @@ from runtime.isolation.messages import (
     StartFailure,
 )
 from runtime.isolation.node_api import IsolationService, NodeApi, NodeApiProxy
+from runtime.links.encryption import TlsMode, system_network
 from runtime.links.link import Link
 from runtime.links.peers import Peers
-from runtime.links.transports import SocketNetwork
 from runtime.membership.members import peer_of_member
 from runtime.processes.fork_loop import name_process, settle_collector
 from runtime.references.manager import MemoryOptions
@@ -537,6 +537,8 @@ class ChildSettings:
     call_timeout: float | None
     timings: dict[str, float]
     """The fields of the node's `Timings`."""
+    tls: TlsMode | None
+    """As for the node: the process dials other nodes itself."""
 
 
 class ControlService(Actor):
@@ -589,7 +591,7 @@ async def _reside(settings: ChildSettings) -> None:
             Introduction(cluster=settings.cluster, peer=me),
             settings.secret,
             environment,
-            SocketNetwork(timings=environment.timings),
+            system_network(environment, settings.tls),
             nursery,
             PeerDirectory(directory.locate, directory.link_to),
             lambda endpoint: ChildHost(endpoint, node, nursery, environment),

@@ -29,6 +29,7 @@ from runtime.isolation.messages import (
     LaunchRequest,
 )
 from runtime.isolation.node_api import IsolationService, NodeApi
+from runtime.links.encryption import TlsMode
 from runtime.processes import (
     ChildProcess,
     ForkServer,
@@ -85,7 +86,7 @@ class WithoutProcesses:
 
 class IsolatedProcesses:
     """The isolation of a node, with real processes. `nursery` is the node's, so that nothing
-    outlives the node.
+    outlives the node. `tls`: how the processes dial other nodes.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class IsolatedProcesses:
         nursery: trio.Nursery,
         environment: Environment,
         secret: bytes,
+        tls: TlsMode | None = None,
     ) -> None:
+        self._tls = tls
         self._endpoint = endpoint
         self._nursery = nursery
         self._environment = environment
@@ -204,6 +207,7 @@ class IsolatedProcesses:
             "node_incarnation": self._endpoint.identity.incarnation,
             "call_timeout": self._endpoint.caller.call_timeout,
             "timings": attrs.asdict(self._environment.timings),
+            "tls": self._tls,
             "level": logging.getLogger("understudy").getEffectiveLevel(),
         }
 

@@ -138,7 +138,7 @@ class Peers:
         """
         connection = await self._connected(address, seconds)
         try:
-            dialer = Dialer(self.introduction, self._secret, self._environment.token(32), None)
+            dialer = self._dialer(connection, None)
             settled = await self._shake_hands(connection, dialer)
             self._check_store(settled.peer)
             peer = attrs.evolve(
@@ -162,7 +162,12 @@ class Peers:
         has proven itself.
         """
         try:
-            acceptor = Acceptor(self.introduction, self._secret, self._environment.token(32))
+            acceptor = Acceptor(
+                self.introduction,
+                self._secret,
+                self._environment.token(32),
+                connection.channel.binding,
+            )
             settled = await self._shake_hands(connection, acceptor)
             self._check_store(settled.peer)
             await self._carry_accepted(settled, connection)
@@ -420,12 +425,7 @@ class Peers:
                     connection = await self._connected(address)
                     self._turns.on_connected(turn)
                     link.unanswered = 0
-                    dialer = Dialer(
-                        self.introduction,
-                        self._secret,
-                        self._environment.token(32),
-                        link.peer.identity,
-                    )
+                    dialer = self._dialer(connection, link.peer.identity)
                     settled = await self._shake_hands(connection, dialer)
                     # During the handshake the peer's own dial may have been accepted.
                     if self._is_same(link, settled.peer) and not link.connected:
@@ -474,6 +474,15 @@ class Peers:
         with trio.move_on_after(seconds):
             return await self._network.connect(address)
         raise TimeoutError(f"no connection within {seconds:g} s")
+
+    def _dialer(self, connection: Connection, expected: NodeId | None) -> Dialer:
+        return Dialer(
+            self.introduction,
+            self._secret,
+            self._environment.token(32),
+            expected,
+            connection.channel.binding,
+        )
 
     def _addresses(self, peer: Peer) -> list[str]:
         """Where to dial: Unix sockets on our own machine, TCP otherwise."""

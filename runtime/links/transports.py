@@ -8,8 +8,10 @@ file behind, however the process ends.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -20,6 +22,7 @@ from runtime.links.cores import run_delay, usable_cores
 from runtime.links.interfaces import own_address
 from runtime.links.spin import MOST_ROUNDS, Spin
 from runtime.timings import Timings
+from runtime.wire.handshake import Channel
 
 RECEIVE_SIZE = 64 * 1024
 SOCKET_BUFFER = 1024 * 1024
@@ -40,6 +43,11 @@ class Connection(Protocol):
     """A stream of bytes in both directions, with one reader task and one writer task: a socket, or
     a simulated one.
     """
+
+    @property
+    def channel(self) -> Channel:
+        """What is proven of this connection by what carries it."""
+        ...
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """Hand bytes to the transport without waiting; returns how many it took, 0 if it is full.
@@ -111,11 +119,16 @@ class Spinner:
 
 class SocketConnection:
     """A `Connection` over a connected stream socket, which it owns from now on. With a `spinner`,
-    `receive` may spin before it sleeps.
+    `receive` may spin before it sleeps. `remote`: the host at the other end, "" for Unix sockets.
     """
 
-    def __init__(self, connected: socket.socket, spinner: Spinner | None = None) -> None:
+    channel = Channel()
+
+    def __init__(
+        self, connected: socket.socket, spinner: Spinner | None = None, remote: str = ""
+    ) -> None:
         connected.setblocking(False)
+        self.remote = remote
         self._socket = connected
         self._send = connected.send
         self._receive = connected.recv
@@ -134,6 +147,29 @@ class SocketConnection:
     async def wait_writable(self) -> None:
         """See `Connection.wait_writable`."""
         await trio.lowlevel.wait_writable(self._socket)
+
+    async def first_byte(self) -> int | None:
+        """The next byte, which is still received after that; None at the end. Raises OSError if
+        broken.
+        """
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return next(iter(self._socket.recv(1, socket.MSG_PEEK)), None)
+            except BlockingIOError:
+                continue
+
+    def peer_user(self) -> int | None:
+        """The user of the process that has opened the other end; None where the kernel does not
+        tell, as for TCP.
+        """
+        if self._socket.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+            return None
+        found = self._socket.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+        )
+        user: int = struct.unpack("3i", found)[1]
+        return user
 
     async def receive(self) -> bytes:
         """See `Connection.receive`."""
@@ -262,10 +298,11 @@ class SocketNetwork:
                         # hundreds dial at once, the last of them would be accepted after hundreds
                         # of passes, each of them longer for all the others.
                         for _ in range(MOST_ACCEPTED):
-                            accepted, _address = listener.accept()
+                            accepted, remote = listener.accept()
+                            tuned = _tuned(accepted, user_timeout)
+                            host = remote[0] if accepted.family != socket.AF_UNIX else ""
                             nursery.start_soon(
-                                handler,
-                                SocketConnection(_tuned(accepted, user_timeout), self._spinner),
+                                handler, SocketConnection(tuned, self._spinner, host)
                             )
                     except BlockingIOError:
                         continue
@@ -343,7 +380,11 @@ def is_loopback(address: str) -> bool:
     if kind == "unix":
         return True
     host, _ = split_host_port(where)
-    return host == "localhost" or host == "::1" or host.startswith("127.")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # A name, which may lead anywhere, whatever it begins with.
+        return False
 
 
 async def _bind(address: str) -> tuple[socket.socket, str]:

@@ -16,6 +16,7 @@ import trio
 from actors.actor import Member
 from actors.errors import (
     DecodeError,
+    EncryptionError,
     LeaseLostError,
     NodeNameTakenError,
     ProtocolError,
@@ -58,6 +59,9 @@ async def accepts_connections(record: NodeRecord, network: Network) -> bool:
                     (await network.connect(address)).close()
                 except (OSError, ValueError):
                     continue
+                except EncryptionError:
+                    # Something answers there, if only without TLS.
+                    return True
                 return True
     return False
 

@@ -23,10 +23,10 @@ from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.hosting.threads import NODE_THREADS
 from runtime.isolation import IsolatedProcesses, IsolationFactory
+from runtime.links.encryption import TlsMode, find_tls, system_network
 from runtime.links.transports import (
     Connection,
     Network,
-    SocketNetwork,
     is_loopback,
     split_address,
     split_host_port,
@@ -162,6 +162,7 @@ async def open_node(
     thread_limit: int = NODE_THREADS,
     blocked_limit: float = BLOCKED_LIMIT_SECONDS,
     call_timeout: float | None = None,
+    tls: TlsMode | None = None,
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving
@@ -182,7 +183,9 @@ async def open_node(
     `etcd://HOST:PORT,HOST:PORT` (see `runtime.store.etcd.address`), if the store is there: all
     nodes give it. `reference_memory`: bytes that values of references may take; others go to files
     in `reference_directory`, by default TMPDIR or /var/tmp. `references_on_leave`: "move" them to
-    other nodes when this one leaves, or "lose". `platform`: for tests and simulated nodes, see
+    other nodes when this one leaves, or "lose". `tls`: without it connections from and to other
+    machines are encrypted; "require" for those of this machine as well, "accept" to meet nodes that
+    do not encrypt yet, "off"; or `UNDERSTUDY_TLS`. `platform`: for tests and simulated nodes, see
     `Platform`. Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
     `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of the block
     if the cluster has given the node up. After it the node answers with `NotAMemberError`.
@@ -195,8 +198,9 @@ async def open_node(
     )
     platform = platform or Platform()
     environment = platform.environment
-    network = platform.network or SocketNetwork(
-        os.environ.get(SPIN_VARIABLE) or "auto", platform.environment.timings
+    mode = find_tls(tls)
+    network = platform.network or system_network(
+        environment, mode, os.environ.get(SPIN_VARIABLE) or "auto"
     )
     listen = listen or await default_listen(network, join or store or "")
     settings = _NodeSettings(
@@ -213,7 +217,7 @@ async def open_node(
         environment=environment,
         network=network,
         disk=platform.disk,
-        isolation=platform.isolation,
+        isolation=_isolation(platform, mode),
         faults=platform.faults or _faults_asked_for(),
         memory=_memory(
             reference_memory,
@@ -265,6 +269,13 @@ def _check(name: str | None, cluster: str, given: Mapping[str, object], data_dir
         raise ValueError("a store leads to its cluster by itself: give join or store, not both")
     if isinstance(advertise := given["advertise"], str):
         check_advertise(advertise)
+
+
+def _isolation(platform: Platform, tls: TlsMode | None) -> IsolationFactory:
+    """Processes of this machine dial other nodes as their node does."""
+    if platform.isolation is IsolatedProcesses:
+        return partial(IsolatedProcesses, tls=tls)
+    return platform.isolation
 
 
 def _memory(

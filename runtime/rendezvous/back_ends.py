@@ -15,7 +15,8 @@ import trio
 
 from actors.errors import HandshakeError, JoinError, ProtocolError
 from runtime.environment import Environment, host_identity, raise_alone
-from runtime.links.transports import SocketNetwork, is_loopback, split_address
+from runtime.links.encryption import TlsMode, find_tls, system_network
+from runtime.links.transports import is_loopback, split_address
 from runtime.membership.cluster_client import ClusterClient, open_client, peer_of
 from runtime.membership.cluster_session import StoreLocator, find_secret, read_secret_file
 from runtime.rendezvous.file_store import FileStore, remove_leftovers
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from runtime.store.etcd.address import EtcdAddress
     from runtime.store.etcd.store import EtcdStore
 
-CLUSTER_OPTIONS = ("cluster", "secret_file")
+CLUSTER_OPTIONS = ("cluster", "secret_file", "tls")
 
 CONNECT_SECONDS = 2.5
 """How long a member of an etcd may take to accept a connection and answer."""
@@ -42,7 +43,7 @@ def understudy(parameters: RendezvousParameters, environment: Environment) -> St
     """Over the store of a cluster. Endpoint: `HOST:PORT` of any of its nodes; of several, separated
     by commas, the first that answers.
 
-    Options: `cluster`, its name; `secret_file`, with its secret.
+    Options: `cluster`, its name; `secret_file`, with its secret; `tls`, as of `open_node`.
     """
     settings = AgentSettings.of(parameters, *CLUSTER_OPTIONS)
     return StoreHandler(settings, environment, _cluster(parameters, environment))
@@ -128,12 +129,17 @@ def _cluster(parameters: RendezvousParameters, environment: Environment) -> Open
         secret_file, environment.token, needs_own=not all(map(is_loopback, addresses))
     )
     cluster = str(parameters.get("cluster", "understudy"))
-    return partial(_open_cluster, addresses, cluster, secret, environment)
+    tls = find_tls(str(parameters.get("tls") or "") or None)
+    return partial(_open_cluster, addresses, cluster, secret, environment, tls)
 
 
 @asynccontextmanager
 async def _open_cluster(
-    addresses: list[str], cluster: str, secret: bytes, environment: Environment
+    addresses: list[str],
+    cluster: str,
+    secret: bytes,
+    environment: Environment,
+    tls: TlsMode | None,
 ) -> AsyncIterator[Store]:
     """The store of a cluster, by the first of its nodes that answers. Raises `JoinError` or a
     `HandshakeError`.
@@ -145,7 +151,12 @@ async def _open_cluster(
             try:
                 client = await stack.enter_async_context(
                     open_client(
-                        address, cluster, secret, environment, SocketNetwork(), host_identity()
+                        address,
+                        cluster,
+                        secret,
+                        environment,
+                        system_network(environment, tls),
+                        host_identity(),
                     )
                 )
             except (JoinError, HandshakeError) as error:

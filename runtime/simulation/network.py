@@ -24,6 +24,7 @@ from runtime.links.transports import Connection
 from runtime.simulation.report import Trace
 from runtime.simulation.scheduler import VirtualClock
 from runtime.timings import Timings
+from runtime.wire.handshake import Channel
 
 CAPACITY = 1024 * 1024
 """Bytes of one direction that are under way or not yet read."""
@@ -177,6 +178,8 @@ def _afresh(error: OSError) -> OSError:
 
 class SimulatedConnection:
     """One end; a `Connection` of `runtime.links.transports`."""
+
+    channel = Channel()
 
     def __init__(self, sends: Pipe, receives: Pipe) -> None:
         self.sends = sends

@@ -61,6 +61,7 @@ class DeafConnection:
 
     def __init__(self, inner: Connection) -> None:
         self._inner = inner
+        self.channel = inner.channel
         self.hears = trio.Event()
         self.hears.set()
 

@@ -17,8 +17,10 @@ and of CRAM (RFC 2195), over a transcript as in TLS 1.3.
 
 No I/O, no clock, no randomness: frames' kinds and control parts in and out, nonces passed in. Left
 to the caller: the limit on how long all this may take, closing the connection after any error, and
-encryption. Without TLS (and its channel binding) a relay between two honest nodes is neither seen
-nor kept from reading and changing what follows the handshake.
+encryption. Over TLS both proofs cover the hash of the server's certificate as each side sees it
+(the channel binding), so that somebody between the two, who can only show another certificate,
+breaks them. Without TLS a relay between two honest nodes is neither seen nor kept from reading and
+changing what follows the handshake.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ import attrs
 import cbor2
 
 from actors.errors import (
+    EncryptionError,
     HandshakeError,
     ProtocolError,
     ProtocolVersionError,
@@ -193,7 +196,13 @@ MAX_REFUSAL_TEXT: Final = 1000
 """Characters. Even of four bytes each they stay within `CONTROL_LIMIT`."""
 
 
-_REFUSALS: Final = (WrongSecretError, WrongClusterError, ProtocolVersionError, WrongPeerError)
+_REFUSALS: Final = (
+    WrongSecretError,
+    WrongClusterError,
+    ProtocolVersionError,
+    WrongPeerError,
+    EncryptionError,
+)
 
 
 _BUILTIN_TAGS: Final = (
@@ -219,6 +228,22 @@ _BUILTIN_TAGS: Final = (
 """Tags that cbor2 would decode by itself. None is of use here, and some build large or surprising
 objects from few bytes.
 """
+
+
+@attrs.frozen
+class Channel:
+    """What is proven of a connection by what carries it, below this handshake.
+
+    `binding`: what both ends of the connection know, and nobody can make another connection have;
+    empty for one that is not encrypted.
+    """
+
+    binding: bytes = b""
+
+
+def refusal(error: HandshakeError) -> tuple[Kind, bytes]:
+    """The frame that tells a dialer why it is refused."""
+    return Kind.REFUSED, _encode({"code": error.code, "text": str(error)[:MAX_REFUSAL_TEXT]})
 
 
 def common_version(ours: tuple[int, int], theirs: tuple[int, int]) -> int | None:
@@ -281,7 +306,10 @@ class _Side:
         assert self._claimed is not None, "a proof is due only after the facts that it proves"
         if not hmac.compare_digest(proof, self._proof(part, *more)):
             raise _wrong_secret(
-                self._claimed.name, self._introduction.peer.name, self._introduction.cluster
+                self._claimed.name,
+                self._introduction.peer.name,
+                self._introduction.cluster,
+                bool(self._channel_binding),
             )
         self.peer, self.version = self._claimed, self._claimed_version
         return proof
@@ -295,8 +323,8 @@ class Dialer(_Side):
     what was agreed.
 
     `secret` is the cluster's; `nonce` is 32 fresh random bytes; `expected` is the (name,
-    incarnation) that should answer, None if any may; `channel_binding` is what both ends of the
-    transport below know of this connection alone (RFC 9266 for TLS), empty if there is none. Raises
+    incarnation) that should answer, None if any may; `channel_binding` is that of the connection's
+    `Channel`. Raises
     ValueError for an empty secret, a nonce of another length, or facts that do not fit the limit of
     a HELLO.
     """
@@ -424,9 +452,7 @@ class Acceptor(_Side):
             return Kind.WELCOME, _encode({"proof": self._proof("acceptor", proof)})
         except HandshakeError as error:
             self.error = error
-            return Kind.REFUSED, _encode(
-                {"code": error.code, "text": str(error)[:MAX_REFUSAL_TEXT]}
-            )
+            return refusal(error)
 
     def _greet(self, fields: Mapping[str, object], control: bytes) -> tuple[Kind, bytes]:
         ours = self._introduction
@@ -572,11 +598,18 @@ def _shown(identity: NodeId) -> str:
 # sent to the dialer.
 
 
-def _wrong_secret(prover: str, verifier: str, cluster: str) -> WrongSecretError:
+def _wrong_secret(prover: str, verifier: str, cluster: str, bound: bool) -> WrongSecretError:
     return WrongSecretError(
         f"node {prover!r} could not prove to node {verifier!r} that it knows the secret of "
         f"cluster {cluster!r}: "
         "give both the same UNDERSTUDY_SECRET or --secret-file"
+        # The two cannot be told apart: the proof covers both.
+        + (
+            "; if they have it, one of them sees the certificate of somebody between them who "
+            "terminates TLS"
+            if bound
+            else ""
+        )
     )
 
 

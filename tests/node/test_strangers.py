@@ -278,20 +278,23 @@ async def test_garbage_closes_its_own_connection_and_is_logged(
 
 
 @pytest.mark.parametrize(
-    "first",
+    ("first", "answer"),
     [
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
-        b"SSH-2.0-OpenSSH_9.6\r\n",
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b""),
+        # A fatal alert: "decode error", for this is no handshake that can be read.
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600), b"\x15\x03\x03\0\2\2\x32"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", b""),
     ],
     ids=["http", "tls", "ssh"],
 )
-async def test_other_protocols_are_turned_away(scene: Scene, log: Log, first: bytes) -> None:
+async def test_other_protocols_are_turned_away(
+    scene: Scene, log: Log, first: bytes, answer: bytes
+) -> None:
     with trio.fail_after(5):
         async with await dial(scene.pair.here) as stream:
             await stream.send_all(first)
-            assert await wait_closed(stream) == b""
-    await log("closed a connection: ")
+            assert await wait_closed(stream) == answer
+    await log("closed a connection")
 
 
 async def test_frames_that_are_not_due_before_the_peer_has_proven_itself_are_not_acted_upon(

@@ -1,0 +1,268 @@
+"""TLS over any connection: a `Connection` that encrypts what another one carries. No policy: which
+connections are encrypted, and what is done about a failure, is decided in
+`runtime.links.encryption`.
+
+OpenSSL works on memory here (`ssl.SSLObject`), not on the socket: many records leave in one send
+and arrive in one receive, the receive of the connection below may spin (`runtime.links.spin`), and
+reading never has to wait for room to write. On a socket each record of 16 KiB is a call of the
+kernel, and costs as much processor time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import trio
+
+from runtime.links.transports import RECEIVE_SIZE, Connection
+from runtime.wire.certificates import SelfSigned, certificate_hash
+from runtime.wire.handshake import Channel
+
+RECORD = 16 * 1024
+"""Bytes of the largest record (RFC 8446, 5.1): what is smaller is joined before it is encrypted."""
+
+ROUND = 256 * 1024
+"""Bytes that are encrypted ahead of what the connection below has taken."""
+
+HANDSHAKE_BYTES = 128 * 1024
+"""Bytes that a peer may send in its handshake: its certificates, and a few hundred bytes."""
+
+FIRST_BYTE = 0x16
+"""With what a TLS connection begins: the record type "handshake". No frame of ours does."""
+
+NOT_HERE = b"\x15\x03\x01\x00\x02\x02\x46"
+"""The alert "protocol version" (RFC 8446, 6.2), for a client that expects TLS where there is none.
+It goes without encryption, so anyone between the two can send it.
+"""
+
+
+class TlsConnection:
+    """A `Connection` over `inner`, which it owns from now on. Nothing may be sent or received
+    before `shake_hands` has returned.
+
+    `own_certificate`: the server's, as DER, None for a client.
+    """
+
+    def __init__(
+        self, inner: Connection, context: ssl.SSLContext, own_certificate: bytes | None = None
+    ) -> None:
+        self.channel = Channel()
+        self._inner = inner
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._own_certificate = own_certificate
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=own_certificate is not None
+        )
+        self._unsent = memoryview(b"")
+        """What is encrypted and not taken yet by the connection below."""
+        self._ahead = 0
+        """How many bytes at the beginning of what is sent next are in `_unsent`, or have left: 0 or
+        1, see `send_some`.
+        """
+        self._more = False
+        """True while something may be left that was received and is not decrypted."""
+
+    async def shake_hands(self) -> None:
+        """Agree on keys; `channel` says afterwards what is known of this connection.
+
+        Raises `ssl.SSLError` for a peer that does not speak TLS or is refused, EOFError for one
+        that has closed the connection, OSError for a broken one.
+        """
+        taken, done = 0, False
+        while not done:
+            try:
+                self._tls.do_handshake()
+                done = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                # The alert that tells the peer why, if there is room for it at once.
+                with contextlib.suppress(OSError):
+                    self._inner.send_some((self._outgoing.read(),))
+                raise
+            await self._send_all(self._outgoing.read())
+            if not done:
+                data = await self._inner.receive()
+                if not data:
+                    raise EOFError("the peer closed the connection during the TLS handshake")
+                taken += len(data)
+                # OpenSSL has bounds of its own for each message; none for all of them.
+                if taken > HANDSHAKE_BYTES:
+                    raise ssl.SSLError(f"a TLS handshake of more than {HANDSHAKE_BYTES} bytes")
+                self._incoming.write(data)
+        # A client that sends its first frame with the last step of the handshake.
+        self._more = True
+        certificate = self._own_certificate or self._tls.getpeercert(binary_form=True)
+        assert certificate is not None, "a server without a certificate has no handshake"
+        self.channel = Channel(binding=certificate_hash(certificate))
+
+    def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
+        """See `Connection.send_some`.
+
+        What has been encrypted must be the next that is sent. So its last byte counts as not taken
+        until all of it has left: the caller comes back for that byte, as it would not if nothing
+        were left to it, and finds it sent. It cannot take back what it has sent a part of; and of
+        no frame is the first byte the last one.
+        """
+        if self._unsent and not self._flush():
+            return 0
+        ahead, self._ahead = self._ahead, 0
+        size = self._encrypt(buffers, ahead)
+        self._unsent = memoryview(self._outgoing.read())
+        if self._flush() or not size:
+            return ahead + size
+        self._ahead = 1
+        return ahead + size - 1
+
+    def _encrypt(self, buffers: Sequence[bytes | bytearray | memoryview], ahead: int) -> int:
+        """Encrypt what comes after the first `ahead` bytes, small pieces together, large ones from
+        where they lie; returns how many bytes that were.
+        """
+        size, small = 0, bytearray()
+        for buffer in buffers:
+            if size >= ROUND:
+                break
+            piece = memoryview(buffer)
+            if ahead:
+                piece, ahead = piece[ahead:], 0
+            piece = piece[: ROUND - size]
+            size += len(piece)
+            if len(small) + len(piece) <= RECORD:
+                small += piece
+                continue
+            self._write(memoryview(small))
+            small = bytearray()
+            if len(piece) <= RECORD:
+                small += piece
+            else:
+                self._write(piece)
+        self._write(memoryview(small))
+        return size
+
+    def _write(self, data: memoryview) -> None:
+        # To memory, so that all is taken, at once or, where OpenSSL is set to partial writes,
+        # record by record.
+        while data:
+            data = data[self._tls.write(data) :]
+
+    def _flush(self) -> bool:
+        """Hand over what is encrypted; True if nothing is left of it."""
+        while self._unsent:
+            count = self._inner.send_some((self._unsent,))
+            if not count:
+                return False
+            self._unsent = self._unsent[count:]
+        return True
+
+    async def _send_all(self, data: bytes) -> None:
+        self._unsent = memoryview(data)
+        while not self._flush():
+            await self._inner.wait_writable()
+
+    async def wait_writable(self) -> None:
+        """See `Connection.wait_writable`."""
+        await self._inner.wait_writable()
+
+    async def receive(self) -> bytes:
+        """See `Connection.receive`."""
+        while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
+            if self._more:
+                await trio.lowlevel.checkpoint()
+            elif not await self._arrived():
+                return b""
+            pieces: list[bytes] = []
+            size, ended = 0, False
+            try:
+                while size < RECEIVE_SIZE and (not pieces or self._incoming.pending):
+                    pieces.append(self._tls.read(RECORD))
+                    ended = not pieces[-1]
+                    size += len(pieces[-1])
+                    if ended:
+                        break
+            except ssl.SSLWantReadError:
+                self._more = False
+            else:
+                # One receive of the connection below is at most that long; so this is for what
+                # `receive_into` has left.
+                self._more = size >= RECEIVE_SIZE or bool(self._tls.pending())
+            if size or ended:
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """See `Connection.receive_into`."""
+        while True:  # noqa: ASYNC913  each turn waits for the connection below, or is the last
+            if self._more:
+                await trio.lowlevel.checkpoint()
+            elif not await self._arrived():
+                return 0
+            size, room = 0, len(buffer)
+            try:
+                while size < room:
+                    # typeshed does not know that it returns a number where it is given a buffer.
+                    count = cast("int", self._tls.read(room - size, buffer[size:]))
+                    if not count:
+                        return size
+                    size += count
+                self._more = True
+            except ssl.SSLWantReadError:
+                self._more = False
+            if size:
+                return size
+
+    async def _arrived(self) -> bool:
+        """Take what has arrived below; False at its end. A connection that is cut looks as one that
+        was closed: the session above counts frames, so that nothing is lost by it.
+        """
+        data = await self._inner.receive()
+        self._incoming.write(data)
+        return bool(data)
+
+    def close(self) -> None:
+        """See `Connection.close`."""
+        self._inner.close()
+
+
+def client_context() -> ssl.SSLContext:
+    """For connections to any server, whoever it is: the certificate is bound to the proof of the
+    secret, not verified.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def server_context(identity: SelfSigned) -> ssl.SSLContext:
+    """For connections of any client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Nobody resumes: a ticket would only be two more records for each connection.
+    context.num_tickets = 0
+    _load(context, identity.pem)
+    return context
+
+
+def _load(context: ssl.SSLContext, pem: str) -> None:
+    """`ssl` reads keys from files only. Where there are files in memory the key is never on a
+    disk.
+    """
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
+        descriptor = os.memfd_create("certificate")
+        try:
+            os.write(descriptor, pem.encode())
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile("w") as file:  # of mode 0600
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(file.name)
