@@ -107,6 +107,18 @@ class PoolStoppedError(NotExecutedError):
     """The pool was stopped, or its supervisor has given up: it runs nothing more."""
 
 
+class JournalError(UnderstudyError):
+    """The journal of a map cannot be written any more: it is full, or another driver has it."""
+
+
+class JournalInUseError(JournalError):
+    """Another map works with this journal now."""
+
+
+class JournalMismatchError(JournalError):
+    """The journal is of another job: of another method, or of a source whose items are others."""
+
+
 class NodeNotFoundError(NotExecutedError):
     """No node of this name is a member of the cluster now."""
 

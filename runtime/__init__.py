@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from runtime.node import Node
     from runtime.node.opening import open_node
     from runtime.observation.tree import draw_tree
+    from runtime.pools.journal import AlreadyDone
 
 __all__ = [
+    "AlreadyDone",
     "LocalCluster",
     "Node",
     "NodeProcess",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 PLACES = {
+    "AlreadyDone": "runtime.pools.journal",
     "LocalCluster": "runtime.local_cluster",
     "Node": "runtime.node",
     "NodeProcess": "runtime.local_cluster",

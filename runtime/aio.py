@@ -408,6 +408,10 @@ class AioPool(Generic[A]):
         """Have another size from now on; see `Pool.resize`."""
         await self._door.wait(lambda: self._pool.resize(size, per_node=per_node, min=min, max=max))
 
+    async def remove_journal(self, name: str) -> bool:
+        """Remove the journal of a map; see `Pool.remove_journal`."""
+        return await self._door.wait(lambda: self._pool.remove_journal(name))
+
     async def stop(self) -> None:
         """Stop it for all that use it; see `Pool.stop`."""
         await self._door.wait(self._pool.stop)

@@ -402,6 +402,10 @@ class BlockingPool(Generic[A]):
         """Have another size from now on; see `Pool.resize`."""
         self._door.wait(lambda: self._pool.resize(size, per_node=per_node, min=min, max=max))
 
+    def remove_journal(self, name: str) -> bool:
+        """Remove the journal of a map; see `Pool.remove_journal`."""
+        return self._door.wait(lambda: self._pool.remove_journal(name))
+
     def stop(self) -> None:
         """Stop it for all that use it; see `Pool.stop`."""
         self._door.wait(self._pool.stop)

@@ -94,6 +94,7 @@ SANS_IO = (
     "runtime/plain_calls/keyed_calls.py",
     "runtime/plain_calls/plain_values.py",
     "runtime/plain_calls/schemas.py",
+    "runtime/pools/journal.py",
     "runtime/pools/map_schedule.py",
     "runtime/pools/member_plan.py",
     "runtime/processes/protocol.py",

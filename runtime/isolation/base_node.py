@@ -28,6 +28,7 @@ from runtime.isolation.node_api import NodeApi
 from runtime.pools.member_plan import PoolSize
 
 if TYPE_CHECKING:
+    from runtime.membership.journals import Journals
     from runtime.pools.pool import Pool
 
 P = ParamSpec("P")
@@ -135,6 +136,7 @@ class BaseNode(RunsFunctions):
     _group_source: GroupSource
     _environment: Environment
     _nursery: trio.Nursery
+    _journals: Journals | None
 
     if TYPE_CHECKING:
 

@@ -251,6 +251,8 @@ class NodeClient(BaseNode):
         self._starter = ActorStarter(starter.start, starter.stand, starter.find_started)
         self._functions = ChildFunctions(api, endpoint)
         self._group_source = groups
+        self._journals = None
+        """A journal's driver is known by the lease of its node, which this process outlives not."""
         self._members: tuple[Member, ...] = ()
 
     def see(self, members: tuple[Member, ...]) -> None:

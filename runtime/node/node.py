@@ -39,6 +39,7 @@ from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
 from runtime.membership.cluster_session import ClusterSession, StoreLocator
+from runtime.membership.journals import Journals
 from runtime.membership.members import (
     FailureDetector,
     Members,
@@ -121,6 +122,11 @@ def describe(
     }
 
 
+JOURNAL_LEASES = 3.0
+"""How many leases the end of a journal's earlier driver is waited for: that of a node that was
+killed ends with its lease.
+"""
+
 FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
 
 
@@ -177,6 +183,13 @@ class Node(BaseNode):
         codec = self._endpoint.codec
         registration.use(store)
         self._names = Names(store, codec, registration.record.lease, self.name, self.incarnation)
+        self._journals = Journals(
+            store,
+            registration.record.lease,
+            self.name,
+            lambda: environment.token(8).hex(),
+            JOURNAL_LEASES * environment.timings.lease,
+        )
         self._members = Members(store, codec, self._gone, environment.timings.renewal_retry)
         self._lookups = lookups = Lookups(store, self._names, NAMES, self._may_live)
         self._placement = ActorPlacement(self._members, self._names, environment, lookups)

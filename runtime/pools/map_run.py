@@ -25,7 +25,9 @@ from actors.errors import (
     CallError,
     CallTimeoutError,
     ConnectionLostError,
+    DecodeError,
     EncodeError,
+    JournalMismatchError,
     MailboxFullError,
     NodeDiedError,
     NodeDrainingError,
@@ -38,6 +40,7 @@ from actors.errors import (
     RemoteError,
     ReplyEncodeError,
     StaleEpochError,
+    UnderstudyError,
 )
 from actors.method import MethodDefinition
 from actors.reference import Reference, wait_any
@@ -47,6 +50,7 @@ from runtime.calls.error_codec import CallPlace, rebuild
 from runtime.environment import Environment
 from runtime.hosting.item_batches import RAISED, RETURNED, UNSENDABLE
 from runtime.identifiers import ActorId
+from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_schedule import Batch, MapCounts, MapSchedule, OnError
 from runtime.pools.progress_bar import show_progress
 from runtime.user_errors import is_cancellation
@@ -71,6 +75,9 @@ LOOK_SECONDS = 0.05
 
 DEMAND_SECONDS = 0.25
 """Seconds between requests for more members while items wait."""
+
+LINGER_SECONDS = 0.02
+"""Seconds between two writes to a journal."""
 
 CLOSE_SECONDS = 1.0
 """How long the source may take to close when the map ends before it."""
@@ -150,6 +157,8 @@ class MapOptions:
     """Each item is a tuple of arguments."""
     progress: bool = False
     """A progress bar on stderr."""
+    journal: str | None = None
+    """Which items are done is kept in the store under this name."""
 
 
 class MapRun:
@@ -162,6 +171,7 @@ class MapRun:
         definition: MethodDefinition,
         source: AsyncIterable[object] | Iterable[object],
         options: MapOptions,
+        journal: JournalDriver | None = None,
     ) -> None:
         self.schedule = schedule
         self.options = options
@@ -171,6 +181,9 @@ class MapRun:
         self._crew = crew
         self._definition = definition
         self._source = source
+        self._journal = journal
+        self._finished = trio.Event()
+        """Set when there may be something for the journal."""
         self._key = crew.environment.token(6).hex()
         """Batches of different runs may be with one member."""
         self._wake = trio.Event()
@@ -192,6 +205,8 @@ class MapRun:
                     if self.options.progress:
                         what = f"{self._crew.name}, {self._definition.name}"
                         nursery.start_soon(show_progress, what, self._counts, environment)
+                    if self._journal is not None:
+                        await self._open_journal(self._journal, nursery)
                     nursery.start_soon(self._feed)
                     nursery.start_soon(self._follow)
                     await self._conduct(nursery)
@@ -207,10 +222,40 @@ class MapRun:
                 )
             self._result.set()
             self._room.set()
+            if self._journal is not None:
+                await self._journal.close()  # noqa: ASYNC102  shielded, and bounded, there
             self.ended.set()
 
     def _counts(self) -> MapCounts:
         return self.schedule.counts(self._crew.environment.now())
+
+    # The journal
+
+    async def _open_journal(self, journal: JournalDriver, nursery: trio.Nursery) -> None:
+        try:
+            await journal.open()
+        except UnderstudyError as error:
+            self.failure = error
+        else:
+            nursery.start_soon(self._write_journal, journal)
+
+    async def _write_journal(self, journal: JournalDriver) -> None:
+        """Write what members have returned, as much as there is at a time, and let it be given."""
+        try:
+            while True:
+                await self._finished.wait()
+                self._finished = trio.Event()
+                journal.add(self.schedule.take_finished())
+                while indices := await journal.write():
+                    self.schedule.on_written(indices)
+                    self._result.set()
+                    self._wake.set()
+                    journal.add(self.schedule.take_finished())
+                # Then the next write has many items in it, if they are short.
+                await trio.sleep(LINGER_SECONDS)
+        except UnderstudyError as error:
+            self.failure = error
+            self._wake.set()
 
     # For the caller's iterator
 
@@ -241,10 +286,19 @@ class MapRun:
             # Whatever the source raises is its reader's, who gets it after the results.
             self.schedule.on_source_over(error)
         else:
-            self.schedule.on_source_over()
+            self.schedule.on_source_over(self._missing())
         self._wake.set()
         self._result.set()
         await trio.lowlevel.checkpoint()
+
+    def _missing(self) -> JournalMismatchError | None:
+        """Why this is not the source of the journal; None if it is."""
+        try:
+            if self._journal is not None:
+                self._journal.on_source_over(self._pulled)
+        except JournalMismatchError as error:
+            return error
+        return None
 
     async def _feed_all(self, source: Iterable[object]) -> None:
         items = iter(source)
@@ -302,7 +356,14 @@ class MapRun:
                 problem = error
         least, most = self._definition.arity
         worked = self.schedule.has_work
-        index = self.schedule.on_item(args, sum(map(weight, args)))
+        known: tuple[object, ...] | None = None
+        digest = b""
+        if self._journal is not None and problem is None:
+            try:
+                digest, known = self._journal.find(self._pulled, args)
+            except (EncodeError, DecodeError) as error:
+                problem = error
+        index = self.schedule.on_item(args, sum(map(weight, args)), digest)
         if problem is None and not least <= len(args) <= most:
             try:
                 self._definition.check(f"pool {self._crew.name}", args, {})
@@ -310,6 +371,9 @@ class MapRun:
                 problem = error
         if problem is not None:
             self.schedule.on_misfit(index, problem)
+            self._result.set()
+        elif known is not None:
+            self.schedule.on_known(index, known[0])
             self._result.set()
         # Also when all members are busy: a pool that may grow is asked to.
         if self._hungry or not worked:
@@ -394,6 +458,7 @@ class MapRun:
         finally:
             self._crew.on_calls(member, -1)
         self._result.set()
+        self._finished.set()
         # Here and now: the member is idle, or will be soon.
         self._hand_out(nursery, member)
         self._wake.set()

@@ -84,6 +84,7 @@ class MapChanges(TypedDict, total=False):
     on_error: OnError
     keep: bool
     progress: bool
+    journal: str | None
 
 
 @attrs.define(eq=False)
@@ -93,6 +94,8 @@ class MapItem:
     index: int
     args: tuple[object, ...]
     weight: int = 0
+    digest: bytes = b""
+    """Of `args`, if there is a journal."""
     deaths: list[str] = attrs.Factory(list)
     refusals: int = 0
     attempts: int = 0
@@ -122,6 +125,7 @@ class Result:
     index: int
     value: object = None
     error: BaseException | None = None
+    digest: bytes = b""
 
 
 @attrs.frozen
@@ -129,7 +133,8 @@ class MapCounts:
     """How far a `map` has come. `total`: None while the source has not ended and has no length.
 
     `waiting`: taken from the source and with no member. `repeated`: times that an item was handed
-    to a member once more. `rate`: items done per second. `seconds_left`: None if not known.
+    to a member once more. `resumed`: of `done`, those that an earlier run of the journal has done.
+    `rate`: items that this run has done per second. `seconds_left`: None if not known.
     """
 
     done: int
@@ -141,6 +146,7 @@ class MapCounts:
     seconds: float
     rate: float
     seconds_left: float | None
+    resumed: int = 0
 
 
 @attrs.define(eq=False)
@@ -160,7 +166,8 @@ class MapSchedule:
     `repeats`: items of unknown outcome are run again. `max_retries`: how often an item that raised
     what `is_retried` accepts, or timed out, is run again. `batch`: items per batch, None for
     automatic. `window`: bound on items that were taken and not given, None for automatic.
-    `total`: how many items the source has, if it says so.
+    `total`: how many items the source has, if it says so. `journalled`: what an item has returned
+    is a result only after `on_written`.
     """
 
     def __init__(
@@ -174,6 +181,7 @@ class MapSchedule:
         is_retried: Callable[[BaseException], bool] = lambda error: False,
         delay: Callable[[int], float] = lambda attempt: 0.0,
         total: int | None = None,
+        journalled: bool = False,
         now: float = 0.0,
     ) -> None:
         self._ordered = ordered
@@ -184,6 +192,12 @@ class MapSchedule:
         self._is_retried = is_retried
         self._delay = delay
         self._total = total
+        self._journalled = journalled
+        self._unwritten: dict[int, Result] = {}
+        """What members have returned, and the journal does not have yet."""
+        self._to_write: list[Result] = []
+        """Of these, those that `take_finished` has not given yet."""
+        self._resumed = 0
         self._began = now
         self._ended_at: float | None = None
         self._members: dict[Hashable, _Pace] = {}
@@ -234,10 +248,10 @@ class MapSchedule:
         room = 4 * max(1, len(self._members)) * self._largest
         return min(MOST_WINDOW, max(LEAST_WINDOW, room))
 
-    def on_item(self, args: tuple[object, ...], weight: int = 0) -> int:
+    def on_item(self, args: tuple[object, ...], weight: int = 0, digest: bytes = b"") -> int:
         """The source has given an item; returns its index."""
         index, self._next_item = self._next_item, self._next_item + 1
-        self._waiting.append(MapItem(index, args, weight))
+        self._waiting.append(MapItem(index, args, weight, digest))
         self._open.add(index)
         self._weights[index] = weight
         self._held_bytes += weight
@@ -248,6 +262,13 @@ class MapSchedule:
         item = self._waiting.pop()
         assert item.index == index
         self._finish(Result(index, error=error))
+
+    def on_known(self, index: int, value: object) -> None:
+        """The item that was given last was done by an earlier run, with this result."""
+        item = self._waiting.pop()
+        assert item.index == index
+        self._resumed += 1
+        self._settle(Result(index, value))
 
     def on_source_over(self, error: BaseException | None = None) -> None:
         """The source has ended, or raised: `error` comes after the results of what it gave."""
@@ -398,7 +419,7 @@ class MapSchedule:
         unstarted: list[MapItem] = []
         for item, (code, value) in zip(batch.items, outcomes, strict=False):
             if code == RETURNED:
-                self._finish(Result(item.index, value))
+                self._finish(Result(item.index, value, digest=item.digest))
             elif code == NOT_STARTED:
                 item.attempts -= 1
                 unstarted.append(item)
@@ -494,6 +515,18 @@ class MapSchedule:
             pace.draining = True
             self._forget_if_idle(member, pace)
 
+    # The journal
+
+    def take_finished(self) -> list[Result]:
+        """What is to be written to the journal, each once."""
+        finished, self._to_write = self._to_write, []
+        return finished
+
+    def on_written(self, indices: Iterable[int]) -> None:
+        """The journal has these items: their results may be given."""
+        for index in indices:
+            self._settle(self._unwritten.pop(index))
+
     # Results
 
     def next_result(self) -> Result | None:
@@ -526,7 +559,7 @@ class MapSchedule:
             self._ended_at = now
         seconds = (now if self._ended_at is None else self._ended_at) - self._began
         over = self._done + self._failed
-        rate = over / seconds if seconds > 0 else 0.0
+        rate = (over - self._resumed) / seconds if seconds > 0 else 0.0
         left = None if self._total is None else max(0, self._total - over)
         return MapCounts(
             done=self._done,
@@ -538,6 +571,7 @@ class MapSchedule:
             seconds=seconds,
             rate=rate,
             seconds_left=left / rate if left is not None and rate else (0.0 if left == 0 else None),
+            resumed=self._resumed,
         )
 
     def check_invariants(self) -> None:
@@ -546,7 +580,11 @@ class MapSchedule:
         waiting = [item.index for item in (*self._waiting, *self._later)]
         everywhere = with_members + waiting
         assert len(everywhere) == len(set(everywhere)), "an item is in one place"
-        assert set(everywhere) == self._open, "an item without a result waits or is with a member"
+        everywhere += self._unwritten
+        assert len(everywhere) == len(self._open)
+        assert set(everywhere) == self._open, (
+            "an item without a result waits, is with a member, or is to be written"
+        )
         given = [result.index for result in self._results] + list(self._early)
         assert len(given) == len(set(given)), "one result each"
         assert self._open.isdisjoint(given)
@@ -643,6 +681,13 @@ class MapSchedule:
         self._finish(Result(item.index, error=error))
 
     def _finish(self, result: Result) -> None:
+        if self._journalled and result.error is None:
+            self._unwritten[result.index] = result
+            self._to_write.append(result)
+        else:
+            self._settle(result)
+
+    def _settle(self, result: Result) -> None:
         self._open.remove(result.index)
         if result.error is None:
             self._done += 1

@@ -37,6 +37,8 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.item_batches import BATCH_METHODS
 from runtime.identifiers import ActorId
+from runtime.membership.journals import Journals, check_journal_name
+from runtime.pools.journal_driver import JournalDriver
 from runtime.pools.map_run import MapOptions, MapResults, MapRun
 from runtime.pools.map_schedule import MapSchedule, OnError
 from runtime.pools.member_plan import PoolSize, PoolSpec
@@ -75,6 +77,7 @@ class PoolNode(Protocol):
     _endpoint: RpcEndpoint
     _environment: Environment
     _nursery: trio.Nursery
+    _journals: Journals | None
 
     def options(self, **changes: Unpack[SpawnChanges]) -> Spawner:
         """A way to start actors."""
@@ -349,6 +352,7 @@ class Pool(Generic[A]):
         on_error: OnError = "raise",
         keep: bool = False,
         progress: bool = False,
+        journal: str | None = None,
     ) -> MapResults[R]:
         """Run a method for each item, on whichever member asks next: `async for result in
         pool.map(Resizer.run, items)`.
@@ -363,14 +367,19 @@ class Pool(Generic[A]):
         "raise" the first error, "return" errors in the places of results, or "skip" them. `keep`:
         results stay with their members, and references to them are given. `progress`: show a
         progress bar on stderr (by rich, the extra `cli`; lines of text without it, or if stderr is
-        no terminal).
+        no terminal). `journal`: a name under which the cluster's store keeps which items are done,
+        so that a map whose driver died goes on where it was when it is called again with the same
+        items: what was given as a result is given again, and not run again. See `AlreadyDone` for
+        results that are too large to be kept.
 
         Raises TypeError or ValueError for what makes no sense.
         """
         return self._map(
             method,
             items,
-            MapOptions(on_error=on_error, timeout=timeout, keep=keep, progress=progress),
+            MapOptions(
+                on_error=on_error, timeout=timeout, keep=keep, progress=progress, journal=journal
+            ),
             ordered=ordered,
             window=window,
             batch=batch,
@@ -390,19 +399,33 @@ class Pool(Generic[A]):
         on_error: OnError = "raise",
         keep: bool = False,
         progress: bool = False,
+        journal: str | None = None,
     ) -> MapResults[R]:
         """Like `map`, for methods of several arguments: each item is a tuple of them."""
         return self._map(
             method,
             items,
             MapOptions(
-                on_error=on_error, timeout=timeout, keep=keep, progress=progress, spread=True
+                on_error=on_error,
+                timeout=timeout,
+                keep=keep,
+                progress=progress,
+                journal=journal,
+                spread=True,
             ),
             ordered=ordered,
             window=window,
             batch=batch,
             retry=retry,
         )
+
+    async def remove_journal(self, name: str) -> bool:
+        """Remove the journal of a map from the cluster's store, so that the next map under this
+        name begins anew; True if there was one. Raises `JournalInUseError` while a map works with
+        it.
+        """
+        self._members.endpoint.lifetime.check()
+        return await _journals(self._node).remove(name)
 
     async def submit(
         self, method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
@@ -521,9 +544,20 @@ class Pool(Generic[A]):
                 retry.delay(attempt, environment.random()) if retry is not None else 0.0
             ),
             total=len(items) if isinstance(items, Sized) else None,
+            journalled=options.journal is not None,
             now=environment.now(),
         )
-        run = MapRun(self._members, schedule, definition, cast("Iterable[object]", items), options)
+        driver: JournalDriver | None = None
+        if options.journal is not None:
+            driver = JournalDriver(
+                _journals(self._node),
+                options.journal,
+                f"{self._members.view.what}, {definition.name}",
+                self._members.endpoint.codec,
+            )
+        run = MapRun(
+            self._members, schedule, definition, cast("Iterable[object]", items), options, driver
+        )
         return HeldResults(self, run)
 
     def _definition(self, method: object) -> MethodDefinition:
@@ -590,6 +624,15 @@ class HeldResults(MapResults[R]):
         self._pool = pool
 
 
+def _journals(node: PoolNode) -> Journals:
+    if node._journals is None:
+        raise ValueError(
+            "an actor in a process of its own drives no map with a journal: let an actor or a "
+            "program that runs in a node drive it"
+        )
+    return node._journals
+
+
 def _digest(member: ActorId, key: Hashable) -> bytes:
     return hashlib.blake2b(f"{key!r} {member.name}".encode(), digest_size=8).digest()
 
@@ -607,6 +650,13 @@ def _check_options(
             raise ValueError(f"{name} must be at least 1, not {value!r}")
     if not isinstance(options.progress, bool):
         raise TypeError(f"progress must be True or False, not {options.progress!r}")
+    if options.journal is not None:
+        check_journal_name(options.journal)
+        if options.keep:
+            raise ValueError(
+                "keep=True and journal= do not go together: references end with their nodes, and "
+                "a journal outlives them"
+            )
     if options.on_error not in ("raise", "return", "skip"):
         raise ValueError(f'on_error is "raise", "return" or "skip", not {options.on_error!r}')
     SpawnOptions(timeout=options.timeout, retry=retry)

@@ -58,6 +58,8 @@ def progress_text(counts: MapCounts) -> str:
         parts = [f"{over} of {counts.total} done{share}"]
     if counts.failed:
         parts.append(f"{counts.failed} failed")
+    if counts.resumed:
+        parts.append(f"{counts.resumed} of them from the journal")
     if counts.repeated:
         parts.append(f"{counts.repeated} repeated")
     if counts.rate:

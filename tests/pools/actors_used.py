@@ -81,6 +81,10 @@ class Squares(Actor):
         return sum(values)
 
     @method
+    async def blob(self, size: int) -> bytes:
+        return b"x" * size
+
+    @method
     async def where(self) -> str:
         return self.node.name
 
