@@ -12,6 +12,7 @@ from runtime.version import __version__
 if TYPE_CHECKING:
     from runtime.elastic import record
     from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
+    from runtime.logs.formats import LogFilter
     from runtime.node import Node
     from runtime.node.opening import open_node
     from runtime.observation.tree import draw_tree
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyDone",
     "LocalCluster",
+    "LogFilter",
     "Node",
     "NodeProcess",
     "__version__",
@@ -32,6 +34,7 @@ __all__ = [
 PLACES = {
     "AlreadyDone": "runtime.pools.journal",
     "LocalCluster": "runtime.local_cluster",
+    "LogFilter": "runtime.logs.formats",
     "Node": "runtime.node",
     "NodeProcess": "runtime.local_cluster",
     "draw_tree": "runtime.observation.tree",

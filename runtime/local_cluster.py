@@ -7,7 +7,6 @@ that is in etcd, lives in this process.
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,6 +19,7 @@ import trio
 from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
+from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
 from runtime.node.opening import open_node
@@ -130,7 +130,8 @@ class LocalCluster:
             "labels": dict(labels or {}),
             "blocked_limit": blocked_limit,
             "call_timeout": self.node._endpoint.caller.call_timeout,
-            "level": logging.getLogger("understudy").getEffectiveLevel(),
+            "level": written_level(),
+            "log_format": written_format(),
         }
         child = await self._server.start(
             "runtime.local_cluster:run_node", cbor2.dumps(settings), name
@@ -247,9 +248,7 @@ async def open_cluster_on(
 def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
     """What a node process does; started by the fork server."""
     settings = cbor2.loads(argument)
-    logging.basicConfig(
-        level=settings["level"], format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    write_logs(settings["level"], settings["log_format"], times=False)
     try:
         trio.run(_serve, settings, report)
     except UnderstudyError as error:

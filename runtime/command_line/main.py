@@ -14,6 +14,7 @@ import click
 
 from actors.errors import RemoteError, UnderstudyError
 from runtime.environment import first
+from runtime.logs.formats import write_logs
 from runtime.version import __version__
 
 COMMANDS = (
@@ -23,6 +24,7 @@ COMMANDS = (
     "gateway",
     "inspect",
     "list",
+    "logs",
     "node",
     "pools",
     "refs",
@@ -132,6 +134,4 @@ def one_line(error: BaseException) -> str:
 def main(debug: bool, verbose: bool) -> None:
     """Named actors on many nodes, awaited like local objects, replaced when they die."""
     level = logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    write_logs(level, "text")

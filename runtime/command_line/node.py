@@ -19,6 +19,7 @@ from runtime.command_line.connect import (
     security_options,
 )
 from runtime.command_line.imports import import_modules, import_option
+from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import bytes_of
 from runtime.hosting.threads import NODE_THREADS
 from runtime.local_cluster import leaving_on_signals
@@ -140,6 +141,14 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     show_default=True,
     help="Seconds for which the node stays a member while its event loop is blocked.",
 )
+@log_format_option
+@click.option(
+    "--log-memory",
+    metavar="SIZE",
+    default="1M",
+    show_default=True,
+    help="Memory for the latest log lines, which `understudy logs` shows; 0 keeps none.",
+)
 @import_option
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
@@ -159,6 +168,7 @@ def node(
     trace_references: bool,
     thread_limit: int,
     blocked_limit: float,
+    log_memory: str,
     modules: tuple[str, ...],
     secret_file: Path | None,
     as_json: bool,
@@ -200,6 +210,7 @@ def node(
         thread_limit=thread_limit,
         blocked_limit=blocked_limit,
         tls=chosen_tls(),
+        log_memory=bytes_of("--log-memory", log_memory),
     )
     trio.run(_run, opening, as_json)
 

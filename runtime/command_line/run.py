@@ -19,6 +19,7 @@ import click
 import trio
 from click.core import ParameterSource
 
+from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import Number
 from runtime.elastic.agent import JobOutcome, run_agent
 from runtime.elastic.budget import report
@@ -232,6 +233,7 @@ def _all_options(command: F) -> F:
     epilog="Example:  understudy run --standalone --nproc-per-node 2 train.py --epochs 3",
 )
 @_all_options
+@log_format_option
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome of the job as JSON.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -48,6 +48,11 @@ class StartTurn:
         self.tasks: list[trio.lowlevel.Task] = []
         """Other tasks that the start waits for."""
 
+    @property
+    def actor(self) -> str:
+        """The name of the actor that is being started."""
+        return self._address.name
+
     def chain_of_calls(self) -> Chain:
         """Return the chain for calls that the start awaits."""
         if self._waits_in is None:

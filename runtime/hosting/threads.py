@@ -13,11 +13,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 import trio
 
 from runtime.environment import Environment
+from runtime.hosting.cell import Invocation
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +32,11 @@ NODE_THREADS = 1000
 ACTOR_THREADS = 40
 """Default limit for one actor: as many as trio and Starlette allow a whole program."""
 
+THREAD_TURN: ContextVar[Invocation] = ContextVar("THREAD_TURN")
+"""In a thread that runs a plain method: the invocation that it runs. Set only there: to set it for
+each run on the loop would cost every call.
+"""
+
 
 class Threads:
     """The threads of one node. Raises ValueError for a limit that leaves no thread."""
@@ -38,6 +45,8 @@ class Threads:
         self._environment = environment
         self._methods = trio.CapacityLimiter(limit)
         self._hooks = trio.CapacityLimiter(limit)
+        self.turn: Callable[[], Invocation | None] = lambda: None
+        """Returns the invocation that the running task runs; the workers set it."""
 
     async def method(
         self, function: Callable[[], T], of_actor: trio.CapacityLimiter | None = None
@@ -46,6 +55,9 @@ class Threads:
 
         It is not abandoned when cancelled, because its actor's next turn must begin after it.
         """
+        turn = self.turn()
+        if turn is not None:
+            function = functools.partial(_in_turn, turn, function)
         if of_actor is None:
             return await self._environment.in_thread(function, self._methods)
         # The borrower is not the task: a method in a thread may call back into its own task, which
@@ -80,6 +92,12 @@ class Threads:
         if inspect.isawaitable(result):
             # A plain function around a coroutine function, as decorators make them.
             await result
+
+
+def _in_turn(turn: Invocation, function: Callable[[], T]) -> T:
+    """Run `function` in a thread, whose context is a copy that ends with it."""
+    THREAD_TURN.set(turn)
+    return function()
 
 
 def on_loop(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

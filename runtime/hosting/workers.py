@@ -234,6 +234,7 @@ class TaskWorkers:
         """Workers that run or are about to, and are not suspended inside a method."""
         self.running: dict[trio.lowlevel.Task, Invocation] = {}
         """The invocation whose method runs directly in a task. Others may only read it."""
+        threads.turn = lambda: self.running.get(trio.lowlevel.current_task())
 
     def submit(self, item: ActorCell | Invocation) -> None:
         """Queue a cell that has mail, or an invocation of a concurrent method."""

@@ -13,10 +13,9 @@ import logging
 import math
 import os
 import resource
-import sys
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -65,6 +64,10 @@ from runtime.isolation.node_api import IsolationService, NodeApi, NodeApiProxy
 from runtime.links.encryption import TlsMode, system_network
 from runtime.links.link import Link
 from runtime.links.peers import Peers
+from runtime.logs.capture import LogCapture
+from runtime.logs.formats import write_logs
+from runtime.logs.ring import LogQuestion, fitting
+from runtime.logs.service import logs_of
 from runtime.membership.members import peer_of_member
 from runtime.processes.fork_loop import name_process, settle_collector
 from runtime.references.manager import MemoryOptions
@@ -520,6 +523,44 @@ CHILD_GOODBYE_SECONDS = 1.0
 """How long the process of an isolated actor may take to say goodbye to its peers."""
 
 
+CHILD_LOG_BYTES = 128 * 1024
+"""Lines of the log that wait in a child for their way to the node; the node keeps them."""
+
+
+class LogForwarder:
+    """Sends what this process logs to the log of its node."""
+
+    def __init__(self, capture: LogCapture, service: Any) -> None:
+        self._capture = capture
+        self._service = service.options(timeout=FORWARD_SECONDS)
+        self._sent = 0
+        capture.attach()
+
+    async def run(self) -> None:
+        """Send, until cancelled."""
+        while True:
+            while self._capture.last <= self._sent:
+                await self._capture.wait_changed()
+            await self.send()
+            # What comes meanwhile goes together.
+            await trio.sleep(FORWARD_SECONDS / 10)
+
+    async def send(self) -> None:
+        """Send what is new. What does not arrive is lost: it is on stderr as well."""
+        while self._capture.last > self._sent:
+            told, left = fitting(
+                self._capture.entries(), LogQuestion(after=self._sent), onwards=True
+            )
+            # Before it is sent: of two that send at once, one sends.
+            self._sent = told[-1].number if told and left else self._capture.last
+            with suppress(CallError):
+                await self._service.add([entry.plain() for entry in told])
+
+
+FORWARD_SECONDS = 2.0
+"""How long the node may take for lines of the log; a tenth of it is between two sendings."""
+
+
 @attrs.frozen(kw_only=True)
 class ChildSettings:
     """The settings that a process gets when it is forked; it asks its node for all else. `host` and
@@ -536,6 +577,7 @@ class ChildSettings:
     node: str
     node_incarnation: int
     level: int
+    log_format: str
     call_timeout: float | None
     timings: dict[str, float]
     """The fields of the node's `Timings`."""
@@ -570,9 +612,7 @@ def run(argument: bytes, report: Callable[[bytes], None]) -> None:
     """Run the process of one isolated actor; the target that the fork server calls."""
     told: Mapping[str, Any] = cbor2.loads(argument)
     settings = ChildSettings(**told)
-    logging.basicConfig(
-        level=settings.level, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    write_logs(settings.level, "json" if settings.log_format == "json" else "text", times=False)
     settle_collector()
     trio.run(_reside, settings)
 
@@ -603,8 +643,12 @@ async def _reside(settings: ChildSettings) -> None:
         host = endpoint.host
         assert isinstance(host, ChildHost)
         directory.use(host.api, endpoint.peers)
+        forwarder = LogForwarder(
+            LogCapture(node, host, nursery, CHILD_LOG_BYTES), logs_of(endpoint, *node)
+        )
         try:
             link = await endpoint.peers.first_contact(settings.address)
+            nursery.start_soon(forwarder.run)
             nursery.start_soon(_end_with_node, link, environment.timings.isolation_patience)
             nursery.start_soon(endpoint.peers.beat)
             nursery.start_soon(endpoint.references.run)
@@ -625,6 +669,8 @@ async def _reside(settings: ChildSettings) -> None:
         except (CallError, HandshakeError, ProtocolError, OSError) as error:
             # The actor's own errors do not come here: its node is leaving or has ended.
             logger.info("lost the connection to the node, so this process ends: %s", error)
+        with trio.move_on_after(CHILD_GOODBYE_SECONDS):
+            await forwarder.send()
         await endpoint.peers.close(CHILD_GOODBYE_SECONDS)
         nursery.cancel_scope.cancel()
 

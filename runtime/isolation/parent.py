@@ -30,6 +30,7 @@ from runtime.isolation.messages import (
 )
 from runtime.isolation.node_api import IsolationService, NodeApi
 from runtime.links.encryption import TlsMode
+from runtime.logs.formats import written_format, written_level
 from runtime.processes import (
     ChildProcess,
     ForkServer,
@@ -208,7 +209,8 @@ class IsolatedProcesses:
             "call_timeout": self._endpoint.caller.call_timeout,
             "timings": attrs.asdict(self._environment.timings),
             "tls": self._tls,
-            "level": logging.getLogger("understudy").getEffectiveLevel(),
+            "level": written_level(),
+            "log_format": written_format(),
         }
 
     async def _fork(self, argument: bytes, name: str, module: str) -> ChildProcess:
@@ -256,9 +258,16 @@ class IsolatedProcesses:
                 await trio.sleep_forever()
 
     def _print(self, process: str, line: str) -> None:
-        """Write a line that a process has printed to stderr, with the actor's name."""
+        """Write a line that a process has printed to stderr, with the actor's name. A line of JSON
+        says itself which actor it is from.
+        """
+        name = self._names.get(process, process)
         try:
-            sys.stderr.write(f"[{self._names.get(process, process)}] {line}\n")
+            sys.stderr.write(
+                f"{line}\n"
+                if line.startswith("{") and written_format() == "json"
+                else f"[{name}] {line}\n"
+            )
         except (AttributeError, OSError, ValueError):
             # stderr is closed; that must not end the actors.
             pass

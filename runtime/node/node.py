@@ -38,6 +38,9 @@ from runtime.isolation import ActorProxy, Isolation, IsolationFactory, NodeApi
 from runtime.isolation.base_node import ActorStarter, BaseNode
 from runtime.links.link import Link
 from runtime.links.transports import Connection, Network
+from runtime.logs.archive import LogArchive
+from runtime.logs.capture import LogCapture
+from runtime.logs.service import LOG_SERVICE, ActorEnds, LogService
 from runtime.membership.cluster_session import ClusterSession, StoreLocator
 from runtime.membership.journals import Journals
 from runtime.membership.members import (
@@ -151,6 +154,7 @@ class Node(BaseNode):
         memory: MemoryOptions = UNSHARED,
         thread_limit: int = NODE_THREADS,
         call_timeout: float | None = None,
+        log_memory: int | None = None,
     ) -> None:
         self._environment = environment
         self._thread_limit = thread_limit
@@ -203,14 +207,15 @@ class Node(BaseNode):
         self._starter = ActorStarter(
             self._spawner.start, self._candidacies.stand, self._spawner.find_started
         )
-        self._add_services(coordination)
+        self._add_services(coordination, log_memory)
         self._isolation: Isolation = make_isolation(
             self._endpoint, self._api, nursery, environment, secret
         )
 
-    def _add_services(self, coordination: ClusterSession) -> None:
+    def _add_services(self, coordination: ClusterSession, log_memory: int | None) -> None:
         """Register the services that other nodes call, and those that actors use."""
         host, store = self._endpoint.host, self._store
+        self._log = self._keep_log(log_memory)
         host.add_system(NODE_SERVICE, NodeService(host, self.name, self.status, self.leave))
         host.add_system(
             PLAIN_SERVICE,
@@ -256,6 +261,23 @@ class Node(BaseNode):
             # Also for a store that every node can reach: the command line's clients reach it only
             # through a node.
             host.add_system(store_service(coordination.identity), StoreService(coordination.store))
+
+    def _keep_log(self, memory: int | None) -> tuple[LogCapture, LogArchive] | None:
+        """Keep `memory` bytes of the log. None for nodes of which many share a process, as
+        simulated ones do: `logging` is the process's.
+        """
+        host = self._endpoint.host
+        ends = ActorEnds(self._environment)
+        host.extensions.add("ends", ends)
+        identity = NodeId(self.name, self.incarnation)
+        capture = LogCapture(identity, host, self._nursery, memory or 0)
+        ends.on_end = capture.wake
+        host.add_system(LOG_SERVICE, LogService(capture, ends, self._environment))
+        if memory is None:
+            return None
+        return capture, LogArchive(
+            self._store, identity, capture, ends, self._members.is_gone, self._environment
+        )
 
     @property
     def name(self) -> str:
@@ -421,6 +443,8 @@ class Node(BaseNode):
         """Start the tasks that run until the node leaves; returns when the node is ready for
         use.
         """
+        if self._log is not None:
+            self._log[0].attach()
         self._nursery.start_soon(self._endpoint.peers.beat, name="beats")
         if self._contact is not None:
             self._endpoint.peers.link(self._contact.peer)
@@ -478,6 +502,8 @@ class Node(BaseNode):
                     Orphans(SupervisedActors(self._endpoint.host), self._spawner.is_supervised).run,
                     name="orphans",
                 )
+                if self._log is not None:
+                    nursery.start_soon(self._log[1].run, name="log archive")
                 self._candidacies.nursery = nursery
                 task_status.started()
 
@@ -504,6 +530,9 @@ class Node(BaseNode):
                     await self._hand_over_references()
                 self._endpoint.references.owned.takes_over = False
                 self._following.cancel()
+                if self._log is not None:
+                    with trio.move_on_after(timings.goodbye):
+                        await self._log[1].write()
                 with trio.move_on_after(timings.goodbye):
                     await self._registration.leave()
             except (StoreError, CallError) as error:
@@ -522,6 +551,8 @@ class Node(BaseNode):
                 self._contact.store.close()
             self._endpoint.close()
             await self._endpoint.peers.close(timings.goodbye)
+            if self._log is not None:
+                self._log[0].detach()
 
     async def _hand_over_references(self) -> None:
         with trio.move_on_after(self._environment.timings.hand_over) as patience:

@@ -31,6 +31,7 @@ from runtime.links.transports import (
     split_address,
     split_host_port,
 )
+from runtime.logs.capture import LOG_MEMORY_BYTES
 from runtime.membership.advertised_address import advertised, check_advertise, default_listen
 from runtime.membership.cluster_session import (
     ClusterSession,
@@ -106,6 +107,9 @@ class _NodeSettings:
     trace_references: bool
     thread_limit: int = attrs.field(validator=attrs.validators.ge(1))
     blocked_limit: float = attrs.field(validator=attrs.validators.ge(0))
+    log_memory: int | None = attrs.field(
+        validator=attrs.validators.optional(attrs.validators.ge(0))
+    )
     call_timeout: float | None
 
 
@@ -161,6 +165,7 @@ async def open_node(
     trace_references: bool = False,
     thread_limit: int = NODE_THREADS,
     blocked_limit: float = BLOCKED_LIMIT_SECONDS,
+    log_memory: int = LOG_MEMORY_BYTES,
     call_timeout: float | None = None,
     tls: TlsMode | None = None,
     platform: Platform | None = None,
@@ -177,7 +182,8 @@ async def open_node(
     which actors may take. `trace_references`: note where each `put` and `.remote(...)` is, for
     `understudy refs`. `call_timeout`: seconds for calls awaited on this node that have no
     `timeout`. `thread_limit`: plain methods that may run at once, in threads. `blocked_limit`:
-    seconds for which a blocked loop keeps its membership. `data_dir`: where the founder keeps the
+    seconds for which a blocked loop keeps its membership. `log_memory`: bytes of the process's log
+    that the node keeps for `understudy logs`; 0 keeps none. `data_dir`: where the founder keeps the
     cluster's store. Opened again on it, the node comes back under its name and, if its port is
     free, at its address. Without it the store ends with the founder. `store`:
     `etcd://HOST:PORT,HOST:PORT` (see `runtime.store.etcd.address`), if the store is there: all
@@ -228,6 +234,7 @@ async def open_node(
         trace_references=trace_references,
         thread_limit=thread_limit,
         blocked_limit=blocked_limit,
+        log_memory=log_memory if platform.network is None else None,
         call_timeout=CallOptions(timeout=call_timeout).timeout,
     )
     async with _sheltered(settings) as node:
@@ -375,6 +382,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         settings.memory,
         settings.thread_limit,
         settings.call_timeout,
+        settings.log_memory,
     )
     _configure(node, settings)
     try:

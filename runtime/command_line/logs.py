@@ -1,0 +1,326 @@
+"""`understudy logs`: the latest log lines of nodes and actors, also of nodes that have ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+import trio
+
+from actors.errors import CallError, StoreError
+from runtime.command_line.asking import (
+    NODE_SECONDS,
+    Answers,
+    Member,
+    ask_nodes,
+    find_actor,
+    why,
+)
+from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.units import many
+from runtime.environment import SystemEnvironment
+from runtime.logs.archive import ArchivedNode, archived_lines, archived_nodes
+from runtime.logs.formats import iso
+from runtime.logs.ring import FIELDS, LogQuestion
+from runtime.logs.service import logs_of
+from runtime.membership.cluster_client import ClusterClient
+from runtime.membership.members import PREFIX as NODES
+from runtime.observation.tree import plain
+from runtime.service_calls import LONG_POLL_SECONDS
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+RETRY_SECONDS = 1.0
+"""Until a node that did not answer is asked again, with `--follow`."""
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+Row = dict[str, Any]
+
+
+@attrs.frozen
+class _Wanted:
+    """What the user asks for. `seconds`: how far back, None for all; `name`: of a node or actor."""
+
+    name: str
+    level: int
+    seconds: float | None
+    limit: int
+
+
+def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """How many seconds ago `10m`, `90s` or a time is."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd])", text.strip())
+    if found is not None:
+        return float(found[1]) * UNITS[found[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        seconds = SystemEnvironment().wall_time() - moment.timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"{text!r} is neither an age such as 30s, 10m, 2h or 1d, nor a time such as "
+            "2026-11-23T04:30",
+            context,
+            parameter,
+        ) from None
+    return max(0.0, seconds)
+
+
+@click.command(epilog="Example:  understudy logs w1 --since 10m        understudy logs counter -f")
+@click.argument("name", required=False, default="")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new lines, until Ctrl-C.")
+@click.option(
+    "--since",
+    "seconds",
+    metavar="AGE|TIME",
+    callback=_since,
+    help="Only lines of the last 30s, 10m, 2h or 1d, or from a time such as 2026-11-23T04:30 on.",
+)
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="debug",
+    help="Only lines of this level or above.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="The most lines to begin with, the latest.",
+)
+@cluster_options
+def logs(
+    name: str,
+    follow: bool,
+    seconds: float | None,
+    level: str,
+    limit: int,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the latest log lines of the node or actor NAME, or of all nodes.
+
+    Of a node that has ended, or does not answer, it shows what the node wrote to the store before,
+    and says until when that was. Exit status 1 if a node does not answer. With --json, one
+    document; with --follow, one on each line.
+    """
+    wanted = _Wanted(name, logging.getLevelNamesMapping()[level.upper()], seconds, limit)
+    answers = trio.run(_run, wanted, follow, as_json, address, cluster, secret_file)
+    raise SystemExit(1 if answers.silent else 0)
+
+
+async def _run(
+    wanted: _Wanted,
+    follow: bool,
+    as_json: bool,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+) -> Answers:
+    async with connect(address, cluster, secret_file) as client:
+        question = _Question(client, wanted)
+        await question.ask()
+        if as_json and not follow:
+            click.echo(json.dumps(question.facts(), indent=2))
+        else:
+            for row in question.rows:
+                _print(row, as_json=as_json)
+            question.warn()
+        if follow:
+            await question.follow(as_json=as_json)
+        return question.answers
+
+
+class _Question:
+    """One run of the command: the nodes that are asked, and what they and the store say."""
+
+    def __init__(self, client: ClusterClient, wanted: _Wanted) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._members: list[Member] = list(client.status["members"])
+        self._actor = ""
+        self._last: dict[str, int] = {}
+        self.answers = Answers()
+        self.rows: list[Row] = []
+        self._left_out = 0
+        self._ended: list[ArchivedNode] = []
+        """The nodes whose lines come from the store."""
+        self._problem = ""
+        """Why the store could not be asked."""
+
+    async def ask(self) -> None:
+        """Fill `rows` with the lines that there are. Raises ActorNotFoundError if nothing has that
+        name.
+        """
+        archived = await self._archived()
+        name = self._wanted.name
+        if any(member["name"] == name for member in self._members) or any(
+            one.node.name == name for one in archived
+        ):
+            self._members = [member for member in self._members if member["name"] == name]
+            archived = [one for one in archived if one.node.name == name]
+        else:
+            self._actor = name
+        self.answers = await ask_nodes(self._client, self._ask_node, self._members)
+        for node, told in self.answers.by_node.items():
+            self._add(node, told["lines"])
+            self._last[node] = told["last"]
+            self._left_out += told["left_out"]
+        alive = {
+            (member["name"], member["incarnation"])
+            for member in self._members
+            if member["name"] not in self.answers.silent
+        }
+        self._ended = [one for one in archived if tuple(one.node) not in alive]
+        await self._add_archived()
+        if self._actor and not self.rows:
+            await find_actor(self._client, self._actor)
+        self.rows.sort(key=lambda row: (row["time"], row["node"], row["number"]))
+        self._left_out += max(0, len(self.rows) - self._wanted.limit)
+        self.rows = self.rows[-self._wanted.limit :]
+
+    async def _ask_node(self, member: Member) -> dict[str, Any]:
+        service = logs_of(self._client.endpoint, member["name"], member["incarnation"])
+        answer: dict[str, Any] = await service.options(timeout=NODE_SECONDS).read(
+            0, self._wanted.level, self._seconds(), self._actor
+        )
+        return answer
+
+    def _seconds(self) -> float:
+        return math.inf if self._wanted.seconds is None else self._wanted.seconds
+
+    def _add(self, node: str, lines: list[dict[str, Any]]) -> None:
+        self.rows += [{**line, "node": node} for line in lines]
+
+    async def _archived(self) -> list[ArchivedNode]:
+        found: list[ArchivedNode] = []
+        with self._asking_store():
+            found = await archived_nodes(self._client.store)
+        return found
+
+    async def _add_archived(self) -> None:
+        since = 0.0
+        if self._wanted.seconds is not None:
+            since = SystemEnvironment().wall_time() - self._wanted.seconds
+        question = LogQuestion(0, self._wanted.level, since, self._actor)
+        with self._asking_store():
+            for one in self._ended:
+                lines = await archived_lines(self._client.store, one.node)
+                self._add(one.node.name, [line.plain() for line in lines if question.wants(line)])
+
+    @contextmanager
+    def _asking_store(self) -> Iterator[None]:
+        try:
+            with trio.fail_after(NODE_SECONDS):
+                yield
+        except trio.TooSlowError:
+            self._problem = f"the store did not answer within {NODE_SECONDS:g} s"
+        except (StoreError, CallError) as error:
+            self._problem = f"the store could not be asked: {str(error).partition(chr(10))[0]}"
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as data."""
+        return {
+            "lines": [_plain_row(row) for row in self.rows],
+            "left_out": self._left_out,
+            "ended": [
+                {
+                    "node": one.node.name,
+                    "incarnation": one.node.incarnation,
+                    "until": iso(one.until),
+                }
+                for one in self._ended
+                for name, incarnation in (one.node,)
+            ],
+            "silent": self.answers.silent,
+            "store": self._problem or None,
+        }
+
+    def warn(self) -> None:
+        """Tell on stderr what is not there."""
+        if self._left_out:
+            click.echo(
+                f"{many(self._left_out, 'earlier line')} left out: --limit, --since, --level and "
+                "NAME choose others",
+                err=True,
+            )
+        for one in self._ended:
+            what = "does not answer" if one.node.name in self.answers.silent else "has ended"
+            click.echo(
+                f"node {one.node.name} (incarnation {one.node.incarnation}) {what}: its lines are "
+                f"those that it wrote to the store until {iso(one.until)}",
+                err=True,
+            )
+        if self._problem:
+            click.echo(f"{self._problem}: lines of nodes that have ended are not shown", err=True)
+        self.answers.warn()
+
+    async def follow(self, *, as_json: bool) -> None:
+        """Print new lines, until cancelled, or until none of the nodes is left."""
+        async with trio.open_nursery() as nursery:
+            for member in self._members:
+                nursery.start_soon(self._follow, member, as_json)
+
+    async def _follow(self, member: Member, as_json: bool) -> None:
+        service = logs_of(self._client.endpoint, member["name"], member["incarnation"])
+        service = service.options(timeout=LONG_POLL_SECONDS + NODE_SECONDS)
+        node, told = member["name"], ""
+        while True:
+            try:
+                answer = await service.read(
+                    self._last.get(node, 0), self._wanted.level, math.inf, self._actor, True
+                )
+            except CallError as error:
+                if await self._has_ended(member):
+                    click.echo(f"node {node} has ended", err=True)
+                    return
+                if told != (told := f"node {node} does not answer: {why(error)}"):
+                    click.echo(told, err=True)
+                await trio.sleep(RETRY_SECONDS)
+                continue
+            self._last[node] = answer["last"]
+            for line in answer["lines"]:
+                _print({**line, "node": node}, as_json=as_json)
+
+    async def _has_ended(self, member: Member) -> bool:
+        """True if the store says so."""
+        with self._asking_store():
+            found = await self._client.store.get(f"{NODES}{member['name']}")
+            return found is None or found.create_revision != member["incarnation"]
+        return False
+
+
+def _plain_row(row: Row) -> Row:
+    return {
+        "time": iso(row["time"]),
+        "level": logging.getLevelName(row["level"]),
+        **{name: row[name] for name in ("node", *FIELDS) if name not in ("time", "level")},
+    }
+
+
+def _print(row: Row, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_plain_row(row)))
+        return
+    first, *others = row["text"].splitlines() or [""]
+    source = row["actor"] and f" [{row['actor']}{'.' if row['method'] else ''}{row['method']}]"
+    click.echo(
+        f"{iso(row['time'])[:-6]}Z {plain(row['node'])} {logging.getLevelName(row['level'])} "
+        f"{plain(row['logger'])}: {plain(first)}{plain(source)}"
+    )
+    for line in others:
+        click.echo(f"    {plain(line)}")

@@ -1,0 +1,285 @@
+"""The last lines of a node, and how its actors have ended, in the cluster's store: there they
+outlive the node.
+
+A node keeps its last `LINES_BYTES` there in a few slots, of which it writes one at a time, so that
+what it writes is about what is new. It writes soon after a warning, an error or the end of an
+actor, rarely otherwise, and never per call. All of it is bound to a lease of its own, so the store
+forgets it after `ARCHIVE_SECONDS`; of ended nodes it keeps the latest `MOST_NODES`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import trio
+
+from actors.errors import CallError, LeaseLostError, StoreError
+from runtime.environment import Environment
+from runtime.identifiers import NodeId
+from runtime.logs.capture import LogCapture
+from runtime.logs.ring import LogEntry, cut, entry_of
+from runtime.logs.service import ActorEnds
+from runtime.store.interface import Delete, Put, Store
+
+SLOTS = 4
+SLOT_BYTES = 16 * 1024
+LINES_BYTES = SLOTS * SLOT_BYTES
+"""What is kept of one node's log."""
+
+LINE_BYTES = 4 * 1024
+"""What is kept of one line there."""
+
+ENDS = 20
+ENDS_BYTES = 32 * 1024
+"""What is kept of the ends of a node's actors: their number, and their bytes as JSON."""
+
+ARCHIVE_SECONDS = 86_400.0
+"""How long the lines of a node outlive the last that it wrote."""
+
+RENEWED_SECONDS = 3600.0
+"""How long a lease that long is relied on without being renewed."""
+
+MOST_NODES = 32
+"""Of so many nodes that have ended, the latest, lines are kept."""
+
+SOON_SECONDS = 0.5
+"""After a warning or an end; others follow closely, and are written with it."""
+
+LATER_SECONDS = 10.0
+"""After a line that is no warning."""
+
+GAP_SECONDS = 5.0
+"""Between two writes of one node."""
+
+PATIENCE_SECONDS = 10.0
+"""For one write."""
+
+ABOUT, LINES, ENDED = "logs/about/", "logs/lines/", "logs/ends/"
+
+logger = logging.getLogger("understudy.node")
+
+
+class ArchiveSlots:
+    """Decides which lines go into which slot. Pure."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        """The number of the last line that was given to a slot."""
+        self.unwritten: set[int] = set()
+        """The slots that the store does not have as they are."""
+        self._slots: list[list[LogEntry]] = [[] for _ in range(SLOTS)]
+        self._sizes = [0] * SLOTS
+        self._current = 0
+
+    def add(self, entries: Iterable[LogEntry]) -> None:
+        """Give new lines to the slots: only the latest, as many as fit."""
+        fresh: list[LogEntry] = []
+        size = 0
+        for entry in sorted(entries, key=lambda one: -one.number):
+            short = attrs.evolve(entry, text=cut(entry.text, LINE_BYTES))
+            size += short.size
+            if entry.number <= self.taken or size > LINES_BYTES - SLOT_BYTES:
+                break
+            fresh.append(short)
+        for entry in reversed(fresh):
+            self.taken = entry.number
+            if self._sizes[self._current] + entry.size > SLOT_BYTES:
+                self._current = (self._current + 1) % SLOTS
+                self._slots[self._current], self._sizes[self._current] = [], 0
+            self._slots[self._current].append(entry)
+            self._sizes[self._current] += entry.size
+            self.unwritten.add(self._current)
+
+    def rewrite(self) -> None:
+        """Note that nothing is written yet, or any more."""
+        self.unwritten = {slot for slot in range(SLOTS) if self._slots[slot]}
+
+    def content(self, slot: int) -> bytes:
+        """What is written of a slot."""
+        return json.dumps([entry.plain() for entry in self._slots[slot]]).encode()
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between any two changes. Looks at all lines: for tests."""
+        numbers = sorted(entry.number for slot in self._slots for entry in slot)
+        assert len(numbers) == len(set(numbers)), "a line is in one slot"
+        for slot, size in zip(self._slots, self._sizes, strict=True):
+            assert size == sum(entry.size for entry in slot) <= SLOT_BYTES
+
+
+class LogArchive:
+    """Keeps the last lines of this node in the store. `is_gone`: True for a node that is no
+    member.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        identity: NodeId,
+        capture: LogCapture,
+        ends: ActorEnds,
+        is_gone: Callable[[NodeId], bool],
+        environment: Environment,
+    ) -> None:
+        self._store = store
+        self._place = f"{identity.name}/{identity.incarnation}"
+        self._capture = capture
+        self._ends = ends
+        self._is_gone = is_gone
+        self._environment = environment
+        self._slots = ArchiveSlots()
+        self._ends_written = 0
+        self._lease = 0
+        self._renewed = -math.inf
+        self._pruned = False
+
+    async def run(self) -> None:
+        """Write what is new, until cancelled."""
+        while True:
+            while not self._has_news():
+                await self._capture.wait_changed()
+            waited = 0.0
+            while waited < (SOON_SECONDS if self._is_urgent() else LATER_SECONDS):
+                await trio.sleep(SOON_SECONDS)
+                waited += SOON_SECONDS
+            await self.write()
+            await trio.sleep(GAP_SECONDS)
+
+    def _has_news(self) -> bool:
+        return (
+            self._capture.last > self._slots.taken
+            or bool(self._slots.unwritten)
+            or self._ends.count > self._ends_written
+        )
+
+    def _is_urgent(self) -> bool:
+        return self._ends.count > self._ends_written or any(
+            entry.level >= logging.WARNING and entry.number > self._slots.taken
+            for entry in self._capture.entries()
+        )
+
+    async def write(self) -> None:
+        """Write what is new, if the store takes it; what it did not take is written the next
+        time.
+        """
+        if not self._has_news():
+            return
+        try:
+            with trio.move_on_after(PATIENCE_SECONDS):
+                await self._write()
+        except LeaseLostError:
+            # A store that was begun anew: all is written again under another lease.
+            self._lease = 0
+        except (StoreError, CallError) as error:
+            # At DEBUG: this line is news as well, and would be written, in vain, for ever.
+            logger.debug("the last lines of the log could not be written to the store: %s", error)
+
+    async def _write(self) -> None:
+        now = self._environment.now()
+        self._slots.add(self._capture.entries())
+        if not self._lease:
+            self._lease, self._renewed = await self._store.grant(ARCHIVE_SECONDS), now
+            self._slots.rewrite()
+            self._ends_written = 0
+        elif now - self._renewed > RENEWED_SECONDS:
+            await self._store.keep_alive(self._lease)
+            self._renewed = now
+        ends, slots = self._ends.count, frozenset(self._slots.unwritten)
+        about = {"until": self._environment.wall_time()}
+        puts = [Put(f"{ABOUT}{self._place}", json.dumps(about).encode(), self._lease)]
+        puts += [
+            Put(f"{LINES}{self._place}/{slot}", self._slots.content(slot), self._lease)
+            for slot in sorted(slots)
+        ]
+        if ends > self._ends_written and ends:
+            puts.append(Put(f"{ENDED}{self._place}", _fitting(self._ends.latest()), self._lease))
+        await self._store.transaction([], puts)
+        self._ends_written = ends
+        self._slots.unwritten -= slots
+        if not self._pruned:
+            self._pruned = True
+            await self._prune()
+
+    async def _prune(self) -> None:
+        """Delete the oldest lines of ended nodes, if there are too many."""
+        found = await archived_nodes(self._store)
+        ended = [one for one in found if self._is_gone(one.node)]
+        for old in ended[: max(0, len(ended) - MOST_NODES)]:
+            place = f"{old.node.name}/{old.node.incarnation}"
+            keys = [
+                f"{ABOUT}{place}",
+                f"{ENDED}{place}",
+                *(f"{LINES}{place}/{slot}" for slot in range(SLOTS)),
+            ]
+            await self._store.transaction([], [Delete(key) for key in keys])
+
+
+def _fitting(ends: list[dict[str, Any]]) -> bytes:
+    kept = ends[-ENDS:]
+    while len(told := json.dumps(kept).encode()) > ENDS_BYTES and len(kept) > 1:
+        del kept[0]
+    return told
+
+
+@attrs.frozen
+class ArchivedNode:
+    """A node of which there are lines in the store. `until`: when it wrote the last, in seconds
+    since 1970 by its own clock.
+    """
+
+    node: NodeId
+    until: float
+
+
+async def archived_nodes(store: Store) -> list[ArchivedNode]:
+    """The nodes of which there are lines, the oldest first."""
+    found: list[ArchivedNode] = []
+    for entry in (await store.range(ABOUT)).entries:
+        name, _, incarnation = entry.key.removeprefix(ABOUT).rpartition("/")
+        told = _read(entry.value)
+        until = told.get("until") if isinstance(told, dict) else None
+        if name and incarnation.isdecimal() and isinstance(until, int | float):
+            found.append(ArchivedNode(NodeId(name, int(incarnation)), float(until)))
+    return sorted(found, key=lambda one: one.node.incarnation)
+
+
+async def archived_lines(store: Store, node: NodeId) -> list[LogEntry]:
+    """The last lines of a node, the oldest first."""
+    entries: list[LogEntry] = []
+    for stored in (await store.range(f"{LINES}{node.name}/{node.incarnation}/")).entries:
+        told = _read(stored.value)
+        for line in told if isinstance(told, list) else ():
+            try:
+                entries.append(entry_of(line))
+            except ValueError:
+                continue
+    return sorted(entries, key=lambda entry: entry.number)
+
+
+async def archived_ends(store: Store) -> list[dict[str, Any]]:
+    """How actors of nodes have ended that wrote it to the store; as `ActorEnds.latest` says it."""
+    found: list[dict[str, Any]] = []
+    for entry in (await store.range(ENDED)).entries:
+        told = _read(entry.value)
+        found += [one for one in (told if isinstance(told, list) else ()) if _is_end(one)]
+    return found
+
+
+def _is_end(told: object) -> bool:
+    return (
+        isinstance(told, dict)
+        and isinstance(told.get("time"), int | float)
+        and all(isinstance(told.get(name), str) for name in ("name", "node", "kind", "reason"))
+    )
+
+
+def _read(value: bytes) -> object:
+    try:
+        return json.loads(value)
+    except ValueError:
+        # Written by a node, but any member may write any key.
+        return None

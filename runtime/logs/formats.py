@@ -1,0 +1,122 @@
+"""How log lines look: text for people, JSON lines for programs. Both say which actor and call a
+line is from.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from runtime.logs.capture import LogFields
+
+LogFormat = Literal["text", "json"]
+
+LOG_FORMATS: tuple[str, ...] = get_args(LogFormat)
+
+_NAMES = ("node", "incarnation", "actor", "epoch", "method", "call", "trace_id", "span_id")
+
+_NOTHING = LogFields()
+
+
+class LogFilter(logging.Filter):
+    """Gives each record the fields `node`, `incarnation`, `actor`, `epoch`, `method`, `call`,
+    `trace_id` and `span_id`, for the format of your own handler: `handler.addFilter(LogFilter())`,
+    then `%(actor)s`. A field is "" (`incarnation` and `epoch`: 0) where there is none. A field of
+    your own of the same name stays. It lets every record pass.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter.filter`; always True."""
+        found: object = getattr(record, "understudy", None)
+        fields = found if isinstance(found, LogFields) else _NOTHING
+        for name in _NAMES:
+            if name not in record.__dict__:
+                setattr(record, name, getattr(fields, name))
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """A time, the level, the logger and the text; then `[actor.method]` where an actor logs."""
+
+    def __init__(self, *, times: bool = True) -> None:
+        super().__init__(("%(asctime)s " if times else "") + "%(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        """See `logging.Formatter.formatMessage`."""
+        text = super().formatMessage(record)
+        fields = _fields_of(record)
+        if not fields.actor:
+            return text
+        return f"{text} [{fields.actor}{'.' if fields.method else ''}{fields.method}]"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object on each line: `time` (ISO 8601, UTC), `level`, `logger`, `message`, and those
+    of the fields that are known; `exception` with the traceback.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        told: dict[str, object] = {
+            "time": iso(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields = _fields_of(record)
+        told.update((name, value) for name in _NAMES if (value := getattr(fields, name)))
+        if record.exc_info and record.exc_info[1] is not None:
+            told["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            told["stack"] = record.stack_info
+        # ASCII: a lone surrogate, or a terminal that knows no Unicode, must not end the line.
+        return json.dumps(told)
+
+
+def _fields_of(record: logging.LogRecord) -> LogFields:
+    found: object = getattr(record, "understudy", None)
+    return found if isinstance(found, LogFields) else _NOTHING
+
+
+def iso(seconds: float) -> str:
+    """A time since 1970 as ISO 8601 in UTC, with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def write_logs(level: int, log_format: LogFormat, *, times: bool = True) -> None:
+    """Write logs from `level` on to stderr, in a process that is the runtime's own. Lines of level
+    INFO are made in any case, for `understudy logs`. Changes the handler that an earlier call has
+    made; where others have configured logs already, nothing happens, as with `basicConfig`.
+    """
+    root = logging.getLogger()
+    ours = [one for one in root.handlers if isinstance(one.formatter, _FORMATTERS)]
+    if root.handlers and not ours:
+        return
+    handler = ours[0] if ours else logging.StreamHandler(sys.stderr)
+    handler.setLevel(level)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(times=times))
+    if not ours:
+        root.addHandler(handler)
+    root.setLevel(min(level, logging.INFO))
+
+
+_FORMATTERS = (JsonFormatter, TextFormatter)
+
+
+def written_format() -> LogFormat:
+    """How this process writes its logs: "json" if a handler of its root logger does."""
+    return (
+        "json"
+        if any(isinstance(one.formatter, JsonFormatter) for one in logging.getLogger().handlers)
+        else "text"
+    )
+
+
+def written_level() -> int:
+    """From which level on this process writes logs of the runtime."""
+    level = logging.getLogger("understudy").getEffectiveLevel()
+    handlers = logging.getLogger().handlers
+    return max(level, min((handler.level for handler in handlers), default=level))

@@ -1,0 +1,233 @@
+"""`logs` as a user meets it: real node processes, one stopped, one killed, and wrong input."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.command_line.test_commands import UNDERSTUDY, Shell, check_mistake
+
+TALK = """
+import logging, os, signal, trio
+from actors import Actor, method
+
+log = logging.getLogger("talk")
+
+class Talker(Actor):
+    @method
+    async def say(self, text: str) -> None:
+        log.warning("says %s", text)
+
+    @method
+    async def whisper(self, text: str) -> None:
+        log.info("whispers %s", text)
+
+    @method
+    async def shout(self, size: int) -> None:
+        log.error("x" * size)
+
+    @method
+    async def fail(self) -> None:
+        raise SystemExit("it fails")
+"""
+
+SCRIPT = """
+import sys, trio
+from talk import Talker
+from runtime import open_node
+
+async def main() -> None:
+    async with open_node("script", join=sys.argv[1]) as node:
+        talker = await node.options(name="talker", on="w1").spawn(Talker)
+        alone = await node.options(name="alone", on="w1", isolation="process").spawn(Talker)
+        for one in (talker, alone):
+            await one.say("hello")
+        await talker.whisper("psst")
+        await talker.shout(10 * 2**20)
+        try:
+            await (await node.options(name="failing", on="w1").spawn(Talker)).fail()
+        except Exception:
+            pass
+        print("ready", flush=True)
+        for text in sys.stdin:
+            await talker.say(text.strip())
+            print("said", flush=True)
+        await trio.sleep_forever()
+
+if __name__ == "__main__":
+    trio.run(main)
+"""
+
+WAIT_STORED = """
+import sys, trio
+from runtime.command_line.connect import connect
+from runtime.logs.archive import archived_lines, archived_nodes
+
+async def main(address, text):
+    async with connect(address, "understudy", None) as client:
+        while True:
+            for one in await archived_nodes(client.store):
+                if one.node.name == "w1":
+                    lines = await archived_lines(client.store, one.node)
+                    if any(text in line.text for line in lines):
+                        return
+            await trio.sleep(0.1)
+
+trio.run(main, *sys.argv[1:])
+"""
+
+
+class Cluster:
+    """A founder, a node w1, and a script whose actors log on w1."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        (shell.place / "talk.py").write_text(TALK)
+        (shell.place / "script.py").write_text(SCRIPT)
+        _, founder = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+        self.address: str = founder["address"]
+        self.worker, _ = shell.start_node(
+            "--name", "w1", "--join", self.address, "--log-format", "json"
+        )
+        # Read all the time: a node whose stderr is full waits until it is read.
+        self.written: list[str] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self.script = subprocess.Popen(
+            [sys.executable, "script.py", self.address],
+            cwd=shell.place,
+            env=shell.environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        shell.running.append(self.script)
+        assert self.script.stdout is not None
+        assert self.script.stdout.readline() == "ready\n", self.script.communicate()[1]
+
+    def _read(self) -> None:
+        assert self.worker.stderr is not None
+        self.written.extend(self.worker.stderr)
+
+    def say(self, text: str) -> None:
+        assert self.script.stdin is not None
+        assert self.script.stdout is not None
+        self.script.stdin.write(f"{text}\n")
+        self.script.stdin.flush()
+        assert self.script.stdout.readline() == "said\n"
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.shell.run("logs", *words, "--address", self.address)
+
+    def facts(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
+    def wait_stored(self, text: str) -> None:
+        """Wait until w1 has written a line with this text to the store."""
+        subprocess.run(
+            [sys.executable, "-c", WAIT_STORED, self.address, text],
+            cwd=self.shell.place,
+            env=self.shell.environment,
+            timeout=50,
+            check=True,
+        )
+
+    def wait_for(self, text: str, *words: str) -> list[str]:
+        """The lines, as soon as one has the text: those of a process of its own come later."""
+        lines: list[str] = []
+        for _ in range(20):
+            lines = self.run(*words).stdout.splitlines()
+            if any(text in line for line in lines):
+                return lines
+        raise AssertionError(f"no {text!r} in {lines}")
+
+
+@pytest.fixture
+def cluster(tmp_path: Any) -> Iterator[Cluster]:
+    shell = Shell(tmp_path)
+    try:
+        yield Cluster(shell)
+    finally:
+        shell.close()
+
+
+@pytest.mark.cluster
+def test_logs_of_actors_and_nodes_and_of_nodes_that_are_stopped_or_killed(
+    cluster: Cluster,
+) -> None:
+    lines = cluster.wait_for("says hello", "alone")
+    assert all(line.endswith(("[alone.say]", "[alone.on_start]")) for line in lines)
+    of_talker = cluster.run("talker").stdout
+    assert "w1 WARNING talk: says hello [talker.say]" in of_talker
+    assert "w1 INFO talk: whispers psst [talker.whisper]" in of_talker
+    assert "more characters are left out]" in of_talker
+    assert len(of_talker) < 40_000
+    assert "whispers" not in cluster.run("talker", "--level", "warning").stdout
+    assert cluster.run("talker", "--since", "2099-01-01").stdout == ""
+    of_node = cluster.facts("w1", "--limit", "2")
+    assert len(of_node["lines"]) == 2
+    assert of_node["left_out"] > 0
+    failed = next(line for line in cluster.facts("w1")["lines"] if "SystemExit" in line["text"])
+    assert failed["actor"] == "failing"
+    assert failed["level"] == "ERROR"
+    check_mistake(cluster.run("tolker"), "no actor called 'tolker'", "did you mean 'talker'?")
+
+    cluster.wait_stored("SystemExit")
+    cluster.worker.send_signal(signal.SIGSTOP)
+    stopped = cluster.run("w1")
+    assert stopped.returncode == 1
+    assert "node w1 did not answer: " in stopped.stderr
+    assert "node w1 (incarnation" in stopped.stderr
+    assert "does not answer: its lines are those that it wrote to the store" in stopped.stderr
+    assert "failing ended: raised: SystemExit: it fails" in stopped.stdout
+    cluster.worker.kill()
+    cluster.worker.wait()
+    killed = cluster.run("w1")
+    if killed.returncode:
+        # Not yet known to have ended: its lease lasts five seconds.
+        assert "w1 did not answer" in killed.stderr
+    assert "says hello [talker.say]" in killed.stdout
+    assert "says hello [alone.say]" in killed.stdout
+    assert "whispers psst" in killed.stdout
+    assert "failing ended: raised: SystemExit: it fails" in killed.stdout
+    assert "its lines are those that it wrote to the store until 20" in killed.stderr
+    assert "says hello [talker.say]" in cluster.run("talker").stdout
+
+    cluster.reader.join()
+    written = [json.loads(line) for line in cluster.written]
+    assert {line["actor"] for line in written if line["message"] == "says hello"} == {
+        "talker",
+        "alone",
+    }
+
+
+@pytest.mark.cluster
+def test_follow_goes_on_with_new_lines_until_the_node_has_ended(cluster: Cluster) -> None:
+    follower = subprocess.Popen(
+        [*UNDERSTUDY, "logs", "talker", "-f", "--json", "--address", cluster.address],
+        cwd=cluster.shell.place,
+        env=cluster.shell.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    cluster.shell.running.append(follower)
+    assert follower.stdout is not None
+    assert json.loads(follower.stdout.readline())["text"] == "says hello"
+    for count in range(3):
+        cluster.say(str(count))
+    found: list[str] = []
+    while "says 2" not in found:
+        found.append(json.loads(follower.stdout.readline())["text"])
+    assert [text for text in found if text.startswith("says")] == ["says 0", "says 1", "says 2"]
+    follower.send_signal(signal.SIGINT)
+    follower.communicate()
+    assert follower.returncode == 130
