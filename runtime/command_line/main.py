@@ -19,6 +19,7 @@ from runtime.version import __version__
 
 COMMANDS = (
     "call",
+    "dashboard",
     "demo",
     "doctor",
     "gateway",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from runtime.command_line.connect import (
     secret_for,
     security_options,
 )
+from runtime.command_line.dashboard import check_extra
 from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import bytes_of
 from runtime.hosting.threads import NODE_THREADS
+from runtime.links.encryption import TlsMode
 from runtime.local_cluster import leaving_on_signals
 from runtime.membership.advertised_address import is_elsewhere
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
@@ -149,6 +153,11 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     show_default=True,
     help="Memory for the latest log lines, which `understudy logs` shows; 0 keeps none.",
 )
+@click.option(
+    "--dashboard",
+    is_flag=True,
+    help="Serve pages about the cluster, from a process of their own: see `understudy dashboard`.",
+)
 @import_option
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
@@ -169,6 +178,7 @@ def node(
     thread_limit: int,
     blocked_limit: float,
     log_memory: str,
+    dashboard: bool,
     modules: tuple[str, ...],
     secret_file: Path | None,
     as_json: bool,
@@ -191,6 +201,7 @@ def node(
             "a store leads to its cluster by itself: give --join or --store, not both"
         )
     local = local_cluster_at(join) if join is not None else None
+    secret = secret_for(join, secret_file)
     opening = open_node(
         name,
         join=join,
@@ -202,7 +213,7 @@ def node(
         resources=_amounts(resource),
         data_dir=data_dir,
         store=store,
-        secret=secret_for(join, secret_file),
+        secret=secret,
         reference_memory=bytes_of("--reference-memory", reference_memory),
         reference_directory=reference_directory,
         references_on_leave=references_on_leave,
@@ -212,12 +223,20 @@ def node(
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),
     )
-    trio.run(_run, opening, as_json)
+    if dashboard:
+        check_extra()
+    trio.run(_run, opening, as_json, dashboard, secret, chosen_tls())
 
 
-async def _run(opening: AbstractAsyncContextManager[Node], as_json: bool) -> None:
+async def _run(
+    opening: AbstractAsyncContextManager[Node],
+    as_json: bool,
+    dashboard: bool,
+    secret: bytes | None,
+    tls: TlsMode | None,
+) -> None:
     async with opening as opened:
-        async with leaving_on_signals(opened):
+        async with leaving_on_signals(opened), trio.open_nursery() as nursery:
             settle_collector()
             if as_json:
                 click.echo(
@@ -235,6 +254,39 @@ async def _run(opening: AbstractAsyncContextManager[Node], as_json: bool) -> Non
                     f"node {opened.name} of cluster {opened.cluster} listens on {opened.address}"
                 )
                 click.echo(f"others join with: understudy node --join {opened.address}")
+            if dashboard:
+                nursery.start_soon(_run_dashboard, opened, as_json, secret, tls)
             await opened.asked_to_leave.wait()
+            nursery.cancel_scope.cancel()
         if not as_json:
             click.echo(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")
+
+
+async def _run_dashboard(
+    opened: Node, as_json: bool, secret: bytes | None, tls: TlsMode | None
+) -> None:
+    """Run a dashboard until cancelled, in another process: it cannot hold up the node. When it ends
+    by itself, that is told, and the node goes on.
+    """
+    command = [
+        *(sys.executable, "-m", "runtime.command_line", "dashboard", "--from-node"),
+        *("--address", opened.address, "--cluster", opened.cluster),
+        *(("--tls", tls) if tls is not None else ()),
+        *(("--json",) if as_json else ()),
+    ]
+    # The pipe ends with this process, in whatever way that does, and the dashboard with the pipe.
+    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE)
+    try:
+        assert process.stdin is not None
+        try:
+            # The secret does not stand among the arguments, which others see.
+            await process.stdin.send_all((secret or b"").hex().encode() + b"\n")
+        except trio.BrokenResourceError:
+            # It has ended already; its status is told below.
+            pass
+        status = await process.wait()
+        click.echo(f"the dashboard has ended with status {status}; the node goes on", err=True)
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()

@@ -105,7 +105,7 @@ class Access:
                 403,
                 "OriginRefused",
                 "the request comes from a page of another site",
-                "call the gateway from a program, or from the page that it serves itself",
+                "ask from a program, or from the page that the server has itself",
             )
 
     def _check_token(self, head: RequestHead, token: str) -> None:
@@ -116,7 +116,7 @@ class Access:
             raise ProblemError(
                 401,
                 "TokenRequired",
-                "the request has no token, or not that of this gateway",
+                "the request has no token, or not that of this server",
                 "send the header Authorization: Bearer TOKEN",
                 headers=(("www-authenticate", "Bearer"),),
             )

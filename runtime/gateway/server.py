@@ -1,10 +1,11 @@
-"""The server of a gateway: hypercorn on trio, with a bound on connections and on how long one may
-stand still.
+"""The server of a gateway or dashboard: hypercorn on trio, with a bound on connections and on how
+long one may stand still.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +13,7 @@ import attrs
 import trio
 
 from actors.errors import ListenError
-from runtime.gateway.application import HttpGateway
+from runtime.gateway.requests import Receive, Scope, Send
 from runtime.links.transports import split_host_port
 from runtime.user_errors import summary_of
 
@@ -35,7 +36,7 @@ GOODBYE_SECONDS = 3.0
 
 _BUSY_BODY = (
     b'{"status":503,"outcome":"not executed","error":"TooManyConnections",'
-    b'"detail":"the gateway has as many connections as it may","next":"repeat the request"}'
+    b'"detail":"this server has as many connections as it may","next":"repeat the request"}'
 )
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"
@@ -134,15 +135,15 @@ class _BoundedStream:
 
 
 async def serve(
-    gateway: HttpGateway,
+    application: Callable[[Scope, Receive, Send], Awaitable[None]],
     listen: str,
     limits: ServerLimits,
     stop: trio.Event,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stop` is set; reports where it listens, as `HOST:PORT`. Requests in flight are
-    then given `GOODBYE_SECONDS`. Raises `ListenError`.
+    """Serve an ASGI application until `stop` is set; reports where it listens, as `HOST:PORT`.
+    Requests in flight are then given `GOODBYE_SECONDS`. Raises `ListenError`.
     """
     # hypercorn is in the extra `http`.
     from hypercorn.config import Config
@@ -154,7 +155,7 @@ async def serve(
     config.h11_max_incomplete_size = limits.max_head
     config.keep_alive_timeout = limits.head_seconds
     config.include_server_header = False
-    app = wrap_app(cast("Any", gateway), config.wsgi_max_body_size, "asgi")
+    app = wrap_app(cast("Any", application), config.wsgi_max_body_size, "asgi")
     context = WorkerContext(None)
     listeners = await _listeners(listen)
     place = listeners[0].socket.getsockname()
@@ -196,7 +197,7 @@ async def _listeners(listen: str) -> list[trio.SocketListener]:
         return await trio.open_tcp_listeners(port, host=host.strip("[]"))
     except OSError as error:
         raise ListenError(
-            f"the gateway cannot listen on {listen}: {error.strerror or error}; choose another "
+            f"the server cannot listen on {listen}: {error.strerror or error}; choose another "
             "address with --listen"
         ) from None
 

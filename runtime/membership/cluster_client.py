@@ -66,7 +66,9 @@ class ClusterClient:
         store: RemoteStore,
         names: Names,
         ended: Callable[[NodeId, str], None],
+        directory: _ClientDirectory,
     ) -> None:
+        self._directory = directory
         self.endpoint = endpoint
         self.ended = ended
         """Note that an incarnation is proven to have ended: it is dialled no more, and calls to it
@@ -76,6 +78,17 @@ class ClusterClient:
         self.status = status
         """The status of the dialled node and its cluster."""
         self.store = store
+
+    def follow(self, members: list[dict[str, Any]]) -> None:
+        """Take over who is a member now, as a node has told it: new ones are dialled when they are
+        called, and calls to those that are gone end.
+        """
+        present = {(one["name"], one["incarnation"]) for one in members}
+        for member in list(self._directory.members):
+            identity = NodeId(member["name"], member["incarnation"])
+            if identity not in present:
+                self._directory.ended(identity, "it is no member of the cluster any more")
+        self._directory.members = members
 
     async def lookup(self, name: str) -> Any:
         """A handle of the actor of this name. Raises `ActorNotFoundError`, with the nearest name
@@ -203,7 +216,9 @@ async def open_client(
             store = RemoteStore(handle, environment.timings.store_call)
             directory.names = Names(store, endpoint.codec, 0, me.name, me.incarnation)
             try:
-                yield ClusterClient(endpoint, status, store, directory.names, directory.ended)
+                yield ClusterClient(
+                    endpoint, status, store, directory.names, directory.ended, directory
+                )
             finally:
                 with trio.CancelScope(shield=True), trio.move_on_after(2.0):
                     await endpoint.peers.close(1.0)

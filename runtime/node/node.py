@@ -85,15 +85,8 @@ def describe(
     on the node's clock.
     """
     return {
-        "node": node.name,
-        "incarnation": node.incarnation,
-        "cluster": node.cluster,
-        "address": node.address,
-        "pid": pid,
-        "python": platform.python_version(),
-        "store": store,
+        **describe_without_actors(node, endpoint, store, pid),
         "members": [attrs.asdict(member) for member in node.members()],
-        "unreachable": list(node.unreachable()),
         "actors": [
             {
                 "name": cell.address.name,
@@ -112,6 +105,22 @@ def describe(
             for cell in endpoint.host.cells.values()
             if not cell.system
         ],
+    }
+
+
+def describe_without_actors(
+    node: Node, endpoint: RpcEndpoint, store: dict[str, object], pid: int
+) -> dict[str, object]:
+    """Return the facts about a node itself: neither its actors, nor the other members."""
+    return {
+        "node": node.name,
+        "incarnation": node.incarnation,
+        "cluster": node.cluster,
+        "address": node.address,
+        "pid": pid,
+        "python": platform.python_version(),
+        "store": store,
+        "unreachable": list(node.unreachable()),
         "links": [
             {
                 "peer": link.peer.name,
@@ -224,7 +233,9 @@ class Node(BaseNode):
         self._measurement = CallMeasurement(self._endpoint, self._nursery, self._environment)
         host.add_system(
             INSPECTION_SERVICE,
-            InspectionService(host, self.name, self._environment, self._measurement),
+            InspectionService(
+                host, self.name, self._environment, self._measurement, self._facts, self.members
+            ),
         )
         self._watching = Watcher(self._endpoint, self._members, self._names, self._nursery)
         host.extensions.add("watching", self._watching)
@@ -372,12 +383,22 @@ class Node(BaseNode):
 
     def status(self) -> dict[str, object]:
         """Facts about this node and what it knows of the cluster, as plain data."""
+        return describe(
+            self,
+            self._endpoint,
+            self._store_facts(),
+            self._registration.record.pid,
+            self._environment.now(),
+        )
+
+    def _store_facts(self) -> dict[str, object]:
+        """Where this node's store is, and whether it is away."""
         where = (
             self._contact.peer.identity
             if self._contact is not None
             else (self.name, self.incarnation)
         )
-        store: dict[str, object] = {
+        return {
             "kind": self._coordination.kind,
             "identity": self._coordination.identity,
             "address": self._coordination.address,
@@ -385,9 +406,11 @@ class Node(BaseNode):
             "incarnation": where[1],
             "away": self._coordination.registration.store_is_away,
         }
-        return describe(
-            self, self._endpoint, store, self._registration.record.pid, self._environment.now()
-        )
+
+    def _facts(self) -> dict[str, object]:
+        """Facts about this node without its actors, of whatever number they are."""
+        pid = self._registration.record.pid
+        return describe_without_actors(self, self._endpoint, self._store_facts(), pid)
 
     async def tree(self) -> Tree:
         """The cluster's supervisors and their children as they are now; `runtime.draw_tree` makes

@@ -6,17 +6,20 @@ ask it, and so do dashboards.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import trio
 
-from actors.actor import Actor
+from actors.actor import Actor, Member
 from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.host import ActorHost
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.observation.open_calls import describe_calls
+from runtime.observation.overviews import Overviews
 from runtime.observation.stacks import read_stacks
 from runtime.statistics.call_statistics import CallStatistics
 
@@ -93,11 +96,25 @@ class InspectionService(Actor):
         node: str,
         environment: Environment,
         measurement: CallMeasurement,
+        facts: Callable[[], dict[str, object]],
+        members: Callable[[], Sequence[Member]],
     ) -> None:
         self._host = host
         self._node = node
         self._environment = environment
         self._measurement = measurement
+        self._overviews = Overviews(host, environment, facts)
+        self._members = members
+
+    @method(concurrent=True, idempotent=True)
+    async def overview(self, with_members: bool = False) -> dict[str, Any]:
+        """The node and its actors in a bounded answer; see `Overviews.read`. `with_members`: and
+        the members of the cluster as the node knows them.
+        """
+        found = await self._overviews.read()
+        if with_members:
+            found["members"] = [attrs.asdict(member) for member in self._members()]
+        return found
 
     @method(concurrent=True, idempotent=True)
     async def statistics(self, most: int = 200) -> dict[str, Any]:

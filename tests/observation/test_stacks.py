@@ -195,4 +195,10 @@ async def test_an_actor_that_is_not_there_has_no_tasks_and_no_facts(pair: Pair) 
 
 
 def test_only_the_methods_of_the_service_can_be_called() -> None:
-    assert set(InspectionService.__methods__) == {"calls", "stacks", "actor", "statistics"}
+    assert set(InspectionService.__methods__) == {
+        "actor",
+        "calls",
+        "overview",
+        "stacks",
+        "statistics",
+    }

@@ -1,0 +1,330 @@
+"""The dashboard as an ASGI application: one page, its files, events, and actions where allowed.
+
+Written against ASGI itself, as the gateway is: there are five paths, and a framework would be one
+more dependency without a line less.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs
+
+import attrs
+import trio
+
+from actors.errors import UnderstudyError
+from runtime.dashboard.sampler import Sampler, TooManyActorsError
+from runtime.dashboard.schedule import MOST_ACTORS, is_topic
+from runtime.gateway.problems import ProblemError
+from runtime.gateway.requests import (
+    Access,
+    ClientGoneError,
+    Receive,
+    RequestHead,
+    RequestLimits,
+    Scope,
+    Send,
+    body_of_request,
+)
+from runtime.user_errors import summary_of
+
+MOST_PAGES = 100
+"""Pages that are open at once; more are told to come back."""
+
+MOST_TOPICS = 8
+MAX_BODY = 4096
+
+IDLE_SECONDS = 10.0
+"""An open page hears so often that the dashboard lives: proxies cut silent connections."""
+
+FIRST_SECONDS = 10.0
+"""Seconds in which `api/snapshot` is to have an answer."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Content-Security-Policy: what the dashboard itself serves, and nothing from elsewhere."""
+
+TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+logger = logging.getLogger("understudy.dashboard")
+
+
+@attrs.frozen
+class PageFile:
+    """A file of the page, read once."""
+
+    data: bytes
+    media_type: str
+    tag: str
+
+
+def page_files() -> dict[str, PageFile]:
+    """The files of the page, by their names."""
+    found: dict[str, PageFile] = {}
+    for one in (resources.files("runtime.dashboard") / "static").iterdir():
+        kind = TYPES.get(one.name.rpartition(".")[2])
+        if kind is not None:
+            data = one.read_bytes()
+            found[one.name] = PageFile(data, kind, f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+    return found
+
+
+class DashboardApplication:
+    """The application. `base`: the path below which a proxy serves it, "" for none; `token`: what
+    pages must send.
+    """
+
+    def __init__(self, sampler: Sampler, token: str, *, base: str = "", actions: bool) -> None:
+        self._sampler = sampler
+        self._access = Access(token)
+        self._base = tuple(part for part in base.split("/") if part)
+        self._actions = actions
+        self._files = page_files()
+        self._pages = 0
+
+    @property
+    def pages(self) -> int:
+        """How many pages are open."""
+        return self._pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        if scope["type"] != "http":
+            return
+        answer = _ResponseWriter(send)
+        try:
+            head = RequestHead.of(scope)
+            if self._base and head.path == self._base and not scope["path"].endswith("/"):
+                # Without its last slash the page's relative addresses would lead elsewhere.
+                await answer.whole(307, JSON, b"", {"location": f"{self._base[-1]}/"})
+                return
+            await self._route(head, receive, answer)
+        except ProblemError as error:
+            problem = error.problem
+            await answer.json(problem.status, problem.plain(), dict(problem.headers))
+        except ClientGoneError:
+            return
+        except Exception as error:
+            logger.exception("a request failed: %s", summary_of(error))
+            await answer.json(500, {"detail": "the dashboard made a mistake; its log says which"})
+
+    async def _route(self, head: RequestHead, receive: Receive, answer: _ResponseWriter) -> None:
+        path = head.path
+        if self._base and path[: len(self._base)] == self._base:
+            # A proxy may pass the base path on, or take it away.
+            path = path[len(self._base) :] or ("",)
+        if path == ("api", "actions"):
+            self._access.check(head)
+            _only(head, "POST")
+            await self._act(head, receive, answer)
+            return
+        _only(head, "GET")
+        if path[0] == "api":
+            self._access.check(head)
+            if path == ("api", "events"):
+                await self._events(_topics(head), receive, answer)
+                return
+            if path == ("api", "snapshot"):
+                await self._snapshot(_topics(head), answer)
+                return
+        elif path == ("healthz",):
+            await answer.json(200, {"status": "ok"})
+            return
+        elif len(path) == 1:
+            found = self._files.get(path[0] or "index.html")
+            if found is not None:
+                await self._file(head, found, answer)
+                return
+        raise ProblemError(
+            404,
+            "PathNotFound",
+            "there is nothing at this path",
+            "open the address that was printed",
+        )
+
+    async def _file(self, head: RequestHead, file: PageFile, answer: _ResponseWriter) -> None:
+        # Without the token: the page itself tells nothing of the cluster.
+        headers = {"etag": file.tag, "cache-control": "no-cache"}
+        if head.header("if-none-match") == file.tag:
+            await answer.whole(304, file.media_type, b"", headers)
+            return
+        headers["content-security-policy"] = POLICY
+        await answer.whole(200, file.media_type, file.data, headers)
+
+    async def _events(self, topics: list[str], receive: Receive, answer: _ResponseWriter) -> None:
+        if self._pages >= MOST_PAGES:
+            raise ProblemError(
+                503,
+                "TooManyPages",
+                f"{MOST_PAGES} pages are open, the limit of this dashboard",
+                "close some; this page tries again by itself",
+                headers=(("retry-after", "5"),),
+            )
+        self._pages += 1
+        try:
+            with self._sampler.page(topics) as page:
+                async with trio.open_nursery() as nursery:
+
+                    async def watch() -> None:
+                        while (await receive())["type"] != "http.disconnect":
+                            pass
+                        nursery.cancel_scope.cancel()
+
+                    nursery.start_soon(watch)
+                    await answer.begin(200, EVENTS, {"x-accel-buffering": "no"})
+                    while True:
+                        messages = await self._sampler.messages(page, IDLE_SECONDS)
+                        # Waits for a slow reader; what is new meanwhile is one difference later.
+                        await answer.part(
+                            b"".join(b"data: " + one + b"\n\n" for one in messages)
+                            or b": the dashboard lives\n\n"
+                        )
+        except TooManyActorsError:
+            raise _too_many_actors() from None
+        finally:
+            self._pages -= 1
+
+    async def _snapshot(self, topics: list[str], answer: _ResponseWriter) -> None:
+        """One snapshot of each topic, for programs."""
+        found: dict[str, Any] = {}
+        try:
+            with self._sampler.page(topics) as page, trio.move_on_after(FIRST_SECONDS):
+                while not all(topic in found for topic in topics):
+                    messages = await self._sampler.messages(page, IDLE_SECONDS)
+                    for one in map(json.loads, messages):
+                        found.setdefault(one["topic"], one)
+        except TooManyActorsError:
+            raise _too_many_actors() from None
+        await answer.json(200, found)
+
+    async def _act(self, head: RequestHead, receive: Receive, answer: _ResponseWriter) -> None:
+        if not self._actions:
+            raise ProblemError(
+                403,
+                "ReadOnly",
+                "this dashboard only shows",
+                "start it with --allow-actions to stop, start and drain from it",
+            )
+        # A page of another site cannot send this type without asking first, which is refused.
+        if head.header("content-type") != JSON:
+            raise ProblemError(415, "MediaType", "an action is JSON", f"send it as {JSON}")
+        limits = RequestLimits(max_body=MAX_BODY, body_seconds=5.0)
+        questions = self._sampler.questions
+        if questions is None:
+            raise ProblemError(
+                503, "ClusterLost", "no node of the cluster answers", "try again when one does"
+            )
+        try:
+            asked = json.loads(await body_of_request(head, receive, limits))
+            name = str(asked["name"])
+            match str(asked["action"]):
+                case "stop-actor":
+                    text = await questions.stop_actor(name, int(asked["epoch"]))
+                case "start-child":
+                    text = await questions.restart_child(str(asked["supervisor"]), name)
+                case "drain-node":
+                    text = await questions.drain_node(name)
+                case _:
+                    raise ValueError("there is no such action")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProblemError(400, "BadAction", summary_of(error), "reload the page") from None
+        except (UnderstudyError, trio.TooSlowError) as error:
+            raise ProblemError(
+                504, type(error).__name__, summary_of(error), "look at the page what has happened"
+            ) from None
+        logger.warning("an action of a page: %s", text)
+        await answer.json(200, {"done": text})
+
+
+def _topics(head: RequestHead) -> list[str]:
+    try:
+        given = parse_qs(head.query, max_num_fields=2 * MOST_TOPICS).get("topic", [])
+    except ValueError:
+        given = []
+    topics = list(dict.fromkeys(given))
+    wrong = [topic for topic in topics if not is_topic(topic)]
+    if not topics or wrong or len(topics) > MOST_TOPICS:
+        what = (
+            f"there is no topic {wrong[0][:100]!r}"
+            if wrong
+            else f"a request is about 1 to {MOST_TOPICS} topics"
+        )
+        raise ProblemError(400, "BadTopic", what, "ask for example for ?topic=cluster")
+    return topics
+
+
+def _too_many_actors() -> ProblemError:
+    return ProblemError(
+        503,
+        "TooManyActors",
+        f"pages look at {MOST_ACTORS} actors already, the limit of this dashboard",
+        "close one of them",
+        headers=(("retry-after", "5"),),
+    )
+
+
+def _only(head: RequestHead, method: str) -> None:
+    if head.method != method:
+        raise ProblemError(
+            405,
+            "MethodNotAllowed",
+            f"{head.method[:20]} is not possible here",
+            f"use {method}",
+            headers=(("allow", method),),
+        )
+
+
+@attrs.define
+class _ResponseWriter:
+    """One answer on its way."""
+
+    _send: Send
+    _begun: bool = False
+
+    async def json(
+        self, status: int, value: object, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send plain data; nothing if something else was sent already."""
+        if not self._begun:
+            await self.whole(status, JSON, json.dumps(value).encode(), headers or {})
+
+    async def whole(
+        self, status: int, media_type: str, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        """Send all of it."""
+        await self.begin(status, media_type, {"content-length": str(len(body)), **headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def begin(self, status: int, media_type: str, headers: Mapping[str, str]) -> None:
+        """Send the status and headers."""
+        self._begun = True
+        every = {
+            "content-type": media_type,
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            "cache-control": "no-store",
+            **headers,
+        }
+        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in every.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+
+    async def part(self, data: bytes) -> None:
+        """Send a part of the body; waits for a slow reader."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -1,0 +1,519 @@
+"""What a dashboard asks a cluster, topic by topic. Nodes are asked side by side, each has
+`NODE_SECONDS` to answer, and one that does not is named in the snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+import attrs
+import trio
+
+from actors.errors import CallError, StoreError, UnderstudyError
+from actors.messages import import_path
+from actors.method import Address
+from runtime.dashboard.cluster_view import ClusterView, agreed_members
+from runtime.dashboard.schedule import ACTOR
+from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
+from runtime.environment import Environment
+from runtime.identifiers import NodeId
+from runtime.membership.cluster_client import ClusterClient, unreached
+from runtime.observation.inspection_service import inspection_of
+from runtime.observation.node_queries import ask_for_tree
+from runtime.observation.open_calls import OpenCall, WaitGraph, read_calls
+from runtime.observation.tree import Branch
+from runtime.pools.supervisor import PoolSupervisor, PoolView
+from runtime.store.interface import Entry
+
+NODE_SECONDS = 2.0
+"""Seconds in which a node is to answer a dashboard."""
+
+ASKED_FOR_MEMBERS = 3
+"""Nodes that are asked who is a member."""
+
+MOST_CALLS = 200
+MOST_CYCLES = 20
+MOST_VALUES = 200
+MOST_BRANCHES = 1000
+MOST_DEATHS = 200
+MOST_TRACEBACK = 8192
+"""Characters of a traceback, of which the end matters."""
+
+MOST_TEXT = 400
+JOBS = "rendezvous/"
+"""Prefix of the store's keys of elastic jobs; see `runtime.rendezvous.machine.Keys`."""
+
+MOST_JOBS = 100
+
+Question = Callable[[], Awaitable[TopicSnapshot]]
+Rows = dict[str, dict[str, Any]]
+
+
+class ClusterQuestions:
+    """Asks one cluster through one client. `view` outlives clients: what was known stays known."""
+
+    def __init__(self, client: ClusterClient, environment: Environment, view: ClusterView) -> None:
+        self._client = client
+        self._environment = environment
+        self._view = view
+        self.members: list[dict[str, Any]] = list(client.status["members"])
+        self._deaths: set[tuple[str, float]] | None = None
+        self.heard = environment.now()
+        """When any node has answered last."""
+        self.store_has_moved = False
+        """True once the store is not where this client asks it: then another client is needed."""
+
+    async def ask(self, topic: str) -> TopicSnapshot:
+        """The present state of a topic. Raises nothing for what does not answer: it is named."""
+        if topic.startswith(ACTOR):
+            return await self._actor(topic.removeprefix(ACTOR))
+        question: Question = getattr(self, f"_{topic}")
+        return await question()
+
+    # What nodes say of themselves.
+
+    async def _cluster(self) -> TopicSnapshot:
+        # Those that have answered before are asked for the members, the node of the store first.
+        store = self._client.status["store"]["node"]
+        first = sorted(self.members, key=lambda one: one["name"] != store)[:ASKED_FOR_MEMBERS]
+        chosen = {one["name"] for one in first}
+        answers, silent = await self._ask_nodes(
+            lambda member: self._inspection(member).overview(member["name"] in chosen)
+        )
+        if answers and not any("members" in one for one in answers.values()):
+            # None of the chosen has answered: others know who is still there.
+            others = [one for one in self.members if one["name"] in answers][:ASKED_FOR_MEMBERS]
+            more, _ = await self._ask_nodes(
+                lambda member: self._inspection(member).overview(True), others
+            )
+            answers.update(more)
+        self.members = [dict(one) for one in agreed_members(answers.values(), self.members)]
+        self._client.follow(self.members)
+        self.store_has_moved = self._is_elsewhere(answers)
+        present = {one["name"] for one in self.members}
+        return self._view.observe(
+            self._environment.wall_time(),
+            self._environment.now(),
+            self.members,
+            {name: one for name, one in answers.items() if name in present},
+            {name: why for name, why in silent.items() if name in present},
+        )
+
+    def _is_elsewhere(self, answers: dict[str, Any]) -> bool:
+        """A founder that was restarted serves its store as a new incarnation; an external store is
+        asked through one node, which may have gone.
+        """
+        ours = self._client.status["store"]
+        place = (ours["node"], ours["incarnation"])
+        if ours["kind"] != "embedded":
+            present = {(one["name"], one["incarnation"]) for one in self.members}
+            return bool(answers) and place not in present
+        stores = [one["store"] for one in answers.values() if not one["store"]["away"]]
+        return any((one["node"], one["incarnation"]) != place for one in stores)
+
+    async def _ask_nodes(
+        self,
+        question: Callable[[dict[str, Any]], Awaitable[Any]],
+        members: list[dict[str, Any]] | None = None,
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        answers: dict[str, Any] = {}
+        silent: dict[str, str] = {}
+
+        async def ask(member: dict[str, Any]) -> None:
+            try:
+                answers[member["name"]] = await question(member)
+                self.heard = self._environment.now()
+            except CallError as error:
+                silent[member["name"]] = self._why(member, error)
+
+        async with trio.open_nursery() as nursery:
+            for member in self.members if members is None else members:
+                nursery.start_soon(ask, member)
+        return answers, silent
+
+    def _inspection(self, member: dict[str, Any]) -> Any:
+        service = inspection_of(self._client.endpoint, member["name"], member["incarnation"])
+        return service.options(timeout=NODE_SECONDS)
+
+    def _why(self, member: dict[str, Any], error: CallError) -> str:
+        if found := unreached(self._client, member):
+            return found
+        if isinstance(error, TimeoutError):
+            return (
+                f"nothing came within {NODE_SECONDS:g} s: its process may be stopped, or its event "
+                "loop blocked by an actor's method"
+            )
+        return _line(error)
+
+    # Supervision.
+
+    async def _tree(self) -> TopicSnapshot:
+        identities = [NodeId(one["name"], one["incarnation"]) for one in self.members]
+        client = self._client
+        tree = await ask_for_tree(
+            client.endpoint, client.names, identities, client.status["cluster"]
+        )
+        branches: Rows = {}
+        left_out = 0
+        for root in tree.roots:
+            left_out += _add_branches(branches, root)
+        deaths = sorted(
+            ((death, branch.name) for branch in tree.walk() for death in branch.deaths),
+            key=lambda pair: -pair[0].at,
+        )
+        rows = {
+            f"{death.name}\n{death.at!r}": {
+                "at": death.at,
+                "name": death.name,
+                "node": death.node,
+                "epoch": death.epoch,
+                "lived": death.at - death.started if death.started is not None else None,
+                "kind": death.reason.kind,
+                "text": _cut(death.reason.text, MOST_TEXT),
+                "traceback": death.reason.traceback[-MOST_TRACEBACK:],
+                "supervisor": supervisor,
+            }
+            for death, supervisor in deaths[:MOST_DEATHS]
+        }
+        self._note_deaths(rows)
+        loose = tree.loose[:MOST_BRANCHES]
+        return self._snapshot(
+            branches=branches,
+            deaths=rows,
+            loose={name: {"name": name} for name in loose},
+            problems=_problems(tree.problems),
+            totals={
+                "tree": {
+                    "branches_left_out": left_out,
+                    "deaths_left_out": max(0, len(deaths) - MOST_DEATHS),
+                    "loose_left_out": len(tree.loose) - len(loose),
+                }
+            },
+        )
+
+    def _note_deaths(self, rows: Rows) -> None:
+        known = {(row["name"], row["at"]) for row in rows.values()}
+        for row in rows.values():
+            if self._deaths is not None and (row["name"], row["at"]) not in self._deaths:
+                text = f"{row['name']} ended, {row['kind']}: {row['text']}"
+                self._view.died(row["at"], row["name"], row["node"] or "", _cut(text, MOST_TEXT))
+        self._deaths = known
+
+    # Calls.
+
+    async def _calls(self) -> TopicSnapshot:
+        answers, silent = await self._ask_nodes(lambda member: self._inspection(member).calls())
+        calls = [call for node, told in answers.items() for call in read_calls(node, told)]
+        calls.sort(key=lambda call: -(call.seconds or 0.0))
+        cycles = [
+            cycle for cycle, _ in zip(WaitGraph(calls).cycles(), range(MOST_CYCLES), strict=False)
+        ]
+        untold = sum(told["left_out"] for told in answers.values())
+        return self._snapshot(
+            calls={str(place): _call(call) for place, call in enumerate(calls[:MOST_CALLS])},
+            cycles={" ".join(cycle): {"actors": cycle} for cycle in cycles},
+            problems=_silent(silent),
+            totals={
+                "calls": {
+                    "running": sum(call.state == "running" for call in calls),
+                    "waiting": sum(call.state == "waiting" for call in calls),
+                    "left_out": max(0, len(calls) - MOST_CALLS) + untold,
+                }
+            },
+        )
+
+    async def _actor(self, name: str) -> TopicSnapshot:
+        place = self._view.place_of(name)
+        member = next((one for one in self.members if one["name"] == place), None)
+        if member is None:
+            member = await self._member_of(name)
+        if member is None:
+            return self._snapshot(
+                problems=_problems(
+                    [f"no node that answers has an actor called {name!r}; it may be moving"]
+                )
+            )
+        try:
+            facts: dict[str, Any] | None = await self._inspection(member).actor(name)
+        except CallError as error:
+            text = f"{name} is on {member['name']}, which does not answer: "
+            return self._snapshot(problems=_problems([text + self._why(member, error)]))
+        if facts is None:
+            text = f"{name} has just left {member['name']}"
+            return self._snapshot(problems=_problems([text]))
+        calls = read_calls(member["name"], facts)
+        told = {key: value for key, value in facts.items() if key != "calls"}
+        return self._snapshot(
+            facts={name: told},
+            calls={str(place): _call(call) for place, call in enumerate(calls[:MOST_CALLS])},
+        )
+
+    async def _member_of(self, name: str) -> dict[str, Any] | None:
+        """The member on which a name is, as the store says."""
+        try:
+            with trio.move_on_after(NODE_SECONDS):
+                address = await self._client.names.locate(name)
+                return next((one for one in self.members if one["name"] == address.node), None)
+        except UnderstudyError:
+            # No such name, or a store that is away: the page says that nobody has the actor.
+            return None
+        return None
+
+    # References, pools, the store, elastic jobs.
+
+    async def _references(self) -> TopicSnapshot:
+        endpoint = self._client.endpoint
+
+        def ask(member: dict[str, Any]) -> Awaitable[Any]:
+            service = endpoint.reference_service(member["name"], member["incarnation"])
+            answer: Awaitable[Any] = service.options(timeout=NODE_SECONDS).listing(MOST_VALUES)
+            return answer
+
+        answers, silent = await self._ask_nodes(ask)
+        values = [
+            {"owner": node, **value} for node, told in answers.items() for value in told["listed"]
+        ]
+        values.sort(key=lambda value: -(value["size"] or 0))
+        listed = min(MOST_VALUES, len(values))
+        owners: Rows = {
+            node: {"node": node, "values": told["values"], "bytes": told["bytes"]}
+            for node, told in list(answers.items())[:MOST_ROWS]
+        }
+        total = sum(told["values"] for told in answers.values())
+        return self._snapshot(
+            values={
+                f"{one['owner']}\n{one['reference']}": {**one, "age": round(one["age"])}
+                for one in values[:listed]
+            },
+            owners=owners,
+            problems=_silent(silent),
+            totals={"references": {"values": total, "left_out": total - listed}},
+        )
+
+    async def _pools(self) -> TopicSnapshot:
+        path = import_path(PoolSupervisor)
+        answers, silent = await self._ask_nodes(lambda member: self._inspection(member).overview())
+        pools: Rows = {}
+
+        async def ask(node: str, incarnation: int, actor: dict[str, Any]) -> None:
+            where = Address(
+                actor["name"], node, incarnation, actor["epoch"], path, actor["registered"]
+            )
+            handle: Any = self._client.endpoint.make_handle(where, PoolSupervisor)
+            try:
+                view: object = await handle.options(timeout=NODE_SECONDS).view()
+            except CallError as error:
+                silent[f"{node}, for pool {actor['name']},"] = _line(error)
+            else:
+                if isinstance(view, PoolView):
+                    pools[actor["name"]] = _pool(node, actor["name"], view)
+
+        async with trio.open_nursery() as nursery:
+            for node, told in answers.items():
+                for actor in told["actors"]:
+                    if actor["class"] == path and len(pools) < MOST_ROWS:
+                        nursery.start_soon(ask, node, told["incarnation"], actor)
+        return self._snapshot(pools=pools, problems=_silent(silent))
+
+    async def _store(self) -> TopicSnapshot:
+        began = self._environment.now()
+        problems: list[str] = []
+        revision = count = None
+        try:
+            with trio.fail_after(NODE_SECONDS):
+                found = await self._client.store.range("nodes/")
+            revision, count = found.revision, len(found.entries)
+        except trio.TooSlowError:
+            problems.append(
+                f"the store did not answer within {NODE_SECONDS:g} s: named actors pause at two "
+                "thirds of their lease, unnamed ones go on"
+            )
+        except StoreError as error:
+            problems.append(f"the store cannot be asked: {_line(error)}")
+        milliseconds = round(1000 * (self._environment.now() - began), 2)
+        where = self._client.status["store"]
+        return self._snapshot(
+            store={
+                "store": {
+                    **where,
+                    "revision": revision,
+                    "members": count,
+                    "milliseconds": milliseconds if not problems else None,
+                }
+            },
+            problems=_problems(problems),
+        )
+
+    async def _jobs(self) -> TopicSnapshot:
+        try:
+            with trio.fail_after(NODE_SECONDS):
+                entries = (await self._client.store.range(JOBS)).entries
+        except trio.TooSlowError:
+            return self._snapshot(problems=_problems(["the store did not answer in time"]))
+        except StoreError as error:
+            text = f"the store cannot be asked: {_line(error)}"
+            return self._snapshot(problems=_problems([text]))
+        jobs = _jobs_of(entries)
+        return self._snapshot(
+            jobs=dict(list(jobs.items())[:MOST_JOBS]),
+            totals={"jobs": {"left_out": max(0, len(jobs) - MOST_JOBS)}},
+        )
+
+    def _snapshot(self, **sections: Rows) -> TopicSnapshot:
+        return TopicSnapshot(self._environment.wall_time(), sections)
+
+    # What a dashboard may be allowed to do.
+
+    async def stop_actor(self, name: str, epoch: int) -> str:
+        """Stop this epoch of an actor. Raises CallError; ValueError if no node has it."""
+        from actors.supervision import ExitReason
+
+        place = self._view.place_of(name)
+        member = next((one for one in self.members if one["name"] == place), None)
+        member = member or await self._member_of(name)
+        if member is None:
+            raise ValueError(f"no node that answers has an actor called {name!r}")
+        service = self._client.endpoint.node_service(member["name"], member["incarnation"])
+        reason = ExitReason("stopped", "by the dashboard")
+        await service.options(timeout=20.0).stop_actor(name, epoch, reason)
+        return f"{name} was stopped"
+
+    async def drain_node(self, name: str) -> str:
+        """Ask a node to drain and leave. Raises CallError; ValueError if it is no member."""
+        member = next((one for one in self.members if one["name"] == name), None)
+        if member is None:
+            raise ValueError(f"there is no node called {name!r} in the cluster")
+        service = self._client.endpoint.node_service(name, member["incarnation"])
+        await service.options(timeout=10.0).leave_cluster()
+        return f"{name} drains and leaves"
+
+    async def restart_child(self, supervisor: str, child: str) -> str:
+        """Start a child that has no actor. Raises CallError or another UnderstudyError."""
+        handle = await self._client.lookup(supervisor)
+        with trio.fail_after(20.0):
+            await handle.restart_child(child)
+        return f"{child} was started"
+
+
+@attrs.define
+class _Walk:
+    """Where a branch stands: its depth, and the key of what is above."""
+
+    branch: Branch
+    depth: int
+    above: str
+
+
+def _add_branches(rows: Rows, root: Branch) -> int:
+    """Add a tree in the order in which it is drawn; returns how many branches were left out."""
+    waiting = [_Walk(root, 0, "")]
+    left_out = 0
+    while waiting:
+        walk = waiting.pop()
+        branch = walk.branch
+        key = f"{walk.above}\n{branch.id}" if walk.above else branch.name
+        if len(rows) >= MOST_BRANCHES:
+            left_out += 1
+        else:
+            rows[key] = {
+                "place": len(rows),
+                "depth": walk.depth,
+                "id": branch.id,
+                "name": branch.name,
+                "kind": branch.kind,
+                "state": branch.state,
+                "problem": branch.problem,
+                "singleton": branch.singleton,
+                "class": branch.class_path,
+                "node": branch.node,
+                "epoch": branch.epoch,
+                "restarts": branch.restarts,
+                "waiting": branch.waiting,
+                "age": None if branch.age is None else round(branch.age),
+                "strategy": branch.strategy,
+                "intensity": branch.intensity,
+                "recent": branch.recent_restarts,
+                "last": None if branch.last_exit is None else _cut(str(branch.last_exit), 200),
+                "supervisor": walk.above.rpartition("\n")[2],
+                "parent": walk.above,
+            }
+        waiting.extend(_Walk(child, walk.depth + 1, key) for child in reversed(branch.children))
+    return left_out
+
+
+def _call(call: OpenCall) -> dict[str, Any]:
+    return {
+        "actor": call.actor,
+        "method": call.method,
+        "node": call.node,
+        "state": call.state,
+        "seconds": None if call.seconds is None else round(call.seconds, 2),
+        "left": None if call.left is None else round(call.left, 2),
+        "caller": None if call.caller is None else ".".join(call.caller),
+        "from_node": call.from_node,
+    }
+
+
+def _pool(node: str, name: str, view: PoolView) -> dict[str, Any]:
+    nodes: dict[str, int] = {}
+    for member in view.members:
+        nodes[member.node] = nodes.get(member.node, 0) + 1
+    return {
+        "name": name,
+        "node": node,
+        "what": view.what,
+        "size": view.size.text,
+        "members": len(view.members),
+        "draining": len(view.draining),
+        "nodes": nodes,
+        "problem": view.problem,
+    }
+
+
+def _jobs_of(entries: tuple[Entry, ...] | list[Entry]) -> Rows:
+    """The elastic jobs, by what their rendezvous have written."""
+    jobs: Rows = {}
+    agents: dict[str, int] = {}
+    for entry in entries:
+        run, _, rest = entry.key.removeprefix(JOBS).partition("/")
+        if rest.startswith("control/agents/"):
+            agents[run] = agents.get(run, 0) + 1
+        elif rest == "control/state":
+            try:
+                state: dict[str, Any] = json.loads(entry.value)
+                jobs[run] = {
+                    "name": unquote(run),
+                    "round": int(state["round"]),
+                    "complete": bool(state["complete"]),
+                    "min_nodes": int(state["min_nodes"]),
+                    "max_nodes": int(state["max_nodes"]),
+                    "participants": [str(one)[:200] for one in state["participants"]][:100],
+                    "waiting": len(state["waiting"]),
+                    "spares": len(state["spares"]),
+                    "closed": _cut(str(state.get("closed") or ""), MOST_TEXT),
+                    "finished": bool(state.get("finished")),
+                }
+            except (ValueError, KeyError, TypeError):
+                jobs[run] = {"name": unquote(run), "problem": "its record cannot be read"}
+    for run, row in jobs.items():
+        row["agents"] = agents.get(run, 0)
+    return jobs
+
+
+def _problems(texts: list[str] | tuple[str, ...]) -> Rows:
+    return {text: {"text": text} for text in texts[:MOST_ROWS]}
+
+
+def _silent(silent: dict[str, str]) -> Rows:
+    return _problems([f"{node} does not answer: {why}" for node, why in sorted(silent.items())])
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,216 @@
+// The map: nodes as circles, their actors as dots in them, links between. A node that dies is left
+// hollow, and its actors cross over to where they are placed again.
+
+import { attribute, count, rate, s, shortClass, text } from "./elements.js";
+
+const MOST_DOTS = 60;
+const LINKED = 24;
+const GOLDEN = Math.PI * (3 - Math.sqrt(5));
+
+export class ClusterMap {
+  constructor() {
+    this.links = s("g", { class: "links" });
+    this.discs = s("g", { class: "discs" });
+    this.dots = s("g", { class: "dots" });
+    this.root = s("svg", { class: "map", role: "group", "aria-label": "Map of the nodes, their actors and links" }, this.links, this.discs, this.dots);
+    this.nodes = new Map();
+    this.actors = new Map();
+    this.paths = new Map();
+    this.order = [];
+    this.classes = new Map();
+    this.size = "";
+    new ResizeObserver(() => { if (this.last) this.update(...this.last); }).observe(this.root);
+  }
+
+  update(nodes, actors, links, rates) {
+    this.last = [nodes, actors, links, rates];
+    const width = this.root.clientWidth, height = this.root.clientHeight;
+    if (!width) return;
+    // A place is kept as long as its node is shown; a new node takes one that is free, or a new one.
+    this.order = this.order.map((name) => (name && nodes[name] ? name : null));
+    for (const name of Object.keys(nodes).sort((a, b) => a.localeCompare(b, "en", { numeric: true }))) {
+      if (this.order.includes(name)) continue;
+      const free = this.order.indexOf(null);
+      if (free >= 0) this.order[free] = name; else this.order.push(name);
+    }
+    while (this.order.length && this.order.at(-1) === null) this.order.pop();
+    const places = layout(this.order.length, width, height);
+    this.radius = places.radius;
+    const size = `${width} ${height} ${this.order.length}`;
+    attribute(this.root, "viewBox", `0 0 ${width} ${height}`);
+    this.still = this.size !== size && this.size.split(" ").slice(0, 2).join() !== size.split(" ").slice(0, 2).join();
+    this.size = size;
+    this.root.classList.toggle("still", this.still);
+    this.at = new Map(this.order.flatMap((name, place) => (name ? [[name, places.points[place]]] : [])));
+    this.drawLinks(nodes, links, rates, width, height);
+    this.drawNodes(nodes);
+    this.drawActors(nodes, actors);
+  }
+
+  drawLinks(nodes, links, rates, width, height) {
+    const pairs = new Map();
+    for (const [key, row] of Object.entries(links)) {
+      if (!this.at.has(row.node) || !this.at.has(row.peer) || row.node === row.peer) continue;
+      const ends = [row.node, row.peer].sort(), pair = ends.join("\n");
+      const found = pairs.get(pair) ?? { ends, connected: true, stale: false, rate: 0 };
+      found.connected &&= row.connected;
+      found.stale ||= row.stale || nodes[row.peer].state === "silent";
+      found.rate += rates[key] ?? 0;
+      pairs.set(pair, found);
+    }
+    const many = this.order.length > LINKED;
+    for (const [pair, { ends, connected, stale, rate: flow }] of pairs) {
+      const broken = !connected || nodes[ends[0]].unreachable.includes(ends[1]) || nodes[ends[1]].unreachable.includes(ends[0]);
+      if (many && !broken) { pairs.delete(pair); continue; }
+      let path = this.paths.get(pair);
+      if (!path) {
+        path = s("path", {}, s("title"));
+        this.paths.set(pair, path);
+        this.links.append(path);
+      }
+      const [a, b] = ends.map((name) => this.at.get(name));
+      const mx = (a.x + b.x) / 2, my = (a.y + b.y) / 2, bend = 0.16;
+      attribute(path, "d", `M${a.x} ${a.y}Q${mx + (width / 2 - mx) * bend} ${my + (height / 2 - my) * bend} ${b.x} ${b.y}`);
+      attribute(path, "class", broken ? "broken" : stale ? "stale" : "whole");
+      path.style.strokeWidth = `${1 + Math.min(3.5, Math.log10(1 + flow / 500))}px`;
+      text(path.firstChild, `${ends.join(" – ")}: ${broken ? "not connected" : stale ? "one end does not answer" : "connected"}`);
+    }
+    for (const [pair, path] of this.paths) if (!pairs.has(pair)) { path.remove(); this.paths.delete(pair); }
+  }
+
+  drawNodes(nodes) {
+    const radius = this.radius;
+    for (const [name, { x, y }] of this.at) {
+      const row = nodes[name];
+      let node = this.nodes.get(name);
+      if (!node) {
+        const disc = s("circle", { class: "disc" }), cross = s("path", { class: "cross" });
+        const label = s("text", { class: "name" }), note = s("text", { class: "under" }), title = s("title");
+        const root = s("a", { href: `#/node/${encodeURIComponent(name)}` }, title, disc, cross, label, note);
+        node = { root, disc, cross, label, note, title };
+        this.nodes.set(name, node);
+        this.discs.append(root);
+      }
+      attribute(node.root, "class", `node ${row.state}${row.unseen_by.length ? " unseen" : ""}`);
+      node.root.style.transform = `translate(${x}px, ${y}px)`;
+      attribute(node.disc, "r", radius);
+      const arm = radius * 0.32;
+      attribute(node.cross, "d", `M${-arm} ${-arm}L${arm} ${arm}M${arm} ${-arm}L${-arm} ${arm}`);
+      attribute(node.label, "y", radius + 17);
+      attribute(node.note, "y", radius + 32);
+      const room = Math.max(8, Math.floor(radius / 3.1));
+      text(node.label, name.length > room ? `${name.slice(0, room - 1)}…` : name);
+      text(node.note, under(row));
+      text(node.title, `${name}: ${row.problem || under(row)}`);
+    }
+    for (const [name, node] of this.nodes) if (!this.at.has(name)) { node.root.remove(); this.nodes.delete(name); }
+  }
+
+  drawActors(nodes, actors) {
+    const placed = new Map();
+    for (const [name, row] of Object.entries(actors)) {
+      if (!this.at.has(row.node)) continue;
+      const list = placed.get(row.node) ?? [];
+      list.push(name);
+      placed.set(row.node, list);
+    }
+    const shown = new Set();
+    for (const [node, names] of placed) {
+      const { x, y } = this.at.get(node);
+      // An actor keeps its place in the circle; a new one takes the lowest that is free.
+      const taken = new Set(), late = [];
+      for (const name of names) {
+        const known = this.actors.get(name);
+        if (known && known.node === node && known.place < MOST_DOTS) taken.add(known.place); else late.push(name);
+      }
+      let next = 0;
+      for (const name of late) {
+        while (taken.has(next)) next++;
+        if (next >= MOST_DOTS) break;
+        taken.add(next);
+        this.move(name, node, next);
+      }
+      const highest = Math.max(11, ...taken) + 1;
+      const step = (this.radius * 0.84) / Math.sqrt(highest);
+      for (const name of names) {
+        const known = this.actors.get(name);
+        if (!known || known.node !== node) continue;
+        shown.add(name);
+        const distance = step * Math.sqrt(known.place + 0.35), turn = known.place * GOLDEN;
+        this.paint(known, actors[name], x + distance * Math.cos(turn), y + distance * Math.sin(turn), Math.max(1.6, Math.min(5, step * 0.5)));
+      }
+    }
+    for (const [name, known] of this.actors) if (!shown.has(name)) { known.root.remove(); this.actors.delete(name); }
+  }
+
+  move(name, node, place) {
+    let known = this.actors.get(name);
+    if (!known) {
+      const title = s("title"), dot = s("circle");
+      const root = s("g", { class: "actor" }, title, dot);
+      root.addEventListener("click", () => { location.hash = `#/actor/${encodeURIComponent(name)}`; });
+      known = { root, dot, title, epoch: null };
+      this.actors.set(name, known);
+      this.dots.append(root);
+    } else this.dots.append(known.root);
+    known.node = node;
+    known.place = place;
+  }
+
+  paint(known, row, x, y, radius) {
+    known.root.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
+    attribute(known.dot, "r", row.supervises ? radius + 0.6 : radius);
+    const kind = this.kind(row.class), busy = row.running > 0 ? " busy" : "", mail = row.waiting > 0 ? " mail" : "";
+    const fresh = known.epoch !== null && known.epoch !== row.epoch;
+    attribute(known.root, "class", `actor c${kind} ${row.state}${row.supervises ? " supervises" : ""}${busy}${mail}`);
+    if (fresh) known.dot.animate?.([{ r: `${radius * 3}px`, opacity: 0.2 }, { r: `${radius}px`, opacity: 1 }], { duration: 1200, easing: "ease-out" });
+    known.epoch = row.epoch;
+    text(known.title, `${row.name} (${shortClass(row.class)}) on ${row.node}, epoch ${row.epoch}${row.waiting ? `, ${row.waiting} waiting` : ""}`);
+  }
+
+  /** The colour of a class: one of six, in the order in which classes are seen. */
+  kind(path) {
+    if (!this.classes.has(path)) this.classes.set(path, this.classes.size % 6);
+    return this.classes.get(path);
+  }
+}
+
+function under(row) {
+  if (row.state === "silent") return "does not answer";
+  if (row.state === "gone") return "died";
+  if (row.state === "left") return "left";
+  if (row.state !== "up") return row.state;
+  if (row.unseen_by.length) return `cut off from ${row.unseen_by.length}`;
+  return row.rate === null ? `${count(row.actors)} actors` : `${count(row.actors)} · ${rate(row.rate)}/s`;
+}
+
+function layout(number, width, height) {
+  const label = 40;
+  if (number <= 1) {
+    const radius = Math.min(64, height / 2 - label);
+    return { radius, points: [{ x: width / 2, y: height / 2 - label / 3 }] };
+  }
+  if (number <= 10) {
+    // The largest circles of which no two touch, on an ellipse.
+    for (let radius = 62; ; radius -= 2) {
+      const rx = Math.min(width / 2 - radius - 14, 330), ry = Math.max(0, (height - label) / 2 - radius - 4);
+      const points = [];
+      for (let i = 0; i < number; i++) {
+        const turn = (i / number) * 2 * Math.PI - Math.PI / 2 + (number === 2 ? -Math.PI / 2 : 0);
+        points.push({ x: width / 2 + rx * Math.cos(turn), y: (height - label) / 2 + ry * Math.sin(turn) });
+      }
+      const apart = points.every((a, i) => points.every((b, k) => i === k || gap(a, b, label) > 2 * radius + 12));
+      if (apart || radius <= 16) return { radius, points };
+    }
+  }
+  const columns = Math.max(1, Math.ceil(Math.sqrt((number * width) / (height + number))));
+  const rows = Math.ceil(number / columns), dx = width / columns, dy = height / rows;
+  const radius = Math.max(6, Math.min(40, dx / 2 - 6, dy / 2 - 20));
+  const points = [];
+  for (let i = 0; i < number; i++)
+    points.push({ x: ((i % columns) + 0.5) * dx, y: (Math.floor(i / columns) + 0.5) * dy - 10 });
+  return { radius, points };
+}
+
+// Labels stand below: what is one above the other needs more room.
+function gap(a, b, label) { return Math.hypot(a.x - b.x, Math.max(0, Math.abs(a.y - b.y) - (Math.abs(a.x - b.x) < 90 ? label : 0))); }

@@ -1,0 +1,513 @@
+// The pages. Each says what it is about, which topics it shows, and how it is brought up to date.
+
+import { ClusterMap } from "./map.js";
+import { EventList, TimeLine } from "./timeline.js";
+import {
+  Problems, Spark, Table, actorLink, age, attribute, badge, bytes, count, duration, empty, h, link, nodeLink, panel, rate,
+  shortClass, text, time,
+} from "./elements.js";
+import { act, now, section, topics } from "./feed.js";
+
+const cluster = (name) => section("cluster", name);
+const isHere = (row) => row.state !== "gone" && row.state !== "left";
+const mayAct = () => Boolean(section("connection", "connection").cluster?.actions);
+
+function heading(title, about) { return h("div", { class: "heading" }, h("h1", {}, title), h("p", {}, about)); }
+
+// ----------------------------------------------------------------------------------------------
+function tile(label, spark) {
+  const value = h("b", {}, "–"), note = h("small", {}, "\u00a0");
+  return { root: h("div", { class: "tile" }, h("span", {}, label), value, note, spark?.root ?? null), value, note, spark };
+}
+
+function clusterPage(root) {
+  const nodes = tile("Nodes"), actors = tile("Actors"), calls = tile("Calls served a second", new Spark("Calls served a second", { width: 220, height: 34, format: rate }));
+  const waiting = tile("Calls waiting", new Spark("Calls waiting", { width: 220, height: 34 })), received = tile("Received a second", new Spark("Bytes received a second", { width: 220, height: 34, format: bytes }));
+  const map = new ClusterMap(), line = new TimeLine(), events = new EventList();
+  const legend = h("p", { class: "key" });
+  const mapPanel = panel("Map", map.root, legend), linePanel = panel("Last five minutes", line.root, line.key), eventPanel = panel("Events", events.root);
+  root.append(heading("Cluster", "Who is there, what runs where, and what has just happened."),
+    h("div", { class: "tiles" }, [nodes, actors, calls, waiting, received].map((one) => one.root)),
+    mapPanel, h("div", { class: "pair" }, linePanel, eventPanel));
+  let classes = "";
+  return () => {
+    const data = topics.get("cluster");
+    if (!data) return;
+    const total = cluster("totals").cluster, history = data.history.cluster;
+    text(nodes.value, count(total.nodes));
+    text(nodes.note, total.silent ? `${total.silent} not answering` : total.nodes_left_out ? `${total.nodes_left_out} left out` : "all answer");
+    attribute(nodes.note, "class", total.silent ? "quiet" : null);
+    text(actors.value, count(total.actors));
+    text(actors.note, `${count(total.running)} at work`);
+    text(calls.value, rate(total.rate));
+    text(waiting.value, count(total.waiting));
+    text(received.value, bytes(total.received));
+    calls.spark.update(history.map((one) => [one[0], one[1]]));
+    waiting.spark.update(history.map((one) => [one[0], one[2]]));
+    received.spark.update(history.map((one) => [one[0], one[3]]));
+    map.update(cluster("nodes"), cluster("actors"), cluster("links"), data.rates);
+    text(mapPanel.note, total.actors_left_out ? `${count(total.actors_left_out)} actors are counted, but not drawn` : "");
+    line.update(cluster("nodes"), cluster("events"), now());
+    events.update(cluster("events"));
+    const key = [...map.classes.keys()].join();
+    if (key !== classes) {
+      classes = key;
+      legend.replaceChildren(h("span", {}, h("i", { class: "swatch ring" }), "supervisor"),
+        ...[...map.classes].slice(0, 8).map(([path, kind]) => h("span", { title: path }, h("i", { class: `swatch c${kind}` }), shortClass(path))));
+    }
+  };
+}
+
+// ----------------------------------------------------------------------------------------------
+const nodeSparks = new Map();
+function spark(name) {
+  if (!nodeSparks.has(name)) nodeSparks.set(name, new Spark(`Calls a second on ${name}`, { width: 110, height: 22, format: rate }));
+  return nodeSparks.get(name);
+}
+
+function nodesPage(root) {
+  const table = new Table([
+    { id: "name", head: "Node", value: (row) => row.name, show: (row) => nodeLink(row.name), width: "l" },
+    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state) },
+    { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true, width: "s" },
+    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "s" },
+    { id: "spark", head: "Three minutes", value: () => null, key: () => 0, show: (row) => spark(row.name).root, low: 1 },
+    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s" },
+    { id: "links", head: "Links", value: (row) => row.links_up, key: (row) => `${row.links_up}/${row.links}`, show: (row) => `${row.links_up} of ${row.links}`, number: true, width: "s", low: 2 },
+    { id: "received", head: "Received", value: (row) => row.received, show: (row) => (row.received === null ? "–" : `${bytes(row.received)}/s`), number: true, low: 2 },
+    { id: "address", head: "Address", value: (row) => row.address, low: 2, width: "l" },
+  ], { label: "Nodes", row: (row) => (isHere(row) ? (row.state === "silent" ? "silent" : "") : "gone") });
+  root.append(heading("Nodes", "Every process that hosts actors. A node that does not answer keeps its last values, with their age."), panel("Members", table.root));
+  return () => {
+    const data = topics.get("cluster");
+    if (!data) return;
+    for (const [name, points] of Object.entries(data.history.nodes)) spark(name).update(points.map((one) => [one[0], one[1]]));
+    table.update(cluster("nodes"), cluster("totals").cluster.nodes_left_out);
+  };
+}
+
+function facts(pairs) {
+  const cells = new Map(), list = h("dl", { class: "facts" });
+  for (const name of pairs) { const cell = h("dd", {}, "–"); cells.set(name, cell); list.append(h("div", {}, h("dt", {}, name), cell)); }
+  return { root: list, set: (name, value) => {
+    const cell = cells.get(name);
+    if (value instanceof Node) { if (cell.textContent !== value.textContent || !cell.firstElementChild) cell.replaceChildren(value); } else text(cell, value ?? "–");
+  } };
+}
+
+function actorColumns(place) {
+  return [
+    { id: "name", head: "Actor", value: (row) => row.name, show: (row) => actorLink(row.name), width: "xl" },
+    { id: "class", head: "Class", value: (row) => shortClass(row.class), low: 1 },
+    ...(place ? [{ id: "node", head: "Node", value: (row) => row.node, show: (row) => nodeLink(row.node) }] : []),
+    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: 1 },
+    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s" },
+    { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, width: "s", low: 2 },
+    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "s" },
+    { id: "served", head: "Served", value: (row) => row.served, format: count, number: true, width: "s", low: 2 },
+    { id: "epoch", head: "Epoch", value: (row) => row.epoch, format: count, number: true, width: "s", low: 2 },
+  ];
+}
+
+const noActors = () => empty("No actors", "Start one with node.spawn(…) or a supervisor; it appears here within a second.");
+
+function nodePage(root, name) {
+  const title = heading(name, "One node of the cluster.");
+  const state = h("p", { class: "stateline" }), told = facts(["State", "Address", "Process", "Incarnation", "Up since", "Python", "Labels", "Resources", "Store", "References"]);
+  const calls = new Spark(`Calls a second on ${name}`, { width: 600, height: 60, format: rate }), waits = new Spark(`Calls waiting on ${name}`, { width: 600, height: 60 });
+  const table = new Table(actorColumns(false), { label: `Actors on ${name}`, sort: "waiting", down: true, filter: "Filter actors", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
+  const drain = actionButton("Drain and leave", () => ({ action: "drain-node", name }), `${name} takes no new work, moves its actors, and leaves the cluster.`);
+  root.append(title, state, panel("Facts", told.root, drain.root),
+    h("div", { class: "pair" }, panel("Calls served a second", calls.root), panel("Calls waiting", waits.root)), panel("Actors", table.root));
+  return () => {
+    const data = topics.get("cluster"), row = cluster("nodes")[name];
+    if (!data) return;
+    drain.update(Boolean(row) && row.state !== "gone" && row.state !== "left");
+    if (!row) { text(state, `No node called ${name} is in the cluster. It may have left; the list of nodes shows who is there.`); return; }
+    text(state, row.problem ? `${row.problem}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}.`
+      : row.gone_at ? `Gone for ${age(now() - row.gone_at)}. Its actors are placed on other nodes if a supervisor has them.`
+        : row.unseen_by.length ? `Cut off from ${row.unseen_by.join(", ")}: calls between them wait for the link.` : "");
+    told.set("State", badge(row.state));
+    told.set("Address", row.address);
+    told.set("Process", `pid ${row.pid}`);
+    told.set("Incarnation", row.incarnation);
+    told.set("Up since", `${age(now() - row.joined)}`);
+    told.set("Python", row.python);
+    told.set("Labels", Object.entries(row.labels).map((pair) => pair.join("=")).join(", ") || "none");
+    told.set("Resources", Object.entries(row.resources).map((pair) => pair.join("=")).join(", ") || "none");
+    told.set("Store", row.store.away ? "away: named actors pause" : `${row.store.kind ?? "–"}, reachable`);
+    told.set("References", row.references.owned === undefined ? "–" : `${count(row.references.owned)} owned, ${bytes(row.references.bytes)}`);
+    const points = data.history.nodes[name] ?? [];
+    calls.update(points.map((one) => [one[0], one[1]]));
+    waits.update(points.map((one) => [one[0], one[2]]));
+    table.update(Object.fromEntries(Object.entries(cluster("actors")).filter(([, one]) => one.node === name)), row.actors_left_out);
+  };
+}
+
+function actorsPage(root) {
+  const table = new Table(actorColumns(true), { label: "Actors", sort: "waiting", down: true, filter: "Filter by name, class or node", blank: noActors(), row: (row) => (row.state === "silent" ? "silent" : row.state === "gone" ? "gone" : "") });
+  const classes = new Table([
+    { id: "class", head: "Class", value: (row) => row.class, width: "xl" },
+    { id: "actors", head: "Actors", value: (row) => row.actors, format: count, number: true },
+    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true },
+    { id: "running", head: "Running", value: (row) => row.running, format: count, number: true, low: 2 },
+    { id: "served", head: "Served", value: (row) => row.served, format: count, number: true },
+  ], { label: "Classes", sort: "actors", down: true, blank: noActors() });
+  root.append(heading("Actors", "Supervisors and the busiest actors of each node, up to 200 a node; the classes count all."), panel("By class", classes.root), panel("Actors", table.root));
+  return () => {
+    if (!topics.get("cluster")) return;
+    classes.update(cluster("classes"));
+    table.update(cluster("actors"), cluster("totals").cluster.actors_left_out);
+  };
+}
+
+// ----------------------------------------------------------------------------------------------
+function callColumns(actor) {
+  return [
+    ...(actor ? [{ id: "actor", head: "Actor", value: (row) => row.actor, show: (row) => actorLink(row.actor), width: "l" }] : []),
+    { id: "method", head: "Method", value: (row) => row.method },
+    { id: "state", head: "State", value: (row) => row.state, show: (row) => badge(row.state), low: 1 },
+    { id: "seconds", head: "For", value: (row) => row.seconds, format: duration, number: true, width: "s" },
+    { id: "left", head: "Deadline in", value: (row) => row.left, format: duration, number: true, low: 1 },
+    { id: "caller", head: "Called by", value: (row) => row.caller ?? row.from_node, low: 1, width: "l" },
+    ...(actor ? [{ id: "node", head: "On", value: (row) => row.node, show: (row) => nodeLink(row.node), low: 2 }] : []),
+  ];
+}
+
+function actorPage(root, name) {
+  const topic = `actor/${name}`, told = facts(["State", "Class", "Node", "Epoch", "Supervisor", "Served", "Mailbox", "Oldest waits", "Process"]);
+  const problems = new Problems();
+  const calls = new Table(callColumns(false), { label: "Calls", sort: "seconds", down: true, blank: empty("Idle", "It runs nothing, and nothing waits in its mailbox.") });
+  const deaths = new DeathList(5, "No recorded end", "Supervisors keep the last ends of their children; this actor has none on record.");
+  const stop = actionButton("Stop", () => ({ action: "stop-actor", name, epoch: section(topic, "facts")[name]?.epoch }), `${name} is stopped. A supervisor starts it again as its restart type says.`);
+  root.append(heading(name, "One actor."), problems.root, panel("Facts", told.root, stop.root), panel("Calls", calls.root), panel("Last ends", deaths.root));
+  return () => {
+    const data = topics.get(topic), row = section(topic, "facts")[name], seen = cluster("actors")[name];
+    stop.update(Boolean(row));
+    if (!data) return;
+    problems.update(section(topic, "problems"));
+    if (row) {
+      told.set("State", badge(row.paused ? "draining" : row.started ? "up" : "new"));
+      told.set("Class", row.class);
+      told.set("Node", nodeLink(row.node));
+      told.set("Epoch", row.epoch);
+      told.set("Supervisor", row.supervisor && row.supervisor[0] !== "@" ? actorLink(row.supervisor) : row.supervisor || "none");
+      told.set("Served", `${count(row.served)}${seen?.rate ? `, ${rate(seen.rate)} a second` : ""}`);
+      told.set("Mailbox", `${count(row.waiting)} of ${count(row.mailbox_limit)}`);
+      told.set("Oldest waits", duration(row.oldest_seconds));
+      told.set("Process", row.pid ? `its own, pid ${row.pid}` : "that of its node");
+    } else told.set("State", badge(seen?.state ?? "does not answer"));
+    calls.update(section(topic, "calls"));
+    deaths.update(Object.fromEntries(Object.entries(section("tree", "deaths")).filter(([, one]) => one.name === name)), Boolean(topics.get("tree")));
+  };
+}
+
+const OUTCOMES = [["value", "value", "good"], ["raised", "raised", "warn"], ["not_executed", "not executed", "dim"], ["unknown", "unknown", "bad"], ["cancelled", "cancelled", "faint"]];
+
+function outcomes(row) {
+  const total = OUTCOMES.reduce((sum, [name]) => sum + (row[name] ?? 0), 0);
+  const bar = h("span", { class: "share", role: "img", "aria-label": OUTCOMES.map(([name, word]) => `${word} ${row[name] ?? 0}`).join(", ") },
+    OUTCOMES.filter(([name]) => row[name]).map(([name, word, colour]) => {
+      const part = h("i", { class: colour, title: `${word}: ${count(row[name])}` });
+      part.style.flexGrow = Math.max(0.02, row[name] / total);
+      return part;
+    }));
+  return bar;
+}
+
+function callsPage(root) {
+  const problems = new Problems();
+  const methods = new Table([
+    { id: "method", head: "Method", value: (row) => `${shortClass(row.class)}.${row.method}`, width: "l" },
+    { id: "rate", head: "Calls/s", value: (row) => row.rate, format: rate, number: true, width: "s" },
+    { id: "p50", head: "p50", value: (row) => row.p50, format: duration, number: true, width: "s" },
+    { id: "p99", head: "p99", value: (row) => row.p99, format: duration, number: true, width: "s" },
+    { id: "wait", head: "Wait p99", value: (row) => row.wait, format: duration, number: true, width: "s", low: 2 },
+    { id: "turn", head: "Turn p99", value: (row) => row.turn, format: duration, number: true, width: "s", low: 2 },
+    { id: "outcomes", head: "Outcomes", value: (row) => row.failed, key: (row) => OUTCOMES.map(([name]) => row[name]).join(), show: outcomes, low: 1 },
+    { id: "raised", head: "Raised", value: (row) => row.raised, format: count, number: true, width: "s" },
+    { id: "not", head: "Not exec.", value: (row) => row.not_executed, format: count, number: true, width: "s", low: 1 },
+    { id: "unknown", head: "Unknown", value: (row) => row.unknown, format: count, number: true, width: "s" },
+  ], { label: "Methods", sort: "rate", down: true, filter: "Filter methods", blank: empty("No calls measured yet", "Nodes begin to measure when this page is opened. Rates appear after two answers, in about four seconds.") });
+  const methodPanel = panel("Methods", methods.root, h("p", { class: "key" }, OUTCOMES.map(([, word, colour]) => h("span", {}, h("i", { class: `swatch flat ${colour}` }), word))));
+  const calls = new Table(callColumns(true), { label: "Open calls", sort: "seconds", down: true, filter: "Filter calls", blank: empty("No call is open", "Calls that run or wait at the moment are listed here, the longest first.") });
+  const cycles = h("ul", { class: "problems", hidden: true });
+  const open = panel("Open calls", calls.root);
+  root.append(heading("Calls", "How many, how long, and how they end, by method; and what runs and waits now."), cycles, problems.root, methodPanel, open);
+  return () => {
+    if (!topics.get("calls")) return;
+    problems.update(section("calls", "problems"));
+    const found = Object.values(section("calls", "cycles"));
+    cycles.hidden = !found.length;
+    cycles.replaceChildren(...found.map((one) => h("li", {}, "A cycle of actors that wait for each other: ", ...one.actors.flatMap((name) => [actorLink(name), " → "]), one.actors[0])));
+    const measured = topics.get("calls").sections.methods;
+    methodPanel.hidden = measured === undefined;
+    if (measured) methods.update(measured, section("calls", "totals").calls.methods_left_out ?? 0);
+    const total = section("calls", "totals").calls;
+    if (total) text(open.note, `${count(total.running)} running, ${count(total.waiting)} waiting`);
+    calls.update(section("calls", "calls"), total?.left_out);
+  };
+}
+
+// ----------------------------------------------------------------------------------------------
+function treePage(root) {
+  const problems = new Problems(), list = h("ul", { class: "tree", role: "tree", "aria-label": "Supervision tree" });
+  const blank = empty("No supervisors", "Start a Supervisor with its children: it, and what it restarts, will be drawn here.");
+  const loose = h("p", { class: "dim" });
+  const one = panel("Supervisors and their children", list, blank, loose);
+  root.append(heading("Supervision", "Who restarts whom, live. A row that has just changed is marked for a moment."), problems.root, one);
+  const rows = new Map(), folded = new Set();
+  list.addEventListener("keydown", (event) => {
+    const items = [...list.querySelectorAll("li:not([hidden])")], place = items.indexOf(event.target.closest("li"));
+    const to = { ArrowDown: place + 1, ArrowUp: place - 1, Home: 0, End: items.length - 1 }[event.key];
+    if (to === undefined || !items[to]) return;
+    event.preventDefault();
+    items[to].focus();
+  });
+  return () => {
+    const data = topics.get("tree");
+    if (!data) return;
+    problems.update(section("tree", "problems"));
+    const branches = Object.entries(section("tree", "branches")).sort(([, a], [, b]) => a.place - b.place);
+    blank.hidden = branches.length > 0;
+    const seen = new Set(branches.map(([key]) => key));
+    for (const [key, row] of rows) if (!seen.has(key)) { row.root.remove(); rows.delete(key); }
+    let before = null;
+    for (const [key, branch] of branches) {
+      let row = rows.get(key);
+      if (!row) rows.set(key, (row = treeRow(key, folded)));
+      row.update(branch);
+      row.root.hidden = [...folded].some((above) => branch.parent === above || branch.parent.startsWith(`${above}\n`));
+      const next = before ? before.nextSibling : list.firstChild;
+      if (next !== row.root) list.insertBefore(row.root, next);
+      before = row.root;
+    }
+    const total = section("tree", "totals").tree, others = Object.keys(section("tree", "loose")).length + (total?.loose_left_out ?? 0);
+    text(loose, [others ? `${count(others)} actors have no supervisor.` : "", total?.branches_left_out ? `${count(total.branches_left_out)} branches are left out.` : ""].join(" "));
+  };
+}
+
+function treeRow(key, folded) {
+  const title = h("span", { class: "who" }), state = h("span", { class: "what" }), where = h("span", { class: "where" }), note = h("span", { class: "why" });
+  const fold = h("button", { type: "button", class: "fold", "aria-label": "Fold or unfold" });
+  const start = actionButton("Start", () => ({ action: "start-child", supervisor: row.supervisor, name: row.id }), "The supervisor starts this child, which has no actor.");
+  const root = h("li", { role: "treeitem", tabindex: "0" }, fold, title, state, where, note, start.root);
+  let row = null, epoch = null;
+  const turn = () => { if (folded.has(key)) folded.delete(key); else folded.add(key); text(fold, folded.has(key) ? "▸" : "▾"); document.dispatchEvent(new Event("redraw")); };
+  fold.addEventListener("click", turn);
+  root.addEventListener("keydown", (event) => { if (event.key === " " || event.key === "ArrowLeft" || event.key === "ArrowRight") { event.preventDefault(); if (row.kind === "supervisor") turn(); } });
+  return { root, update: (branch) => {
+    row = branch;
+    root.style.setProperty("--depth", branch.depth);
+    attribute(root, "aria-level", branch.depth + 1);
+    attribute(root, "class", `${branch.kind}${branch.depth ? "" : " top"}`);
+    fold.style.visibility = branch.kind === "supervisor" ? "visible" : "hidden";
+    if (!fold.textContent) text(fold, "▾");
+    if (title.dataset.for !== branch.name + branch.id) { title.dataset.for = branch.name + branch.id; title.replaceChildren(link(`#/actor/${encodeURIComponent(branch.name)}`, branch.depth ? branch.id : branch.name, branch.name)); }
+    if (state.dataset.for !== branch.state) { state.dataset.for = branch.state; state.replaceChildren(badge(branch.state)); }
+    text(where, branch.node ?? "–");
+    const restarts = branch.restarts ? `${count(branch.restarts)} restart${branch.restarts === 1 ? "" : "s"}` : "";
+    const recent = branch.kind === "supervisor" && branch.intensity !== null && branch.intensity !== undefined ? `${branch.strategy}, ${branch.recent} of ${branch.intensity} restarts used` : "";
+    const failed = branch.problem || (branch.state !== "running" && branch.last ? `last: ${branch.last}` : "");
+    text(note, [recent, restarts, branch.waiting ? `${count(branch.waiting)} waiting` : "", failed].filter(Boolean).join(" · "));
+    attribute(note, "title", branch.last ? `last end: ${branch.last}` : null);
+    start.update(["stopped", "exited"].includes(branch.state) && Boolean(branch.supervisor));
+    if (epoch !== null && epoch !== branch.epoch) root.animate?.([{ backgroundColor: "var(--mark)" }, { backgroundColor: "transparent" }], { duration: 2500 });
+    epoch = branch.epoch;
+  } };
+}
+
+// ----------------------------------------------------------------------------------------------
+class DeathList {
+  constructor(most, title, hint) {
+    this.most = most;
+    this.blank = empty(title, hint);
+    this.blank.hidden = true;
+    this.list = h("ol", { class: "deaths" });
+    this.root = h("div", {}, this.list, this.blank);
+    this.rows = new Map();
+  }
+
+  update(rows, known) {
+    const shown = Object.entries(rows).sort(([, a], [, b]) => b.at - a.at).slice(0, this.most), wanted = new Set(shown.map(([key]) => key));
+    for (const [key, one] of this.rows) if (!wanted.has(key)) { one.remove(); this.rows.delete(key); }
+    let before = null;
+    for (const [key, row] of shown) {
+      let one = this.rows.get(key);
+      if (!one) this.rows.set(key, (one = death(row)));
+      const next = before ? before.nextSibling : this.list.firstChild;
+      if (next !== one) this.list.insertBefore(one, next);
+      before = one;
+    }
+    this.blank.hidden = !known || shown.length > 0;
+  }
+}
+
+function death(row) {
+  const after = row.lived === null ? "" : ` after ${duration(row.lived)}`;
+  const head = [h("time", {}, time(row.at)), h("span", { class: "who" }, row.name), h("span", { class: "kind" }, row.kind), h("span", { class: "why" }, row.text),
+    h("span", { class: "where" }, row.node ? `${row.node}, epoch ${row.epoch}${after}` : "never started")];
+  return h("li", {}, row.traceback ? h("details", {}, h("summary", {}, head), h("pre", { tabindex: "0" }, row.traceback.trimEnd())) : h("div", { class: "plain" }, head));
+}
+
+function deathsPage(root) {
+  const problems = new Problems(), list = new DeathList(200, "No deaths on record", "Supervisors remember the last ends of their children, with tracebacks. None has ended yet.");
+  const one = panel("Ends of supervised actors", list.root);
+  root.append(heading("Deaths", "How actors ended, the latest first; open one to see its traceback."), problems.root, one);
+  return () => {
+    if (!topics.get("tree")) return;
+    problems.update(section("tree", "problems"));
+    list.update(section("tree", "deaths"), true);
+    const more = section("tree", "totals").tree?.deaths_left_out;
+    text(one.note, more ? `${count(more)} older ones are left out` : "");
+  };
+}
+
+// ----------------------------------------------------------------------------------------------
+function linksPage(root) {
+  const table = new Table([
+    { id: "node", head: "Node", value: (row) => row.node, show: (row) => nodeLink(row.node) },
+    { id: "peer", head: "Peer", value: (row) => row.peer, show: (row) => (cluster("nodes")[row.peer] ? nodeLink(row.peer) : row.peer) },
+    { id: "state", head: "State", value: (row) => (row.stale ? "1" : row.connected ? "2" : "0"), show: (row) => (row.stale ? badge("silent") : h("span", { class: `badge ${row.connected ? "good" : "bad"}` }, h("span", { class: "dot" }), row.connected ? "connected" : "not connected")) },
+    { id: "connections", head: "Connections", value: (row) => row.connections, format: count, number: true, low: 1 },
+    { id: "rate", head: "Received/s", value: (row) => row.rate, format: bytes, number: true },
+    { id: "bytes", head: "Received", value: (row) => row.bytes_received, format: bytes, number: true, low: 1 },
+  ], { label: "Links", filter: "Filter links", blank: empty("No links", "Nodes connect when they first call each other.") });
+  root.append(heading("Links", "Sessions between nodes, as each end sees them. A broken connection is dialled again, and its calls wait; more than one connection says how often that was."), panel("Links", table.root));
+  return () => {
+    const data = topics.get("cluster");
+    if (data) table.update(Object.fromEntries(Object.entries(cluster("links")).map(([key, row]) => [key, { ...row, rate: data.rates[key] ?? null }])));
+  };
+}
+
+function referencesPage(root) {
+  const problems = new Problems();
+  const owners = new Table([
+    { id: "node", head: "Owner", value: (row) => row.node, show: (row) => nodeLink(row.node) },
+    { id: "values", head: "Values", value: (row) => row.values, format: count, number: true },
+    { id: "bytes", head: "Size", value: (row) => row.bytes, format: bytes, number: true },
+  ], { label: "Owners" });
+  const values = new Table([
+    { id: "reference", head: "Reference", value: (row) => row.reference, width: "l" },
+    { id: "owner", head: "Owner", value: (row) => row.owner, show: (row) => nodeLink(row.owner) },
+    { id: "size", head: "Size", value: (row) => row.size, show: (row) => (row.size === null ? row.state : bytes(row.size)), number: true },
+    { id: "age", head: "Age", value: (row) => row.age, format: age, number: true },
+    { id: "holders", head: "Held by", value: (row) => row.holders.join(", ") || "its owner", low: 1 },
+    { id: "method", head: "Made by", value: (row) => row.method, low: 1, width: "l" },
+    { id: "site", head: "Where", value: (row) => row.site || "–", low: 2, width: "l" },
+  ], { label: "Values", sort: "size", down: true, filter: "Filter values", blank: empty("No references", "A value appears when a call is made with .remote(…), or put; it goes when nobody holds it. To see the line that made one, start nodes with --trace-references.") });
+  root.append(heading("References", "Values that nodes keep because somebody holds a reference, the largest first."), problems.root, panel("Owners", owners.root), panel("Values", values.root));
+  return () => {
+    if (!topics.get("references")) return;
+    problems.update(section("references", "problems"));
+    owners.update(section("references", "owners"));
+    values.update(section("references", "values"), section("references", "totals").references?.left_out);
+  };
+}
+
+function poolsPage(root) {
+  const problems = new Problems(), table = new Table([
+    { id: "name", head: "Pool", value: (row) => row.name, show: (row) => actorLink(row.name), width: "l" },
+    { id: "what", head: "Of", value: (row) => row.what, low: 1, width: "l" },
+    { id: "size", head: "Wanted", value: (row) => row.size },
+    { id: "members", head: "Members", value: (row) => row.members, format: count, number: true },
+    { id: "draining", head: "Draining", value: (row) => row.draining, format: count, number: true, low: 1 },
+    { id: "nodes", head: "Where", value: (row) => Object.entries(row.nodes).map((pair) => pair.join(" ")).join(", "), low: 1, width: "l" },
+    { id: "problem", head: "Problem", value: (row) => row.problem || "none", width: "l" },
+  ], { label: "Pools", blank: empty("No pools are open", "Open one with node.pool(…); its members and where they are will be listed here.") });
+  root.append(heading("Pools", "Members over the nodes that work on items: how many there should be, and are."), problems.root, panel("Pools", table.root));
+  return () => {
+    if (!topics.get("pools")) return;
+    problems.update(section("pools", "problems"));
+    table.update(section("pools", "pools"));
+  };
+}
+
+function storePage(root) {
+  const problems = new Problems(), told = facts(["Kind", "Served by", "Address", "Answer took", "Revision", "Members registered", "Identity"]);
+  const points = [], spark = new Spark("Milliseconds of an answer of the store", { width: 600, height: 60, format: (value) => `${value.toFixed(1)} ms` });
+  const table = new Table([
+    { id: "name", head: "Node", value: (row) => row.name, show: (row) => nodeLink(row.name) },
+    { id: "away", head: "Store, as it sees it", value: (row) => (row.store.away ? 0 : 1), show: (row) => h("span", { class: `badge ${row.store.away ? "bad" : "good"}` }, h("span", { class: "dot" }), row.store.away ? "away" : "reachable"), width: "l" },
+  ], { label: "The store as nodes see it" });
+  let last = 0;
+  root.append(heading("Store", "Where names, leases and placement are kept. While it is away, named actors pause at two thirds of their lease, and go on when it is back."), problems.root,
+    panel("Store", told.root), panel("Time of an answer", spark.root), panel("As the nodes see it", table.root));
+  return () => {
+    const data = topics.get("store"), row = section("store", "store").store;
+    table.update(Object.fromEntries(Object.entries(cluster("nodes")).filter(([, one]) => isHere(one) && one.state !== "silent")));
+    if (!data || !row) return;
+    problems.update(section("store", "problems"));
+    told.set("Kind", row.kind);
+    told.set("Served by", row.kind === "embedded" ? nodeLink(row.node) : "etcd");
+    told.set("Address", row.address || "that of its node");
+    told.set("Answer took", row.milliseconds === null ? "no answer" : `${row.milliseconds.toFixed(1)} ms`);
+    told.set("Revision", row.revision === null ? "–" : count(row.revision));
+    told.set("Members registered", row.members === null ? "–" : count(row.members));
+    told.set("Identity", row.identity);
+    if (data.at !== last) { last = data.at; points.push([data.at, row.milliseconds]); if (points.length > 100) points.shift(); spark.update(points); }
+  };
+}
+
+function jobsPage(root) {
+  const problems = new Problems(), table = new Table([
+    { id: "name", head: "Job", value: (row) => row.name, width: "l" },
+    { id: "state", head: "State", value: (row) => (row.problem ? "unreadable" : row.finished ? "finished" : row.closed ? "closed" : row.complete ? "round complete" : "round open") },
+    { id: "round", head: "Round", value: (row) => row.round, format: count, number: true, width: "s" },
+    { id: "participants", head: "Agents in it", value: (row) => row.participants?.length ?? null, show: (row) => `${row.participants?.length ?? "–"} of ${row.min_nodes}–${row.max_nodes}`, key: (row) => `${row.participants?.length} ${row.min_nodes} ${row.max_nodes}`, number: true },
+    { id: "waiting", head: "Waiting", value: (row) => row.waiting, format: count, number: true, width: "s", low: 1 },
+    { id: "spares", head: "Spares", value: (row) => row.spares, format: count, number: true, width: "s", low: 1 },
+    { id: "agents", head: "Agents alive", value: (row) => row.agents, format: count, number: true, low: 1 },
+    { id: "why", head: "Closed because", value: (row) => row.closed || row.problem || "–", low: 2, width: "l" },
+  ], { label: "Elastic jobs", blank: empty("No elastic jobs", "Start one with understudy run --rdzv-endpoint and the address of this cluster; its rounds and agents will be listed here.") });
+  root.append(heading("Elastic jobs", "Jobs whose agents meet in this cluster's store: rounds, who takes part, who waits."), problems.root, panel("Jobs", table.root));
+  return () => {
+    if (!topics.get("jobs")) return;
+    problems.update(section("jobs", "problems"));
+    table.update(section("jobs", "jobs"), section("jobs", "totals").jobs?.left_out);
+  };
+}
+
+// ----------------------------------------------------------------------------------------------
+function actionButton(label, action, consequence) {
+  const told = h("span", { class: "told", role: "status" });
+  const button = h("button", { type: "button", class: "act" }, label);
+  const root = h("p", { class: "actions", hidden: true }, button, told);
+  button.addEventListener("click", () => {
+    const dialog = document.getElementById("dialog");
+    const go = h("button", { type: "button", class: "act" }, label), keep = h("button", { type: "button" }, "Keep it as it is");
+    keep.addEventListener("click", () => dialog.close());
+    go.addEventListener("click", async () => {
+      dialog.close();
+      text(told, "Asking …");
+      try { text(told, `${await act(action())}.`); } catch (error) { text(told, error.message); }
+    });
+    dialog.replaceChildren(h("h2", {}, `${label}?`), h("p", {}, consequence), h("p", { class: "choices" }, keep, go));
+    dialog.showModal();
+    keep.focus();
+  });
+  return { root, update: (possible) => { root.hidden = !(possible && mayAct()); } };
+}
+
+export const PAGES = [
+  { path: "", title: "Cluster", topics: [], build: clusterPage },
+  { path: "nodes", title: "Nodes", topics: [], build: nodesPage },
+  { path: "tree", title: "Supervision", topics: ["tree"], build: treePage },
+  { path: "actors", title: "Actors", topics: [], build: actorsPage },
+  { path: "calls", title: "Calls", topics: ["calls"], build: callsPage },
+  { path: "deaths", title: "Deaths", topics: ["tree"], build: deathsPage },
+  { path: "links", title: "Links", topics: [], build: linksPage },
+  { path: "references", title: "References", topics: ["references"], build: referencesPage },
+  { path: "pools", title: "Pools", topics: ["pools"], build: poolsPage },
+  { path: "store", title: "Store", topics: ["store"], build: storePage },
+  { path: "jobs", title: "Jobs", topics: ["jobs"], build: jobsPage },
+];
+
+export function find(path, name) {
+  if (path === "node" && name) return { title: name, under: "nodes", topics: [], build: (root) => nodePage(root, name) };
+  if (path === "actor" && name) return { title: name, under: "actors", topics: [`actor/${name}`, "tree"], build: (root) => actorPage(root, name) };
+  return PAGES.find((page) => page.path === path) ?? { title: "Not found", topics: [], build: (root) => {
+    root.append(heading("Not found", "There is no page at this address."), h("p", {}, link("#/", "Go to the cluster")));
+    return () => {};
+  } };
+}

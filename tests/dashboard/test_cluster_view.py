@@ -1,0 +1,192 @@
+"""The cluster as pages show it: what is old is shown as old, what is gone as gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.dashboard.cluster_view import (
+    GONE_SECONDS,
+    MOST_AT_ONCE,
+    MOST_EVENTS,
+    ClusterView,
+    agreed_members,
+)
+from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
+
+
+def member(name: str, incarnation: int = 1, state: str = "up") -> dict[str, Any]:
+    """A member, as nodes tell it."""
+    return {
+        "name": name,
+        "incarnation": incarnation,
+        "addresses": [f"tcp:{name}:7400"],
+        "host": "h",
+        "pid": 1,
+        "state": state,
+        "labels": {},
+        "resources": {"gpu": float("inf")},
+        "joined": 0.0,
+    }
+
+
+def actor(name: str, epoch: int = 1, served: int = 0, class_path: str = "m:C") -> dict[str, Any]:
+    """An actor, as its node tells it."""
+    return {
+        "name": name,
+        "class": class_path,
+        "epoch": epoch,
+        "registered": True,
+        "waiting": 0,
+        "running": 0,
+        "served": served,
+        "started": True,
+        "supervises": False,
+        "supervisor": "",
+        "pid": None,
+    }
+
+
+def overview(name: str, *actors: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """What a node answers."""
+    served = sum(one["served"] for one in actors)
+    return {
+        "node": name,
+        "incarnation": 1,
+        "cluster": "c",
+        "address": f"{name}:7400",
+        "pid": 1,
+        "python": "3",
+        "store": {"node": "w1", "incarnation": 1, "away": False},
+        "unreachable": [],
+        "links": [],
+        "links_left_out": 0,
+        "references": {},
+        "actors": list(actors),
+        "actor_count": len(actors),
+        "actors_left_out": 0,
+        "classes": {
+            "m:C": {"actors": len(actors), "waiting": 0, "running": 0, "served": served},
+        },
+    } | changes
+
+
+class World:
+    """A view and its clock."""
+
+    def __init__(self) -> None:
+        self.view = ClusterView()
+        self.now = 100.0
+
+    def see(
+        self, members: list[dict[str, Any]], seconds: float = 1.0, **answers: dict[str, Any]
+    ) -> TopicSnapshot:
+        self.now += seconds
+        silent = {one["name"]: "no answer" for one in members if one["name"] not in answers}
+        return self.view.observe(self.now + 1e9, self.now, members, answers, silent)
+
+
+def kinds(snapshot: TopicSnapshot) -> list[str]:
+    return [row["kind"] for row in snapshot.sections["events"].values()]
+
+
+def test_a_silent_node_keeps_its_last_values_with_their_age() -> None:
+    world = World()
+    both = [member("w1"), member("w2")]
+    world.see(both, w1=overview("w1"), w2=overview("w2", actor("a", served=5)))
+    heard = world.now + 1e9
+    found = world.see(both, 3.0, w1=overview("w1"))
+    row = found.sections["nodes"]["w2"]
+    assert (row["state"], row["heard"], row["actors"]) == ("silent", heard, 1)
+    assert (row["rate"], row["problem"]) == (None, "no answer")
+    assert found.sections["actors"]["a"]["state"] == "silent"
+    assert found.sections["totals"]["cluster"]["silent"] == 1
+    again = world.see(both, w1=overview("w1"), w2=overview("w2", actor("a", served=13)))
+    assert again.sections["nodes"]["w2"]["heard"] is None
+    assert again.sections["nodes"]["w2"]["rate"] == 2.0, "8 calls since the last answer, 4 s ago"
+    assert kinds(again) == ["silent", "back"]
+
+
+def test_a_death_and_the_move_of_its_actors_are_seen() -> None:
+    world = World()
+    both = [member("w1"), member("w2")]
+    world.see(both, w1=overview("w1"), w2=overview("w2", actor("a", 5), actor("b", 6)))
+    dead = world.see(both[:1], w1=overview("w1"))
+    assert dead.sections["nodes"]["w2"]["state"] == "gone"
+    assert dead.sections["actors"]["a"]["state"] == "gone"
+    assert dead.sections["totals"]["cluster"]["nodes"] == 1
+    moved = world.see(both[:1], w1=overview("w1", actor("a", 9)))
+    assert moved.sections["actors"]["a"]["node"] == "w1"
+    assert moved.sections["actors"]["b"]["state"] == "gone"
+    texts = [row["text"] for row in moved.sections["events"].values()]
+    assert texts == ["w2 has died", "a was placed on w1, after w2"]
+    later = world.see(both[:1], GONE_SECONDS + 1, w1=overview("w1", actor("a", 9)))
+    assert set(later.sections["nodes"]) == {"w1"}
+    assert set(later.sections["actors"]) == {"a"}
+
+
+def test_a_node_that_drains_has_left_and_not_died() -> None:
+    world = World()
+    world.see([member("w1"), member("w2")], w1=overview("w1"), w2=overview("w2"))
+    draining = [member("w1"), member("w2", state="draining")]
+    world.see(draining, w1=overview("w1"), w2=overview("w2"))
+    found = world.see([member("w1")], w1=overview("w1"))
+    assert found.sections["nodes"]["w2"]["state"] == "left"
+    assert kinds(found) == ["leaving", "left"]
+
+
+def test_a_restarted_node_does_not_give_its_count_as_a_rate() -> None:
+    world = World()
+    world.see([member("w1")], w1=overview("w1", actor("a", 5, served=1000)))
+    found = world.see([member("w1", 2)], w1=overview("w1", actor("a", 9, served=3)))
+    assert found.sections["nodes"]["w1"]["rate"] is None
+    assert found.sections["actors"]["a"]["rate"] is None
+    # The same incarnation, but an actor took its count with it.
+    found = world.see([member("w1", 2)], w1=overview("w1", actor("a", 10, served=1)))
+    assert found.sections["nodes"]["w1"]["rate"] == 0
+    assert kinds(found) == ["joined", "restarted", "restarted"]
+
+
+def test_the_stale_place_of_an_actor_on_a_silent_node_does_not_hide_the_new_one() -> None:
+    world = World()
+    both = [member("w1"), member("w2")]
+    world.see(both, w1=overview("w1"), w2=overview("w2", actor("a", 5)))
+    found = world.see(both, w1=overview("w1", actor("a", 9)))
+    assert found.sections["actors"]["a"]["node"] == "w1"
+    assert world.view.place_of("a") == "w1"
+
+
+def test_a_partition_is_shown_from_both_ends() -> None:
+    world = World()
+    both = [member("w1"), member("w2")]
+    found = world.see(
+        both, w1=overview("w1", unreachable=["w2"]), w2=overview("w2", unreachable=["w1"])
+    )
+    assert found.sections["nodes"]["w1"]["unseen_by"] == ["w2"]
+    assert found.sections["nodes"]["w2"]["unseen_by"] == ["w1"]
+
+
+def test_what_is_kept_and_sent_is_bounded() -> None:
+    world = World()
+    for turn in range(40):
+        names = [f"n{turn}-{number}" for number in range(50)]
+        actors = [actor(f"a{number}", epoch=turn + 1) for number in range(200)]
+        answers = {name: overview(name, *actors, actors_left_out=1000) for name in names}
+        found = world.see([member(name) for name in names], 1.0, **answers)
+    assert len(found.sections["nodes"]) <= 300
+    assert len(found.sections["events"]) == MOST_EVENTS
+    assert len(found.sections["actors"]) <= MOST_ROWS
+    assert found.sections["totals"]["cluster"]["actors_left_out"] == 50 * 1000
+    at_once = [row for row in found.sections["events"].values() if row["kind"] == "restarted"]
+    assert len([row for row in at_once if row["at"] == world.now + 1e9]) <= MOST_AT_ONCE
+
+
+def test_who_is_a_member_is_said_by_the_node_of_the_store() -> None:
+    stale = overview("w2", members=[member("w1"), member("w2"), member("dead")])
+    fresh = overview("w1", members=[member("w1"), member("w2")])
+    assert [one["name"] for one in agreed_members([stale, fresh], [])] == ["w1", "w2"]
+    # Without it, those that reach the store; and if none does, all of them.
+    away = {"node": "w1", "incarnation": 1, "away": True}
+    cut_off = overview("w3", members=[member("w3"), member("dead")], store=away)
+    assert [one["name"] for one in agreed_members([stale, cut_off], [])] == ["dead", "w1", "w2"]
+    assert [one["name"] for one in agreed_members([cut_off], [])] == ["dead", "w3"]
+    assert agreed_members([], [member("w9")]) == [member("w9")]

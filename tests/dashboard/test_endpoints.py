@@ -1,0 +1,351 @@
+"""Every path of a dashboard, who may ask, and what bad clients do to it: nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import trio
+
+from actors.errors import ActorNotFoundError
+from runtime.dashboard.application import MOST_PAGES
+from runtime.dashboard.schedule import MOST_ACTORS, TOPICS
+from tests.dashboard.conftest import TOKEN, Clerk, Dashboard, World, open_world
+from tests.gateway.http_client import Connection
+from tests.waiting import until
+
+PATH = "/api/events?topic=cluster"
+AUTHORIZATION = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Events:
+    """What a page is sent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.text = b""
+
+    async def next(self) -> Any:
+        """The next message; comments are passed over."""
+        while True:
+            part, found, rest = self.text.partition(b"\n\n")
+            if found:
+                self.text = rest
+                if part.startswith(b"data: "):
+                    return json.loads(part.removeprefix(b"data: "))
+                continue
+            event = await self.connection.event()
+            self.text += bytes(event.data)
+
+
+@asynccontextmanager
+async def page(dashboard: Dashboard, path: str = PATH) -> AsyncIterator[Events]:
+    """An open page."""
+    async with dashboard.http.connect() as connection:
+        await connection.send("GET", path, headers=AUTHORIZATION)
+        response = await connection.event()
+        assert response.status_code == 200, response
+        yield Events(connection)
+
+
+class Addresses(HTMLParser):
+    """What a page loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        """Note what has an address."""
+        named = dict(attrs)
+        if tag in ("script", "link"):
+            self.found.append(named.get("src") or named["href"])
+
+
+async def test_the_page_and_its_files_are_served_without_the_token_and_tell_nothing(
+    world: World,
+) -> None:
+    index = await world.dashboard.http.ask("GET", "/")
+    assert (index.status, index.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in index.headers["content-security-policy"]
+    parser = Addresses()
+    parser.feed(index.body.decode())
+    assert len(parser.found) == 3
+    for address in parser.found:
+        assert "/" not in address, "relative: it works below any path"
+        file = await world.dashboard.http.ask("GET", f"/{address}")
+        assert file.status == 200
+        tag = file.headers["etag"]
+        again = await world.dashboard.http.ask("GET", f"/{address}", headers={"If-None-Match": tag})
+        assert (again.status, again.body) == (304, b"")
+    assert (await world.dashboard.http.ask("GET", "/healthz")).json == {"status": "ok"}
+    for name in ("../server.py", "..%2fapplication.py", "application.py", "static/app.js", ""):
+        found = await world.dashboard.http.ask("GET", f"/api/../{name}" if not name else f"/{name}")
+        assert found.status in (401, 404), name
+
+
+@pytest.mark.parametrize("path", [PATH, "/api/snapshot?topic=cluster", "/api/x", "/api/actions"])
+@pytest.mark.parametrize("token", ["", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN])
+async def test_nothing_is_told_without_the_token(world: World, path: str, token: str) -> None:
+    method = "POST" if path == "/api/actions" else "GET"
+    answer = await world.dashboard.http.ask(method, path, headers={"Authorization": token})
+    assert answer.status == 401
+    assert b"shop" not in answer.body
+    assert world.dashboard.sampler.asked == 0
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+async def test_each_topic_has_an_answer(world: World, topic: str) -> None:
+    sections = await world.dashboard.snapshot(topic)
+    assert not sections.get("problems"), sections
+    expected = {
+        "cluster": ("nodes", "one"),
+        "tree": ("branches", "shop"),
+        "calls": ("totals", "calls"),
+        "references": ("owners", "one"),
+        "store": ("store", "store"),
+        "jobs": ("totals", "jobs"),
+        "pools": ("pools", None),
+    }
+    name, key = expected[topic]
+    assert key in sections[name] if key else sections[name] == {}
+
+
+async def test_the_cluster_and_one_actor_are_shown_as_they_are(world: World) -> None:
+    clerk = await world.node.lookup("shop/clerk", Clerk)
+    for _ in range(3):
+        await clerk.sell()
+    sections = await world.dashboard.snapshot("cluster")
+    assert sections["nodes"]["one"]["state"] == "up"
+    assert sections["actors"]["shop/clerk"]["served"] == 3
+    assert sections["actors"]["shop"]["supervises"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clerk.wait)
+        facts = await until(
+            lambda: world.dashboard.snapshot("actor/shop/clerk"),
+            "the call is shown",
+            lambda found: any(row["method"] == "wait" for row in found.get("calls", {}).values()),
+        )
+        assert facts["facts"]["shop/clerk"]["supervisor"] == "shop"
+        nursery.cancel_scope.cancel()
+    missing = await world.dashboard.snapshot("actor/nobody")
+    assert "no node that answers has an actor called 'nobody'" in str(missing["problems"])
+
+
+async def test_a_death_is_shown_with_its_traceback_as_text(world: World) -> None:
+    clerk = await world.node.lookup("shop/clerk", Clerk)
+    await clerk.fail()
+    found = await until(
+        lambda: world.dashboard.snapshot("tree"), "the death is there", lambda told: told["deaths"]
+    )
+    [row] = found["deaths"].values()
+    assert (row["name"], row["supervisor"]) == ("shop/clerk", "shop")
+    assert "the till is <b>empty</b>" in row["text"]
+    assert "_fail" in row["traceback"]
+
+
+async def test_events_are_a_snapshot_and_then_differences(world: World) -> None:
+    async with page(world.dashboard) as events:
+        first = await events.next()
+        assert first["topic"] == "connection"
+        assert first["sections"]["connection"]["cluster"]["state"] == "connected"
+        second = await events.next()
+        assert (second["topic"], "one" in second["sections"]["nodes"]) == ("cluster", True)
+        clerk = await world.node.lookup("shop/clerk", Clerk)
+        await clerk.sell()
+        found: Any = {}
+        with trio.fail_after(20):
+            while "shop/clerk" not in found.get("changed", {}).get("actors", {}):
+                found = await events.next()
+        assert "class" not in found["changed"]["actors"]["shop/clerk"], "only what has changed"
+
+
+async def test_fifty_pages_ask_as_often_as_one_and_none_asks_nothing(world: World) -> None:
+    sampler = world.dashboard.sampler
+    async with trio.open_nursery() as nursery:
+        reading = trio.Event()
+        count = 0
+
+        async def read() -> None:
+            nonlocal count
+            async with page(world.dashboard) as events:
+                for _ in range(5):
+                    await events.next()
+                count += 1
+                if count == 50:
+                    reading.set()
+                await trio.sleep_forever()
+
+        began = trio.current_time()
+        for _ in range(50):
+            nursery.start_soon(read)
+        with trio.fail_after(60):
+            await reading.wait()
+        # One question each second, however many pages there are.
+        assert sampler.asked <= trio.current_time() - began + 2
+        nursery.cancel_scope.cancel()
+    await until(lambda: world.dashboard.application.pages, "all are gone", lambda n: n == 0)
+    await until(lambda: sampler._schedule.wanted, "nothing is wanted", lambda found: not found)
+    asked = sampler.asked
+    await trio.sleep(2.5)
+    assert sampler.asked == asked
+
+
+async def test_a_page_too_many_is_told_to_come_back(world: World) -> None:
+    world.dashboard.application._pages = MOST_PAGES
+    answer = await world.dashboard.get(PATH)
+    assert (answer.status, answer.json["error"]) == (503, "TooManyPages")
+    assert answer.headers["retry-after"] == "5"
+    world.dashboard.application._pages = 0
+
+
+async def test_pages_look_at_a_bounded_number_of_actors(world: World) -> None:
+    async with trio.open_nursery() as nursery:
+        for number in range(MOST_ACTORS):
+            nursery.start_soon(world.dashboard.get, f"/api/events?topic=actor/{number}")
+        await until(
+            lambda: world.dashboard.application.pages, "all are open", lambda n: n == MOST_ACTORS
+        )
+        answer = await world.dashboard.get("/api/snapshot?topic=actor/more")
+        assert (answer.status, answer.json["error"]) == (503, "TooManyActors")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_stops_reading_is_cut_off_and_holds_up_nobody(world: World) -> None:
+    async with world.dashboard.http.connect() as stalled:
+        await stalled.send("GET", PATH, headers=AUTHORIZATION)
+        application = world.dashboard.application
+        await until(lambda: application.pages, "it is open", lambda count: count == 1)
+        # More than the buffers of the sockets take: it is written for, and does not read.
+        feed, view = world.dashboard.sampler._feed, "x" * 3_000_000
+        assert feed.latest("connection") is not None
+        async with page(world.dashboard) as events:
+            for number in range(6):
+                snapshot = feed.latest("connection")
+                assert snapshot is not None
+                row = {**snapshot.sections["connection"]["cluster"], "problem": f"{number}{view}"}
+                changed = type(snapshot)(float(number), {"connection": {"cluster": row}})
+                world.dashboard.sampler._publish("connection", changed)
+                found: Any = {}
+                while found.get("topic") != "connection" or found["at"] != number:
+                    found = await events.next()
+            await until(lambda: application.pages, "it is cut off", lambda count: count == 1)
+            assert (await events.next())["topic"] == "cluster"
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ("/api/events", "BadTopic"),
+        ("/api/events?topic=nothing", "BadTopic"),
+        ("/api/events?topic=_cluster", "BadTopic"),
+        ("/api/events?topic=actor/", "BadTopic"),
+        ("/api/snapshot?" + "&".join(f"topic=actor/{n}" for n in range(9)), "BadTopic"),
+        ("/api/nothing", "PathNotFound"),
+    ],
+)
+async def test_bad_questions_say_what_is_wrong(world: World, path: str, error: str) -> None:
+    answer = await world.dashboard.get(path)
+    assert (answer.json["error"], answer.status in (400, 404)) == (error, True)
+    assert answer.json["next"]
+
+
+async def test_a_path_with_too_many_fields_is_refused(world: World) -> None:
+    answer = await world.dashboard.get(
+        "/api/events?" + "&".join("topic=cluster" for _ in range(99))
+    )
+    assert answer.status == 400
+
+
+@pytest.mark.parametrize("base", ["/", "/watch/it/"])
+async def test_below_a_base_path_whether_or_not_the_proxy_takes_it_away(base: str) -> None:
+    async with open_world(base="/watch/it") as world:
+        assert (await world.dashboard.http.ask("GET", base)).status == 200
+        assert (await world.dashboard.http.ask("GET", f"{base}app.js")).status == 200
+        answer = await world.dashboard.get(f"{base}api/snapshot?topic=cluster")
+        assert answer.status == 200
+        # Without the last slash its relative addresses would lead elsewhere.
+        if base != "/":
+            bare = await world.dashboard.http.ask("GET", base.rstrip("/"))
+            assert (bare.status, bare.headers["location"]) == (307, "it/")
+
+
+async def test_a_dashboard_that_only_shows_does_nothing(world: World) -> None:
+    answer = await world.dashboard.act(action="drain-node", name="one")
+    assert (answer.status, answer.json["error"]) == (403, "ReadOnly")
+    assert not world.node.asked_to_leave.is_set()
+
+
+async def test_actions_where_they_are_allowed() -> None:
+    async with open_world(actions=True) as world:
+        dashboard = world.dashboard
+        before = (await dashboard.snapshot("cluster"))["actors"]["shop/clerk"]["epoch"]
+        stopped = await dashboard.act(action="stop-actor", name="shop/clerk", epoch=before)
+        assert stopped.json == {"done": "shop/clerk was stopped"}
+        row = await until(
+            lambda: dashboard.snapshot("cluster"),
+            "its supervisor has started it again",
+            lambda found: found["actors"].get("shop/clerk", {}).get("epoch", 0) > before,
+        )
+        # The same once more is about an actor that is there no more.
+        await dashboard.act(action="stop-actor", name="shop/clerk", epoch=before)
+        after = (await dashboard.snapshot("cluster"))["actors"]["shop/clerk"]["epoch"]
+        assert after == row["actors"]["shop/clerk"]["epoch"]
+        shop = await world.node.lookup("shop")
+        await shop.stop_child("clerk")
+        with pytest.raises(ActorNotFoundError):
+            await world.node.lookup("shop/clerk", Clerk)
+        started = await dashboard.act(action="start-child", supervisor="shop", name="clerk")
+        assert started.status == 200, started.body
+        await world.node.lookup("shop/clerk", Clerk)
+        assert (await dashboard.act(action="drain-node", name="one")).status == 200
+        assert world.node.asked_to_leave.is_set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"action": "format-disk", "name": "x"}',
+        b'{"action": "stop-actor", "name": "nobody", "epoch": 1}',
+        b'{"action": "stop-actor", "name": "shop/clerk", "epoch": "many"}',
+        b'{"action": "drain-node", "name": "nobody"}',
+        b'{"action": "start-child", "supervisor": "nobody", "name": "x"}',
+        b"x" * 5000,
+        b"\xff\xfe",
+    ],
+)
+async def test_actions_that_are_none_are_refused(body: bytes) -> None:
+    async with open_world(actions=True) as world:
+        headers = {**AUTHORIZATION, "Content-Type": "application/json"}
+        answer = await world.dashboard.http.ask("POST", "/api/actions", body, headers=headers)
+        assert answer.status in (400, 413, 504), answer.body
+        assert answer.json["next"]
+        wrong = await world.dashboard.http.ask("GET", "/api/actions", headers=headers)
+        assert wrong.status == 405
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://elsewhere.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+    ],
+)
+async def test_a_page_of_another_site_can_make_it_do_nothing(headers: dict[str, str]) -> None:
+    async with open_world(actions=True) as world:
+        given = {**AUTHORIZATION, "Content-Type": "application/json", **headers}
+        body = b'{"action": "drain-node", "name": "one"}'
+        answer = await world.dashboard.http.ask("POST", "/api/actions", body, headers=given)
+        assert answer.status in (403, 415)
+        assert not world.node.asked_to_leave.is_set()
