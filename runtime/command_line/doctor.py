@@ -9,6 +9,7 @@ import os
 import platform
 import shlex
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,9 @@ import click
 import trio
 
 from actors.errors import StoreError, UnderstudyError
-from runtime.environment import SystemEnvironment, host_identity
+from runtime.environment import SystemEnvironment, host_identity, raise_alone
+from runtime.links.encryption import TLS_VARIABLE, find_tls, system_network
+from runtime.links.transports import Connection
 from runtime.membership.cluster_session import (
     VARIABLE,
     find_secret,
@@ -58,12 +61,21 @@ class Finding:
 def doctor(
     store: str | None, data_dir: Path | None, secret_file: Path | None, as_json: bool
 ) -> None:
-    """Check Python, packages, shadowed imports, sockets, the secret and the store. Exit status 1 if
-    something needs attention.
+    """Check Python, packages, shadowed imports, sockets, TLS, the secret and the store. Exit status
+    1 if something needs attention.
     """
     findings = [
         check()
-        for check in (_python, _packages, _shadowed, _loopback, _unix_sockets, _proof, _descriptors)
+        for check in (
+            _python,
+            _packages,
+            _shadowed,
+            _loopback,
+            _unix_sockets,
+            _tls,
+            _proof,
+            _descriptors,
+        )
     ]
     findings.append(_secret(secret_file))
     if store is not None:
@@ -145,6 +157,49 @@ def _unix_sockets() -> Finding:
         return "abstract Unix sockets work: nodes of one machine use them"
 
     return _tried("unix sockets", attempt)
+
+
+def _tls() -> Finding:
+    """Whether TLS works, and what `UNDERSTUDY_TLS` gives up."""
+
+    async def talk() -> None:
+        environment = SystemEnvironment()
+        network = system_network(environment, "require")
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(network.listen, "127.0.0.1:0", _answer)
+            with trio.fail_after(5):
+                connection = await network.connect(address)
+                connection.send_some([b"?"])
+                answer = await connection.receive()
+            connection.close()
+            if answer != b"!" or not connection.channel.binding:
+                raise ValueError("a TLS connection to this process itself carries nothing")
+            nursery.cancel_scope.cancel()
+
+    def attempt() -> str:
+        mode = find_tls(None)
+        if mode in ("off", "accept"):
+            raise ValueError(
+                f"{TLS_VARIABLE}={mode}: "
+                + (
+                    "nothing that leaves this machine is encrypted; "
+                    if mode == "off"
+                    else "an intruder on the network can have encryption given up; "
+                )
+                + "unset it, unless nobody else is on the network between the nodes"
+            )
+        try:
+            trio.run(talk)
+        except BaseExceptionGroup as group:
+            raise_alone(group)
+        return f"TLS 1.3 works ({ssl.OPENSSL_VERSION}): what leaves this machine is encrypted"
+
+    return _tried("tls", attempt)
+
+
+async def _answer(connection: Connection) -> None:
+    await connection.receive()
+    connection.send_some([b"!"])
 
 
 def _proof() -> Finding:

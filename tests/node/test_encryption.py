@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import random
@@ -512,3 +513,20 @@ def test_the_command_line_refuses_and_explains(tmp_path: Path) -> None:
         assert found.returncode == 2
         assert text in found.stderr
         assert "Traceback" not in found.stderr
+
+
+def test_the_doctor_speaks_tls_and_names_what_is_given_up() -> None:
+    def found(**more: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "runtime.command_line", "doctor", "--json"],
+            env={**os.environ, **more}, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        findings = json.loads(done.stdout)
+        (one,) = (each for each in findings if each["check"] == "tls")
+        return one
+
+    assert found()["text"].startswith("TLS 1.3 works (OpenSSL")
+    for mode, text in (("off", "nothing that leaves this machine"), ("bogus", "choose one of")):
+        looked = found(UNDERSTUDY_TLS=mode)
+        assert not looked["well"]
+        assert text in looked["text"]

@@ -11,6 +11,7 @@ from tests.benchmarks.measuring import Row, Settings
 from tests.benchmarks.rows import (
     crowd,
     doors,
+    encrypted,
     isolation,
     lent,
     links,
@@ -37,6 +38,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "spawn": spawning.measure,
         "crowd": crowd.measure,
         "links": links.measure,
+        "tls": encrypted.measure,
         "isolation": isolation.measure,
         "lent": lent.measure,
         "references": references.measure,
