@@ -46,7 +46,7 @@ versions: $(installed)/tests ## the quick tests on every other Python 3.11 to 3.
 	  its=$$("$$each" -c 'import sys; print(*sys.version_info[:2], sep=".")') || { echo "$$each does not run, and is left out"; continue; }; \
 	  if [ "$$its" = "$$ours" ]; then continue; fi; \
 	  echo "+ Python $$its: $$each"; ran="$$ran $$its"; \
-	  $(MAKE) --no-print-directory VENV=$(VENV)-$$its PYTHON="$$each" ARGS='$(or $(ARGS),-m "not slow and not long and not cluster")' test; \
+	  OTHER_PYTHON=$(abspath $(python)) $(MAKE) --no-print-directory VENV=$(VENV)-$$its PYTHON="$$each" ARGS='$(or $(ARGS),-m "not slow and not long and not cluster")' test; \
 	done; \
 	echo "versions: tested$${ran:- none} beside $$ours"
 
