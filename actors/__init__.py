@@ -6,6 +6,7 @@ from actors import errors
 from actors.actor import Actor, Ended, Ignore, Watch
 from actors.call_context import CallContext, call_context
 from actors.errors import NotExecutedError, OutcomeUnknownError, RemoteError, UnderstudyError
+from actors.filters import Call, Filter, Next
 from actors.groups import Answer, Group
 from actors.handle import Handle
 from actors.messages import message
@@ -27,6 +28,7 @@ from actors.supervisor import (
 __all__ = [
     "Actor",
     "Answer",
+    "Call",
     "CallContext",
     "CallOptions",
     "ChildCounts",
@@ -36,9 +38,11 @@ __all__ = [
     "DynamicSupervisor",
     "Ended",
     "ExitReason",
+    "Filter",
     "Group",
     "Handle",
     "Ignore",
+    "Next",
     "NotExecutedError",
     "OutcomeUnknownError",
     "Reference",

@@ -8,7 +8,7 @@ are missing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,6 +25,7 @@ from typing import (
 
 import attrs
 
+from actors.filters import Filter, checked_filters
 from actors.groups import Group
 from actors.messages import message
 from actors.method import Address, Marked, MethodDefinition
@@ -442,6 +443,9 @@ class Actor(Observer):
     supervises: ClassVar[bool] = False
     """True for supervisors: their stopping takes as long as their children's."""
 
+    call_filters: ClassVar[Sequence[Filter]] = ()
+    """Filters around the methods of this class, where they run; inside of those of the node."""
+
     __methods__: ClassVar[Mapping[str, MethodDefinition]] = {}
     _context: ActorContext | None = None
 
@@ -453,6 +457,7 @@ class Actor(Observer):
                     f"{cls.__qualname__}.{name}: this name belongs to the runtime and cannot be a "
                     "@method; call it something else"
                 )
+        checked_filters(cls.call_filters)
         collected = dict(cls.__methods__)
         for base in reversed(cls.__mro__):
             for name, member in vars(base).items():

@@ -198,6 +198,12 @@ class SelfCallError(CallCycleError):
     """A running method awaited a call to its own actor: a deadlock."""
 
 
+class FilterRefusedError(NotExecutedError):
+    """A filter raised before the method ran. What it raised is the `__cause__`, on the client
+    side; on the server side the text names it.
+    """
+
+
 class OutcomeUnknownError(CallError):
     """The call may have run: its answer did not arrive, and will not."""
 
@@ -224,6 +230,12 @@ class ConnectionLostError(OutcomeUnknownError):
 
 class ReplyEncodeError(OutcomeUnknownError):
     """The method ran, but its result cannot be sent."""
+
+
+class FilterFailedError(OutcomeUnknownError):
+    """A filter raised after it had let the call go on: the method may have run, and its result is
+    lost.
+    """
 
 
 class AnswerDroppedError(OutcomeUnknownError):

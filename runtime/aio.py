@@ -160,7 +160,7 @@ class ConnectionDoor(AioDoor):
     """The door of one connection or local cluster."""
 
     def __init__(self, block: OpenBlock[Any], node: Node) -> None:
-        super().__init__(node._endpoint.caller)
+        super().__init__(node._endpoint.users_caller)
         self.block = block
         self.node = node
 

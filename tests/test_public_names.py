@@ -38,6 +38,7 @@ CLUSTER = {"address", "node", "process", "processes", "start_node"}
 PROCESS = {"kill", "leave", "name", "pause", "pid", "resume", "running", "wait"}
 ACTOR = {
     "address",
+    "call_filters",
     "epoch",
     "handle",
     "handles_exits",

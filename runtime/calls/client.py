@@ -36,6 +36,7 @@ from actors.errors import (
     StaleEpochError,
     outcome_of,
 )
+from actors.filters import Call
 from actors.method import Bound, BoundMethod, BoundStream, Stream
 from actors.options import NO_CALL_OPTIONS
 from actors.reference import Reference
@@ -149,7 +150,9 @@ class RetryingCall:
         expires: float,
         order: int,
         kept: _RetainedCall | None = None,
+        seen: Call | None = None,
     ) -> None:
+        self._seen = seen
         policy = bound._options.retry or NO_RETRIES
         self._caller = caller
         self._bound = bound
@@ -354,6 +357,8 @@ class RetryingCall:
             request.elsewhere = bool(self._may_have_run - {where(route)})
         if self._kept is not None:
             request.state = self._kept.state_at(route)
+        if self._seen is not None:
+            self._seen.attempted(request.attempt, route.address.node)
         self._caller.post(call, route, request)
         if self._kept is not None:
             self._kept.posted()
@@ -857,6 +862,7 @@ class StreamReader(Stream[T]):
         bound: BoundStream[..., T],
         args: tuple[object, ...],
         kwargs: dict[str, object],
+        context: CallContext | None = None,
     ) -> None:
         self._caller = caller
         self._bound = bound
@@ -867,8 +873,8 @@ class StreamReader(Stream[T]):
         """There while the stream is open."""
         self._chain: Chain | None = None
         """Who waits for its items, if a method does."""
-        self._context: CallContext | None = None
-        """The context of the code that asked for the first item."""
+        self._context = context
+        """If none is given, the context of the code that asked for the first item."""
         self._route: Route | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._over = False
@@ -971,7 +977,8 @@ class StreamReader(Stream[T]):
         if self._statistics is not None:
             self._began = self._caller.environment.stopwatch()
         self._token = trio.lowlevel.current_trio_token()
-        self._context = CURRENT.get()
+        if self._context is None:
+            self._context = CURRENT.get()
         timeout = self._bound._options.timeout
         if timeout is None:
             return await self._begin()
@@ -1154,6 +1161,8 @@ class CallClient:
         """Seconds for a call that is awaited and has no timeout of its own; None for no limit. The
         runtime's own calls have others.
         """
+        self.nursery = nursery
+        """For tasks that belong to calls, and not to their callers."""
         self._retained = RetainedCalls(self, references, codec, nursery)
         self._local = local
         self.statistics: CallStatistics | None = None
@@ -1213,6 +1222,28 @@ class CallClient:
     ) -> Stream[T]:
         """The items of a generator method. See `BoundStream.__call__`."""
         return StreamReader(self, bound, args, kwargs)
+
+    def stream_in(
+        self,
+        context: CallContext | None,
+        bound: BoundStream[..., T],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Stream[T]:
+        """Like `stream`, in this call context."""
+        return StreamReader(self, bound, args, kwargs, context)
+
+    def attempt(
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        seen: Call,
+    ) -> Coroutine[Any, Any, Any]:
+        """Like `call`, for filters that have `seen` it: its deadline is that of the call, and it is
+        told of each attempt.
+        """
+        return self._call(bound, args, kwargs, seen)
 
     async def send(
         self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
@@ -1279,7 +1310,11 @@ class CallClient:
             raise refused_in_call(self._codec, error, bound, args, kwargs) from error.__cause__
 
     async def _call(
-        self, bound: BoundMethod[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
+        self,
+        bound: BoundMethod[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        seen: Call | None = None,
     ) -> Any:
         options = bound._options
         route = self.routes.known(bound)
@@ -1288,6 +1323,7 @@ class CallClient:
             expires = self.environment.now() + options.timeout
         elif self.call_timeout is not None and not bound._address.name.startswith("@"):
             expires = self.environment.now() + self.call_timeout
+        expires = expires if seen is None else seen.deadline
         # The fast path is for calls that can be posted now and are made once. Everything else
         # waits, or may be repeated: the slow path.
         if (
@@ -1296,9 +1332,9 @@ class CallClient:
             or (self.lines.all and self.lines.ahead_of(bound))
             or (route.link is not None and not route.link.has_room)
         ):
-            return await RetryingCall(self, bound, args, kwargs, expires, self.numbers()).run(
-                None, None
-            )
+            number = self.numbers()
+            again = RetryingCall(self, bound, args, kwargs, expires, number, None, seen)
+            return await again.run(None, None)
         task = trio.lowlevel.current_task()
         chain: Chain | None = None
         if self._running or self._starts:
@@ -1311,8 +1347,10 @@ class CallClient:
         if self.faults is not None:
             await self.faults.slow_down(bound._definition.name)
         call: Waiting = PendingCall(self.numbers(), route.place, task)
-        soonest = expires if expires < deadline else deadline
-        request = OutgoingRequest(bound, args, kwargs, soonest, 0, chain, CURRENT.get())
+        soon = expires if expires < deadline else deadline
+        request = OutgoingRequest(bound, args, kwargs, soon, 0, chain, CURRENT.get())
+        if seen is not None:
+            seen.attempted(1, route.address.node)
         self.post(call, route, request)
         if call.finished:
             await trio.lowlevel.checkpoint()
@@ -1334,9 +1372,8 @@ class CallClient:
             return value
         if isinstance(error, MOVED) and bound._address.registered:
             # Certainly not run, and perhaps only because the actor has moved.
-            return await RetryingCall(self, bound, args, kwargs, expires, call.number).run(
-                route, error
-            )
+            again = RetryingCall(self, bound, args, kwargs, expires, call.number, None, seen)
+            return await again.run(route, error)
         if isinstance(error, DeadlineExceededError) and deadline < expires:
             # It is the caller's own deadline that is too near: that ends the call, as trio has it.
             await trio.sleep_until(deadline)

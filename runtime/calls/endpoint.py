@@ -15,6 +15,7 @@ import trio
 
 from actors.actor import Actor
 from actors.errors import DecodeError, OutcomeUnknownError, ProtocolError
+from actors.filters import Filter, on_side
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import CallChanges, CallOptions
@@ -24,6 +25,7 @@ from runtime.calls.deadlines import Deadlines
 from runtime.calls.dedup_server import DedupServer
 from runtime.calls.dispatch import Dispatch
 from runtime.calls.error_codec import CallPlace, raised_by_method, rebuild
+from runtime.calls.filtered_calls import FilteredCaller
 from runtime.calls.imports import Imports
 from runtime.calls.local_calls import LocalCalls
 from runtime.calls.replies import ReplyEncoder, ResultRetention
@@ -137,6 +139,7 @@ class RpcEndpoint:
         faults: Faults | None = None,
         memory: MemoryOptions = UNSHARED,
         call_timeout: float | None = None,
+        filters: tuple[Filter, ...] = (),
     ) -> None:
         # Leaves first. Two circles are left, each closed by a function that is not called before
         # all is there: the references call services on other nodes, through the client that counts
@@ -174,6 +177,8 @@ class RpcEndpoint:
             nursery,
             call_timeout,
         )
+        self.users_caller = self._filter(filters)
+        """Makes the calls of users' handles; `caller` makes those of the runtime."""
         dispatch = self._make_dispatch(environment, nursery, reply_handler, kept, faults)
         self.peers = Peers(
             introduction,
@@ -188,6 +193,12 @@ class RpcEndpoint:
             member,
             departed,
         )
+
+    def _filter(self, filters: tuple[Filter, ...]) -> CallClient | FilteredCaller:
+        """Put the filters around users' methods, and return what makes users' calls."""
+        self.host.filters = on_side(filters, "server")
+        around = on_side(filters, "client")
+        return FilteredCaller(self.caller, around) if around else self.caller
 
     def _make_references(
         self, environment: Environment, numbers: Callable[[], int], memory: MemoryOptions
@@ -256,7 +267,7 @@ class RpcEndpoint:
             except DecodeError:
                 cls = None
         methods = cls.__methods__ if isinstance(cls, type) and issubclass(cls, Actor) else None
-        return Handle(self.caller, address, methods)
+        return Handle(self.users_caller, address, methods)
 
     def typed_handle(self, address: Address, actor: object) -> Any:
         """The handle of the actor at `address` for a caller who takes it for an `actor`. Raises

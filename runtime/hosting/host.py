@@ -36,6 +36,7 @@ from actors.errors import (
     SupervisorGaveUpError,
     UnderstudyError,
 )
+from actors.filters import Filter, on_side
 from actors.method import Address, MethodDefinition
 from actors.options import DEFAULT_MAILBOX_LIMIT, SpawnOptions
 from actors.supervision import ExitReason, Shutdown
@@ -52,6 +53,7 @@ from runtime.hosting.cell import (
 )
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog, SavedStates
+from runtime.hosting.filtered_methods import filtered
 from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.workers import TaskWorkers
@@ -480,6 +482,8 @@ class ActorHost:
         """
         self._start_failures: OrderedDict[ActorId, Callable[[], ActorStartError]] = OrderedDict()
         self._next_number = 0
+        self.filters: tuple[Filter, ...] = ()
+        """Around the methods of all actors that start from now on; set by the endpoint."""
         self.item_batches: ItemBatches
         """Set by the endpoint, which knows how errors and values travel."""
         self._names_paused = False
@@ -829,6 +833,9 @@ class ActorHost:
         """
         instance = self._make_instance(cls, options)
         cell = ActorCell(address, instance, options.mailbox_limit)
+        filters = (*self.filters, *on_side(type(instance).call_filters, "server"))
+        if filters:
+            cell.methods = filtered(cell.methods, filters, self.workers.running)
         if any(
             definition.in_thread and definition.concurrent for definition in cell.methods.values()
         ):

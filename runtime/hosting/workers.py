@@ -33,6 +33,7 @@ from actors.reference import Needs, Reference
 from runtime.checking import check_arguments
 from runtime.environment import Environment
 from runtime.hosting.cell import ActorCell, Invocation, RefusedElsewhereError, TaskWorker
+from runtime.hosting.filtered_methods import FilteredMethod
 from runtime.hosting.threads import Threads
 from runtime.statistics.call_statistics import CallStatistics
 from runtime.user_errors import is_cancellation, is_interrupt
@@ -462,7 +463,12 @@ class TaskWorkers:
                     functools.partial(self._in_thread, of_actor=job.cell.threads),
                 )
             return job.definition.run(job.cell.instance, args, kwargs, self._in_thread)
-        return job.stream_output.produce(job, job.definition.items(job.cell.instance, args, kwargs))
+        definition = job.definition
+        items = definition.items(job.cell.instance, args, kwargs)
+        produced = job.stream_output.produce(job, items)
+        if isinstance(definition, FilteredMethod):
+            return definition.around(produced, args, kwargs)
+        return produced
 
     async def _with_values(self, job: Invocation, needs: Needs) -> object:
         """Fetch the values of references among the arguments, then run the method."""

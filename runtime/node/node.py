@@ -15,6 +15,7 @@ import trio
 
 from actors.actor import Member
 from actors.errors import CallError, LeaseLostError, StoreError
+from actors.filters import Filter
 from actors.handle import Handle
 from actors.method import Address
 from actors.supervision import ExitReason
@@ -164,6 +165,7 @@ class Node(BaseNode):
         thread_limit: int = NODE_THREADS,
         call_timeout: float | None = None,
         log_memory: int | None = None,
+        filters: tuple[Filter, ...] = (),
     ) -> None:
         self._environment = environment
         self._thread_limit = thread_limit
@@ -185,7 +187,7 @@ class Node(BaseNode):
         # and what it asks of them is functions (see `_make_endpoint` and `_make_host`) that are not
         # called before the node serves. For the same reason the registration, which was made over
         # a client's link before there was a node, is given the store here (`use`).
-        self._endpoint = self._make_endpoint(network, faults, memory, call_timeout)
+        self._endpoint = self._make_endpoint(network, faults, memory, call_timeout, filters)
         self._lifetime = self._endpoint.lifetime
         self._contact: StoreLocator | None = None
         if coordination.peer is not None:
@@ -608,6 +610,7 @@ class Node(BaseNode):
         faults: Faults | None,
         memory: MemoryOptions,
         call_timeout: float | None,
+        filters: tuple[Filter, ...],
     ) -> RpcEndpoint:
         return RpcEndpoint(
             self._introduction,
@@ -624,6 +627,7 @@ class Node(BaseNode):
             faults=faults,
             memory=memory,
             call_timeout=call_timeout,
+            filters=filters,
         )
 
     def _make_host(self, endpoint: RpcEndpoint) -> ActorHost:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from actors.errors import JoinError, ListenError
+from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
@@ -111,6 +112,7 @@ class _NodeSettings:
         validator=attrs.validators.optional(attrs.validators.ge(0))
     )
     call_timeout: float | None
+    filters: tuple[Filter, ...]
 
 
 @attrs.frozen
@@ -168,6 +170,7 @@ async def open_node(
     log_memory: int = LOG_MEMORY_BYTES,
     call_timeout: float | None = None,
     tls: TlsMode | None = None,
+    filters: Sequence[Filter] = (),
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving
@@ -181,20 +184,21 @@ async def open_node(
     of this user on this machine share. `labels`: for placing actors. `resources`: amounts by name,
     which actors may take. `trace_references`: note where each `put` and `.remote(...)` is, for
     `understudy refs`. `call_timeout`: seconds for calls awaited on this node that have no
-    `timeout`. `thread_limit`: plain methods that may run at once, in threads. `blocked_limit`:
-    seconds for which a blocked loop keeps its membership. `log_memory`: bytes of the process's log
-    that the node keeps for `understudy logs`; 0 keeps none. `data_dir`: where the founder keeps the
-    cluster's store. Opened again on it, the node comes back under its name and, if its port is
-    free, at its address. Without it the store ends with the founder. `store`:
-    `etcd://HOST:PORT,HOST:PORT` (see `runtime.store.etcd.address`), if the store is there: all
-    nodes give it. `reference_memory`: bytes that values of references may take; others go to files
-    in `reference_directory`, by default TMPDIR or /var/tmp. `references_on_leave`: "move" them to
-    other nodes when this one leaves, or "lose". `tls`: without it connections from and to other
-    machines are encrypted; "require" for those of this machine as well, "accept" to meet nodes that
-    do not encrypt yet, "off"; or `UNDERSTUDY_TLS`. `platform`: for tests and simulated nodes, see
-    `Platform`. Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
-    `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of the block
-    if the cluster has given the node up. After it the node answers with `NotAMemberError`.
+    `timeout`. `filters`: around calls made and run on this node, see `Filter`. `thread_limit`:
+    plain methods that may run at once, in threads. `blocked_limit`: seconds for which a blocked
+    loop keeps its membership. `log_memory`: bytes of the process's log that the node keeps for
+    `understudy logs`; 0 keeps none. `data_dir`: where the founder keeps the cluster's store. Opened
+    again on it, the node comes back under its name and, if its port is free, at its address.
+    Without it the store ends with the founder. `store`: `etcd://HOST:PORT,HOST:PORT` (see
+    `runtime.store.etcd.address`), if the store is there: all nodes give it. `reference_memory`:
+    bytes that values of references may take; others go to files in `reference_directory`, by
+    default TMPDIR or /var/tmp. `references_on_leave`: "move" them to other nodes when this one
+    leaves, or "lose". `tls`: without it connections from and to other machines are encrypted;
+    "require" for those of this machine as well, "accept" to meet nodes that do not encrypt yet,
+    "off"; or `UNDERSTUDY_TLS`. `platform`: for tests and simulated nodes, see `Platform`. Raises
+    TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`,
+    or a `StoreError`: what to do next; `LeaseLostError` at the end of the block if the cluster has
+    given the node up. After it the node answers with `NotAMemberError`.
     """
     _check(
         name,
@@ -236,6 +240,7 @@ async def open_node(
         blocked_limit=blocked_limit,
         log_memory=log_memory if platform.network is None else None,
         call_timeout=CallOptions(timeout=call_timeout).timeout,
+        filters=checked_filters(filters),
     )
     async with _sheltered(settings) as node:
         yield node
@@ -383,6 +388,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         settings.thread_limit,
         settings.call_timeout,
         settings.log_memory,
+        settings.filters,
     )
     _configure(node, settings)
     try:

@@ -240,7 +240,7 @@ class PoolMembers:
     def public_handle(self, member: ActorId) -> Any:
         """A handle of a member for users: that of its class."""
         address = self._addresses[member]
-        return Handle(self.endpoint.caller, address, self._public)
+        return Handle(self.endpoint.users_caller, address, self._public)
 
     def node_of(self, member: ActorId) -> str:
         """See `Crew.node_of`."""

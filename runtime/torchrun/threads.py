@@ -21,7 +21,7 @@ class LoopEndedError(RuntimeError):
 
 
 @attrs.define(eq=False)
-class _Call(Generic[T]):
+class _ThreadCall(Generic[T]):
     function: Callable[[], Awaitable[T]]
     future: Future[T] = attrs.field(factory=Future)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -73,7 +73,7 @@ class LoopThread:
 
         If an exception of a signal handler interrupts the waiting, the call is cancelled.
         """
-        call = _Call(function)
+        call = _ThreadCall(function)
         try:
             # A signal may come at any moment, also before this has returned.
             self._soon(lambda: self._begin(call))
@@ -104,7 +104,7 @@ class LoopThread:
         except trio.RunFinishedError:
             raise LoopEndedError("the event loop has ended; make another one") from None
 
-    def _begin(self, call: _Call[Any]) -> None:
+    def _begin(self, call: _ThreadCall[Any]) -> None:
         if self._nursery is None:
             call.future.set_exception(
                 LoopEndedError("the event loop is ending and takes no more calls")

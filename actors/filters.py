@@ -1,0 +1,227 @@
+"""Filters: code of yours around calls, where they are made and where they run.
+
+For what belongs to many methods and to none of them: traces, authorization, limits, audits. The
+shape is that of Orleans' grain call filters and of gRPC's interceptors.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Literal, cast
+
+from actors.call_context import CallContext, call_context
+from actors.errors import CallError, FilterFailedError, FilterRefusedError
+
+Side = Literal["client", "server"]
+
+CallKind = Literal["call", "send", "remote", "stream"]
+
+Next = Callable[["Call"], Awaitable[object]]
+"""Goes on with a call: to the next filter, and after the last one to the method. Give it the call
+that the filter was given. Returns what the call returns, and raises what it raises; of a stream it
+returns None when that is over."""
+
+_SIDES: tuple[Side, ...] = ("client", "server")
+
+logger = logging.getLogger("understudy.filters")
+
+
+class Call:
+    """What a filter sees of a call. It cannot be changed.
+
+    `actor`, `class_path`, `method`, `node`, `epoch`: whose method, and where; on the client side
+    the node is where the actor was last seen. `args`, `kwargs`: on the server side copies of the
+    caller's. `side`: "client" where the call is made, "server" where it runs. `kind`: how it was
+    made; on the server side "remote" is told as "call". `deadline`: on trio's clock, infinite
+    without one. `attempt`: 1, on the server side more for a repeat.
+    """
+
+    __slots__ = (
+        "_observers",
+        "actor",
+        "args",
+        "attempt",
+        "class_path",
+        "deadline",
+        "epoch",
+        "kind",
+        "kwargs",
+        "method",
+        "node",
+        "side",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        *,
+        side: Side,
+        kind: CallKind,
+        actor: str,
+        class_path: str,
+        method: str,
+        node: str,
+        epoch: int,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+        deadline: float = math.inf,
+        attempt: int = 1,
+        waited: float = 0.0,
+    ) -> None:
+        self.side = side
+        self.kind: CallKind = kind
+        self.actor = actor
+        self.class_path = class_path
+        self.method = method
+        self.node = node
+        self.epoch = epoch
+        self.args = args
+        self.kwargs: Mapping[str, object] = MappingProxyType(dict(kwargs or {}))
+        self.deadline = deadline
+        self.attempt = attempt
+        self.waited = waited
+        """Seconds in the mailbox behind others; 0 on the client side."""
+        self._observers: tuple[Callable[[int, str], None], ...] = ()
+
+    @property
+    def context(self) -> CallContext:
+        """The call context; what a filter sets before it goes on is what travels."""
+        return call_context.get()
+
+    def on_attempt(self, function: Callable[[int, str], None]) -> None:
+        """Have `function(number, node)` called for each attempt that is sent, on the client side.
+        It must not wait; what it raises is logged.
+        """
+        self._observers = (*self._observers, function)
+
+    def attempted(self, number: int, node: str) -> None:
+        """For the runtime: an attempt was made."""
+        for function in self._observers:
+            try:
+                function(number, node)
+            except Exception:
+                # It runs in the turn of a queue, whose other calls have nothing to do with it.
+                logger.exception("an observer of attempts at %s.%s raised", self.actor, self.method)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} of {self.actor}.{self.method}, {self.side} side>"
+
+
+class Filter:
+    """Derive your filters from this class. One object serves many calls at once."""
+
+    sides: ClassVar[Sequence[Side]] = _SIDES
+    """On which sides it runs."""
+
+    async def call(self, next: Next, call: Call) -> object:
+        """Run around a call. Returns what the caller gets: in general `await next(call)`.
+        Of a stream, what it returns is dropped.
+
+        A filter that raises before it goes on refuses the call, which has not run:
+        `FilterRefusedError`, or the NotExecutedError that it raises. One that raises when the
+        method has returned leaves the outcome unknown: `FilterFailedError`. Going on twice is
+        refused, and so is going on with another call.
+        """
+        return await next(call)
+
+
+def checked_filters(filters: object) -> tuple[Filter, ...]:
+    """Return the filters as a tuple. Raises TypeError for what is none."""
+    given: object = filters
+    if isinstance(given, Filter) or not isinstance(given, Sequence):
+        raise TypeError(f"filters are a sequence of Filter objects, not {given!r}")
+    for one in cast("Sequence[object]", given):
+        if not isinstance(one, Filter):
+            made = "; make an object of it" if isinstance(one, type) else ""
+            raise TypeError(
+                f"a filter is an object of a class derived from Filter, not {one!r}{made}"
+            )
+        for side in one.sides:
+            if side not in _SIDES:
+                raise TypeError(f"{one!r}.sides names {side!r}; the sides are {', '.join(_SIDES)}")
+    return tuple(cast("Sequence[Filter]", given))
+
+
+def on_side(filters: Sequence[Filter], side: Side) -> tuple[Filter, ...]:
+    """Return those that run on this side, in order."""
+    return tuple(one for one in filters if side in one.sides)
+
+
+class FilteredRun:
+    """One call on its way through filters, in order; `last()` is what they are around."""
+
+    __slots__ = ("_call", "_filters", "_last", "error", "reached", "returned")
+
+    def __init__(
+        self, filters: tuple[Filter, ...], call: Call, last: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._filters = filters
+        self._call = call
+        self._last = last
+        self.reached = False
+        """True once the last filter has gone on."""
+        self.returned = False
+        """True once what they are around has returned."""
+        self.error: BaseException | None = None
+        """What it has raised."""
+
+    async def run(self) -> object:
+        """Run the call. Raises what it raises, or for a filter that raises `FilterRefusedError` or
+        `FilterFailedError`; what a filter raises in place of an error of the call is raised as it
+        is.
+        """
+        try:
+            return await self._step(0, self._call)
+        except Exception as error:
+            if error is self.error or (self.error is not None and not self.returned):
+                raise
+            if not self.reached:
+                if isinstance(error, CallError) and error.outcome == "not executed":
+                    raise
+                raise FilterRefusedError(self._text(error, "the method did not run")) from error
+            if isinstance(error, CallError):
+                raise
+            text = "the method has run, and its result is lost" if self.returned else "it may run"
+            raise FilterFailedError(self._text(error, text)) from error
+        finally:
+            # What an error refers to must not be in a circle with it.
+            self.error = None
+
+    def _text(self, error: Exception, then: str) -> str:
+        call = self._call
+        return (
+            f"a filter on the {call.side} side raised {type(error).__name__} around "
+            f"{call.actor}.{call.method}: {then}"
+        )
+
+    async def _step(self, place: int, call: Call) -> object:
+        if call is not self._call:
+            raise TypeError("a filter goes on with the call that it was given, and with no other")
+        if place == len(self._filters):
+            return await self._at_last()
+        gone_on = False
+
+        async def go_on(call: Call) -> object:
+            nonlocal gone_on
+            if gone_on:
+                raise RuntimeError(
+                    f"{type(self._filters[place]).__name__} has gone on with this call already: a "
+                    "filter goes on once; for repeats there is a RetryPolicy"
+                )
+            gone_on = True
+            return await self._step(place + 1, call)
+
+        return await self._filters[place].call(go_on, call)
+
+    async def _at_last(self) -> object:
+        self.reached = True
+        try:
+            value = await self._last()
+        except BaseException as error:  # noqa: ASYNC103
+            self.error = error
+            raise
+        self.returned = True
+        return value

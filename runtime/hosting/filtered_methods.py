@@ -1,0 +1,107 @@
+"""Methods with filters around them, where they run.
+
+An actor that has filters gets other method definitions when it starts. So a call of an actor
+without filters does not even look for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import trio
+
+from actors.errors import CallError, FilterFailedError
+from actors.filters import Call, Filter, FilteredRun
+from actors.method import InThread, MethodDefinition
+from runtime.hosting.cell import Invocation, RefusedElsewhereError
+
+Running = Mapping[trio.lowlevel.Task, Invocation]
+
+
+@attrs.frozen
+class FilteredMethod(MethodDefinition):
+    """A method with filters around it. `running`: the invocations of the node, by their tasks."""
+
+    inner: MethodDefinition = attrs.field(kw_only=True)
+    filters: tuple[Filter, ...] = attrs.field(kw_only=True)
+    running: Running = attrs.field(kw_only=True, repr=False, eq=False)
+
+    def run(
+        self,
+        instance: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        in_thread: InThread,
+    ) -> Coroutine[Any, Any, object]:
+        """See `MethodDefinition.run`."""
+        # Made first: it raises TypeError for arguments that do not fit, before any filter runs.
+        return self.around(self.inner.run(instance, args, kwargs, in_thread), args, kwargs)
+
+    def items(
+        self, instance: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> AsyncGenerator[object, None]:
+        """See `MethodDefinition.items`. The filters are around what sends the items: `around`."""
+        return self.inner.items(instance, args, kwargs)
+
+    async def around(
+        self,
+        method: Coroutine[Any, Any, object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
+        """Run the filters around one run of the method."""
+        try:
+            job = self.running[trio.lowlevel.current_task()]
+            run = FilteredRun(self.filters, _call_of(job, args, kwargs), lambda: method)
+            try:
+                value = await run.run()
+                # A stream has ended with its last item: there is no value to send.
+                return None if job.stream_output is not None else value
+            except CallError as error:
+                if isinstance(error, FilterFailedError) or not run.reached:
+                    # Said by the runtime, and not raised by the method.
+                    raise RefusedElsewhereError(error) from error
+                raise
+        finally:
+            # Where no filter has gone on to it. Otherwise it has ended, and this does nothing.
+            method.close()
+
+
+def filtered(
+    methods: Mapping[str, MethodDefinition], filters: tuple[Filter, ...], running: Running
+) -> Mapping[str, MethodDefinition]:
+    """Return the methods with these filters around each."""
+    return MappingProxyType(
+        {
+            name: FilteredMethod(
+                **{
+                    field.name: getattr(definition, field.name)
+                    for field in attrs.fields(MethodDefinition)
+                },
+                inner=definition,
+                filters=filters,
+                running=running,
+            )
+            for name, definition in methods.items()
+        }
+    )
+
+
+def _call_of(job: Invocation, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+    address = job.cell.address
+    return Call(
+        side="server",
+        kind="stream" if job.stream_output is not None else "send" if job.link is None else "call",
+        actor=address.name,
+        class_path=address.class_path,
+        method=job.definition.name,
+        node=address.node,
+        epoch=address.epoch,
+        args=args,
+        kwargs=kwargs,
+        deadline=job.deadline,
+        attempt=job.attempt,
+    )

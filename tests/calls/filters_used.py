@@ -1,0 +1,125 @@
+"""Filters and actors of the tests of filters: importable in the processes of their clusters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import ClassVar
+
+import trio
+
+from actors import Actor, Call, Filter, Next, call_context, method
+from actors.errors import NotExecutedError
+
+ANOTHER = Call(side="client", kind="call", actor="x", class_path="", method="y", node="", epoch=0)
+
+
+class Recorder(Filter):
+    """Notes what it sees, and what the calls give."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name = name
+        self.notes = notes
+        self.calls: list[Call] = []
+
+    async def call(self, next: Next, call: Call) -> object:
+        self.calls.append(call)
+        self.notes.append(f"{self.name} {call.side} {call.kind} {call.method}")
+        try:
+            value = await next(call)
+        except BaseException as error:
+            self.notes.append(f"{self.name} {call.side} {type(error).__name__}")
+            raise
+        self.notes.append(f"{self.name} {call.side} {value!r}")
+        return value
+
+
+class Behaviour(Filter):
+    """Does what the call context asks for, on the side that it names."""
+
+    async def call(self, next: Next, call: Call) -> object:
+        if call.context.get("side") != call.side:
+            return await next(call)
+        match call.context.get("do"):
+            case "raise before":
+                raise ValueError("before")
+            case "refuse":
+                raise NotExecutedError("this tenant may not")
+            case "raise after":
+                await next(call)
+                raise ValueError("after")
+            case "translate":
+                try:
+                    return await next(call)
+                except LookupError:
+                    raise KeyError("translated") from None
+            case "twice":
+                await next(call)
+                return await next(call)
+            case "another":
+                return await next(
+                    Call(
+                        side="client",
+                        kind="call",
+                        actor="x",
+                        class_path="",
+                        method="y",
+                        node="",
+                        epoch=0,
+                    )
+                )
+            case "never":
+                await trio.sleep_forever()
+            case "answer":
+                return 42
+            case "late":
+                value = await next(call)
+                await trio.sleep_forever()
+                return value
+            case _:
+                return await next(call)
+        raise AssertionError("not reached")
+
+
+CLASS_NOTES: list[str] = []
+
+
+class Adder(Actor):
+    """Counts its runs."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    @method
+    async def add(self, amount: int, *, more: int = 0) -> int:
+        self.runs += 1
+        return amount + more
+
+    @method
+    def add_in_thread(self, amount: int) -> int:
+        self.runs += 1
+        return amount
+
+    @method
+    async def fail(self) -> None:
+        self.runs += 1
+        raise LookupError("not here")
+
+    @method
+    async def count(self) -> int:
+        return self.runs
+
+    @method
+    async def numbers(self, most: int) -> AsyncIterator[int]:
+        self.runs += 1
+        for number in range(most):
+            yield number
+
+    @method
+    async def tell(self) -> str:
+        return call_context.get().text
+
+
+class Audited(Adder):
+    """Has a filter of its own."""
+
+    call_filters: ClassVar = (Recorder("class", CLASS_NOTES),)

@@ -1,0 +1,265 @@
+"""Filters around calls: in order, on both sides, of a node and of a class; and whatever a filter
+does, its call ends, and truly says whether the method has run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from actors import Actor, Call, Filter, Next, RetryPolicy, call_context, method
+from actors.errors import (
+    CallTimeoutError,
+    DeadlineExceededError,
+    FilterFailedError,
+    FilterRefusedError,
+    NotExecutedError,
+    OutcomeUnknownError,
+    RemoteError,
+)
+from runtime import Node, open_node
+from runtime.calls.client import CallClient
+from runtime.hosting.filtered_methods import FilteredMethod
+from runtime.testing import Faults, Platform
+from tests.calls.filters_used import CLASS_NOTES, Adder, Audited, Behaviour, Recorder
+from tests.live_pair import SECRET
+from tests.waiting import until
+
+
+@attrs.frozen
+class Filtered:
+    """Two nodes with filters, and an actor on one of them."""
+
+    here: Node
+    adder: Adder
+    notes: list[str]
+    outer: Recorder
+    inner: Recorder
+    faults: Faults
+
+
+@pytest.fixture
+async def filtered(where: str) -> AsyncIterator[Filtered]:
+    """See `Filtered`."""
+    notes: list[str] = []
+    outer, inner, faults = Recorder("outer", notes), Recorder("inner", notes), Faults()
+    filters = (outer, Behaviour(), inner)
+    async with (
+        open_node("here", secret=SECRET, filters=filters, platform=Platform(faults=faults)) as here,
+        open_node("there", join=here.address, secret=SECRET, filters=filters),
+    ):
+        await here.wait_for(2)
+        yield Filtered(here, await here.options(on=where).spawn(Adder), notes, outer, inner, faults)
+
+
+async def test_in_order_on_both_sides(filtered: Filtered) -> None:
+    assert await filtered.adder.add(1, more=2) == 3
+    assert filtered.notes == [
+        "outer client call add",
+        "inner client call add",
+        "outer server call add",
+        "inner server call add",
+        "inner server 3",
+        "outer server 3",
+        "inner client 3",
+        "outer client 3",
+    ]
+    client, server = filtered.outer.calls
+    for call in (client, server):
+        assert (call.actor, call.method) == (filtered.adder.name, "add")
+        assert call.class_path == "tests.calls.filters_used:Adder"
+        assert (call.args, dict(call.kwargs)) == ((1,), {"more": 2})
+        assert (call.deadline, call.attempt) == (math.inf, 1)
+        with pytest.raises(TypeError):
+            call.kwargs["more"] = 3  # type: ignore[index]
+
+
+async def test_around_every_kind_of_call(filtered: Filtered) -> None:
+    adder, notes = filtered.adder, filtered.notes
+    await adder.add.send(1)
+    await until(lambda: notes, "it ran", lambda notes: "outer server 1" in notes)
+    assert notes[0] == "outer client send add"
+    assert "outer server send add" in notes
+    notes.clear()
+    assert await (await adder.add.remote(2)).fetch() == 2
+    assert notes[0] == "outer client remote add"
+    assert "outer server call add" in notes
+    notes.clear()
+    assert await adder.add_in_thread(3) == 3
+    assert len(notes) == 8
+    notes.clear()
+    with pytest.raises(RemoteError, match="not here"):
+        await adder.fail()
+    assert "inner server LookupError" in notes
+
+
+async def test_around_streams(filtered: Filtered) -> None:
+    assert [item async for item in filtered.adder.numbers(100)] == list(range(100))
+    assert sorted(filtered.notes) == sorted(
+        [
+            "outer client stream numbers",
+            "inner client stream numbers",
+            "outer server stream numbers",
+            "inner server stream numbers",
+            "inner server None",
+            "outer server None",
+            "inner client None",
+            "outer client None",
+        ]
+    )
+    filtered.notes.clear()
+    async with filtered.adder.numbers(10_000) as numbers:
+        async for _ in numbers:
+            break
+    await until(
+        lambda: filtered.notes,
+        "the filters have ended",
+        lambda notes: "outer client None" in notes and len(notes) == 8,
+    )
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("do", "error", "text", "runs"),
+    [
+        ("raise before", FilterRefusedError, "ValueError.*did not run", 0),
+        ("refuse", NotExecutedError, "this tenant may not", 0),
+        ("another", FilterRefusedError, "TypeError.*did not run", 0),
+        ("raise after", FilterFailedError, "ValueError.*has run", 1),
+        ("twice", FilterFailedError, "RuntimeError.*has run", 1),
+    ],
+)
+async def test_a_filter_that_raises_says_whether_the_method_ran(
+    filtered: Filtered, side: str, stream: bool, do: str, error: Any, text: str, runs: int
+) -> None:
+    adder = filtered.adder
+
+    async def all_items() -> list[int]:
+        return [item async for item in adder.numbers(3)]
+
+    with call_context.having(side=side, do=do), pytest.raises(error, match=text) as caught:
+        await (all_items() if stream else adder.add(1))
+    assert caught.value.outcome == ("unknown" if runs else "not executed")
+    if side == "client" and do != "refuse":
+        assert isinstance(caught.value.__cause__, ValueError | TypeError | RuntimeError)
+    assert await adder.count() == runs
+    # And the actor goes on.
+    assert await adder.add(5) == 5
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_a_filter_may_answer_itself_or_translate(filtered: Filtered, side: str) -> None:
+    with call_context.having(side=side, do="answer"):
+        assert await filtered.adder.add(1) == 42
+        assert [item async for item in filtered.adder.numbers(3)] == []
+    assert await filtered.adder.count() == 0
+    with (
+        call_context.having(side=side, do="translate"),
+        pytest.raises(KeyError, match="translated"),
+    ):
+        await filtered.adder.fail()
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize("do", ["never", "late"])
+async def test_one_that_never_goes_on_or_never_returns_ends_by_the_deadline(
+    filtered: Filtered, side: str, do: str
+) -> None:
+    adder = filtered.adder
+    with call_context.having(side=side, do=do):
+        with trio.move_on_after(0.05) as scope:
+            await adder.add(1)
+        assert scope.cancelled_caught
+        with pytest.raises((DeadlineExceededError, CallTimeoutError)) as caught:
+            await adder.add.options(timeout=0.05)(1)
+        if side == "client":
+            kind = NotExecutedError if do == "never" else OutcomeUnknownError
+            assert isinstance(caught.value, kind)
+        with trio.move_on_after(0.05) as scope:
+            async for _ in adder.numbers(3):
+                pass
+        assert scope.cancelled_caught
+    assert await adder.add(5) == 5
+
+
+async def test_what_a_filter_sets_travels(where: str) -> None:
+    class Tenant(Filter):
+        sides = ("client",)
+
+        async def call(self, next: Next, call: Call) -> object:
+            with call_context.having(tenant="acme"):
+                return await next(call)
+
+    async with (
+        open_node("here", secret=SECRET, filters=[Tenant()]) as here,
+        open_node("there", join=here.address, secret=SECRET),
+    ):
+        adder = await here.options(on=where).spawn(Adder)
+        assert "acme" in await adder.tell()
+        assert "acme" in await (await adder.tell.remote()).fetch()
+
+
+async def test_each_attempt_is_told(filtered: Filtered) -> None:
+    lost = filtered.faults.add("in-flight", times=2, method="add")
+    attempts: list[int] = []
+
+    class Watcher(Filter):
+        async def call(self, next: Next, call: Call) -> object:
+            call.on_attempt(lambda number, node: attempts.append(number))
+            call.on_attempt(lambda number, node: attempts.remove(-1))
+            return await next(call)
+
+    async with open_node(
+        "third",
+        join=filtered.here.address,
+        secret=SECRET,
+        filters=[Watcher()],
+        platform=Platform(faults=filtered.faults),
+    ) as third:
+        adder: Adder = await third.options(on="here").spawn(Adder)
+        policy = RetryPolicy(max_retries=5, initial_delay=0.001, repeat_unknown=True)
+        assert await adder.add.options(retry=policy)(1) == 1
+        assert attempts == [1, 2, 3]
+        assert lost.struck == 2
+
+
+async def test_those_of_a_class_run_inside_of_those_of_the_node(filtered: Filtered) -> None:
+    CLASS_NOTES.clear()
+    audited = await filtered.here.spawn(Audited)
+    filtered.notes.clear()
+    assert await audited.add(1) == 1
+    assert CLASS_NOTES == ["class server call add", "class server 1"]
+    isolated = await filtered.here.options(isolation="process").spawn(Audited)
+    filtered.notes.clear()
+    assert await isolated.add(1) == 1
+    # The node's run on the node, and once; those of the class where the object is.
+    assert filtered.notes.count("outer server call add") == 1
+    assert CLASS_NOTES == ["class server call add", "class server 1"]
+
+
+async def test_without_filters_there_is_nothing_to_pass() -> None:
+    async with open_node(secret=SECRET) as node:
+        adder = await node.spawn(Adder)
+        assert type(adder.add._caller) is CallClient  # type: ignore[attr-defined]
+        cell = node._endpoint.host.cells[adder.name]
+        assert not any(isinstance(one, FilteredMethod) for one in cell.methods.values())
+
+
+@pytest.mark.parametrize("wrong", [Recorder, Recorder("x", []), ["x"], [Recorder], "xy"])
+async def test_what_is_no_filter_is_refused(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="filter"):
+        async with open_node(secret=SECRET, filters=wrong):
+            raise AssertionError("not reached")
+    with pytest.raises(TypeError, match="filter"):
+
+        class Wrong(Actor):
+            call_filters = wrong
+
+            @method
+            async def nothing(self) -> None: ...
