@@ -364,10 +364,9 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
     coordination = cast("ClusterSession", found)
     if settings.data_dir is not None and held is not None:
         await note_founder(held.store, record.name, bound)
-    incarnation = coordination.registration.incarnation
     peer = Peer(
         name=record.name,
-        incarnation=incarnation,
+        incarnation=coordination.registration.incarnation,
         role="node",
         addresses=record.addresses,
         host=record.host,
