@@ -182,11 +182,10 @@ class Node(BaseNode):
         """
         self._following = trio.CancelScope()
         self._beside: Beside | None = None
-        # Leaves first, with one circle: the view of the members, the names and all that needs them
-        # read a store, which most nodes reach over their own links. So the endpoint comes first,
-        # and what it asks of them is functions (see `_make_endpoint` and `_make_host`) that are not
-        # called before the node serves. For the same reason the registration, which was made over
-        # a client's link before there was a node, is given the store here (`use`).
+        # Leaves first, with one circle: the members, the names and all that needs them read a
+        # store, which most nodes reach over their own links. So the endpoint comes first, and asks
+        # them by functions (see `_make_endpoint` and `_make_host`) that are not called before the
+        # node serves. So the registration, made over a client's link, is given the store here.
         self._endpoint = self._make_endpoint(network, faults, memory, call_timeout, filters)
         self._lifetime = self._endpoint.lifetime
         self._contact: StoreLocator | None = None
