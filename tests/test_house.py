@@ -72,6 +72,7 @@ SANS_IO = (
     "runtime/calls/replies.py",
     "runtime/console/completion.py",
     "runtime/console/statements.py",
+    "runtime/dashboard/call_view.py",
     "runtime/dashboard/cluster_view.py",
     "runtime/dashboard/schedule.py",
     "runtime/dashboard/snapshots.py",

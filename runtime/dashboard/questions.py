@@ -15,11 +15,14 @@ import trio
 from actors.errors import CallError, StoreError, UnderstudyError
 from actors.messages import import_path
 from actors.method import Address
+from runtime.dashboard.call_view import CallView
 from runtime.dashboard.cluster_view import ClusterView, agreed_members
 from runtime.dashboard.schedule import ACTOR
 from runtime.dashboard.snapshots import MOST_ROWS, TopicSnapshot
 from runtime.environment import Environment
 from runtime.identifiers import NodeId
+from runtime.logs.archive import archived_lines, archived_nodes
+from runtime.logs.service import logs_of
 from runtime.membership.cluster_client import ClusterClient, unreached
 from runtime.observation.inspection_service import inspection_of
 from runtime.observation.node_queries import ask_for_tree
@@ -35,6 +38,7 @@ ASKED_FOR_MEMBERS = 3
 """Nodes that are asked who is a member."""
 
 MOST_CALLS = 200
+MOST_METHODS = 200
 MOST_CYCLES = 20
 MOST_VALUES = 200
 MOST_BRANCHES = 1000
@@ -43,10 +47,16 @@ MOST_TRACEBACK = 8192
 """Characters of a traceback, of which the end matters."""
 
 MOST_TEXT = 400
+MOST_LINE = 4000
 JOBS = "rendezvous/"
 """Prefix of the store's keys of elastic jobs; see `runtime.rendezvous.machine.Keys`."""
 
 MOST_JOBS = 100
+MOST_LINES = 500
+"""Lines of logs, the latest."""
+
+MOST_ENDED = 4
+"""Nodes that have ended and of which the last lines are read."""
 
 Question = Callable[[], Awaitable[TopicSnapshot]]
 Rows = dict[str, dict[str, Any]]
@@ -61,6 +71,10 @@ class ClusterQuestions:
         self._view = view
         self.members: list[dict[str, Any]] = list(client.status["members"])
         self._deaths: set[tuple[str, float]] | None = None
+        self._call_view = CallView()
+        self._lines: Rows = {}
+        self._last_lines: dict[NodeId, int] = {}
+        self._ended: set[NodeId] = set()
         self.heard = environment.now()
         """When any node has answered last."""
         self.store_has_moved = False
@@ -206,6 +220,14 @@ class ClusterQuestions:
 
     async def _calls(self) -> TopicSnapshot:
         answers, silent = await self._ask_nodes(lambda member: self._inspection(member).calls())
+        measured, unmeasured = await self._ask_nodes(
+            lambda member: self._inspection(member).statistics(MOST_METHODS)
+        )
+        methods, methods_left_out = self._call_view.observe(
+            self._environment.now(),
+            measured,
+            {one["name"]: one["incarnation"] for one in self.members},
+        )
         calls = [call for node, told in answers.items() for call in read_calls(node, told)]
         calls.sort(key=lambda call: -(call.seconds or 0.0))
         cycles = [
@@ -215,9 +237,11 @@ class ClusterQuestions:
         return self._snapshot(
             calls={str(place): _call(call) for place, call in enumerate(calls[:MOST_CALLS])},
             cycles={" ".join(cycle): {"actors": cycle} for cycle in cycles},
-            problems=_silent(silent),
+            methods=methods,
+            problems=_silent({**unmeasured, **silent}),
             totals={
                 "calls": {
+                    "methods_left_out": methods_left_out,
                     "running": sum(call.state == "running" for call in calls),
                     "waiting": sum(call.state == "waiting" for call in calls),
                     "left_out": max(0, len(calls) - MOST_CALLS) + untold,
@@ -361,6 +385,54 @@ class ClusterQuestions:
             jobs=dict(list(jobs.items())[:MOST_JOBS]),
             totals={"jobs": {"left_out": max(0, len(jobs) - MOST_JOBS)}},
         )
+
+    # Logs.
+
+    async def _logs(self) -> TopicSnapshot:
+        def ask(member: dict[str, Any]) -> Awaitable[Any]:
+            identity = NodeId(member["name"], member["incarnation"])
+            service = logs_of(self._client.endpoint, *identity).options(timeout=NODE_SECONDS)
+            answer: Awaitable[Any] = service.read(self._last_lines.get(identity, 0))
+            return answer
+
+        identities = {one["name"]: NodeId(one["name"], one["incarnation"]) for one in self.members}
+        answers, silent = await self._ask_nodes(ask)
+        for node, told in answers.items():
+            self._last_lines[identities[node]] = told["last"]
+            self._add_lines(identities[node], told["lines"])
+        problems = _silent(silent)
+        problems.update(_problems(await self._add_ended(set(identities.values()))))
+        latest = sorted(self._lines.items(), key=lambda pair: pair[1]["time"])[-MOST_LINES:]
+        self._lines = dict(latest)
+        return self._snapshot(lines=self._lines, problems=problems)
+
+    async def _add_ended(self, present: set[NodeId]) -> list[str]:
+        """Add the last lines of nodes that have ended, as they wrote them to the store; returns
+        what could not be read.
+        """
+        try:
+            with trio.fail_after(NODE_SECONDS):
+                for one in (await archived_nodes(self._client.store))[-MOST_ENDED - len(present) :]:
+                    if one.node not in present and one.node not in self._ended:
+                        lines = await archived_lines(self._client.store, one.node)
+                        self._add_lines(one.node, [line.plain() for line in lines])
+                        self._ended.add(one.node)
+        except (trio.TooSlowError, StoreError):
+            return ["the store does not answer: lines of nodes that have ended are missing"]
+        self._last_lines = {one: last for one, last in self._last_lines.items() if one in present}
+        return []
+
+    def _add_lines(self, node: NodeId, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            self._lines[f"{node.name}\n{node.incarnation}\n{line['number']}"] = {
+                "time": line["time"],
+                "level": line["level"],
+                "node": node.name,
+                "actor": line["actor"],
+                "method": line["method"],
+                "logger": line["logger"],
+                "text": _cut(line["text"], MOST_LINE),
+            }
 
     def _snapshot(self, **sections: Rows) -> TopicSnapshot:
         return TopicSnapshot(self._environment.wall_time(), sections)

@@ -16,6 +16,7 @@ TOPICS = {
     "calls": 2.0,
     "pools": 2.0,
     "store": 2.0,
+    "logs": 2.0,
     "jobs": 3.0,
     "references": 5.0,
 }

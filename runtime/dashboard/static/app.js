@@ -90,7 +90,7 @@ function help() {
   dialog.showModal();
 }
 
-const KEYS = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "0", "-"];
+const KEYS = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "0", "-", "="];
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || dialog.open || event.target.closest("input, textarea")) {

@@ -18,6 +18,7 @@ export class ClusterMap {
     this.paths = new Map();
     this.order = [];
     this.classes = new Map();
+    this.supervising = new Set();
     this.size = "";
     new ResizeObserver(() => { if (this.last) this.update(...this.last); }).observe(this.root);
   }
@@ -160,7 +161,8 @@ export class ClusterMap {
   paint(known, row, x, y, radius) {
     known.root.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
     attribute(known.dot, "r", row.supervises ? radius + 0.6 : radius);
-    const kind = this.kind(row.class), busy = row.running > 0 ? " busy" : "", mail = row.waiting > 0 ? " mail" : "";
+    if (row.supervises) this.supervising.add(row.class);
+    const kind = row.supervises ? 0 : this.kind(row.class), busy = row.running > 0 ? " busy" : "", mail = row.waiting > 0 ? " mail" : "";
     const fresh = known.epoch !== null && known.epoch !== row.epoch;
     attribute(known.root, "class", `actor c${kind} ${row.state}${row.supervises ? " supervises" : ""}${busy}${mail}`);
     if (fresh) known.dot.animate?.([{ r: `${radius * 3}px`, opacity: 0.2 }, { r: `${radius}px`, opacity: 1 }], { duration: 1200, easing: "ease-out" });

@@ -53,7 +53,7 @@ function clusterPage(root) {
     if (key !== classes) {
       classes = key;
       legend.replaceChildren(h("span", {}, h("i", { class: "swatch ring" }), "supervisor"),
-        ...[...map.classes].slice(0, 8).map(([path, kind]) => h("span", { title: path }, h("i", { class: `swatch c${kind}` }), shortClass(path))));
+        ...[...map.classes].filter(([path]) => !map.supervising.has(path)).slice(0, 8).map(([path, kind]) => h("span", { title: path }, h("i", { class: `swatch c${kind}` }), shortClass(path))));
     }
   };
 }
@@ -468,6 +468,50 @@ function jobsPage(root) {
   };
 }
 
+const LEVELS = [[0, "all levels"], [20, "info and above"], [30, "warnings and above"], [40, "errors"]];
+
+function logsPage(root) {
+  const problems = new Problems(), list = h("ol", { class: "lines", tabindex: "0", "aria-label": "Log lines, the latest first" });
+  const filter = h("input", { type: "search", placeholder: "Filter by node, actor or text", "aria-label": "Filter lines" });
+  const level = h("select", { "aria-label": "Level" }, LEVELS.map(([value, word]) => h("option", { value }, word)));
+  const blank = empty("No lines", "Nodes keep the latest lines of their loggers. Choose another level or filter, or start nodes with --log-memory.");
+  const one = panel("The latest 500 lines", h("p", { class: "choose" }, filter, level), list, blank);
+  blank.hidden = true;
+  root.append(heading("Logs", "Of all nodes, the latest first; nodes that have ended show what they wrote to the store. understudy logs --follow has the same in a terminal."), problems.root, one);
+  const rows = new Map();
+  let seen = null;
+  const redraw = () => { seen = null; document.dispatchEvent(new Event("redraw")); };
+  filter.addEventListener("input", redraw);
+  level.addEventListener("change", redraw);
+  return () => {
+    const data = topics.get("logs");
+    if (!data || seen === data.at) return;
+    seen = data.at;
+    problems.update(section("logs", "problems"));
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean), least = Number(level.value);
+    const shown = Object.entries(section("logs", "lines")).filter(([, line]) => line.level >= least && words.every((word) =>
+      `${line.node} ${line.actor} ${line.method} ${line.logger} ${line.text}`.toLowerCase().includes(word))).sort(([, a], [, b]) => b.time - a.time);
+    const wanted = new Set(shown.map(([key]) => key));
+    for (const [key, line] of rows) if (!wanted.has(key)) { line.remove(); rows.delete(key); }
+    let before = null;
+    for (const [key, line] of shown) {
+      let row = rows.get(key);
+      if (!row) rows.set(key, (row = logLine(line)));
+      const next = before ? before.nextSibling : list.firstChild;
+      if (next !== row) list.insertBefore(row, next);
+      before = row;
+    }
+    blank.hidden = shown.length > 0;
+    list.hidden = !shown.length;
+  };
+}
+
+function logLine(line) {
+  const word = line.level >= 40 ? "error" : line.level >= 30 ? "warning" : line.level >= 20 ? "info" : "debug";
+  return h("li", { class: word }, h("time", {}, time(line.time)), h("span", { class: "level" }, word), h("span", { class: "where" }, nodeLink(line.node)),
+    h("span", { class: "text" }, line.actor ? [actorLink(line.actor), line.method ? `.${line.method} ` : " "] : `${line.logger} `, line.text));
+}
+
 // ----------------------------------------------------------------------------------------------
 function actionButton(label, action, consequence) {
   const told = h("span", { class: "told", role: "status" });
@@ -501,6 +545,7 @@ export const PAGES = [
   { path: "pools", title: "Pools", topics: ["pools"], build: poolsPage },
   { path: "store", title: "Store", topics: ["store"], build: storePage },
   { path: "jobs", title: "Jobs", topics: ["jobs"], build: jobsPage },
+  { path: "logs", title: "Logs", topics: ["logs"], build: logsPage },
 ];
 
 export function find(path, name) {

@@ -38,6 +38,8 @@ export class TimeLine {
     for (let back = 0; back <= SPAN; back += 60) {
       const at = x(now - back);
       parts.push(s("line", { class: "grid", x1: at, x2: at, y1: HEAD - 4, y2: height }));
+      // Where minutes are narrow the outermost has no room beside the next.
+      if (back === SPAN - 60 && width < 420) continue;
       parts.push(s("text", { class: "tick", x: Math.min(width - 2, at + (back === SPAN ? 2 : -4)), y: 11, "text-anchor": back === SPAN ? "start" : "end" }));
       parts.at(-1).textContent = back ? `−${back / 60} min` : "now";
     }

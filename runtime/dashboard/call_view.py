@@ -1,0 +1,174 @@
+"""The calls of a cluster by method, from one answer of each node after the other: rates and
+durations of the last half minute, and outcomes since the nodes began to measure. No I/O and no
+clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from runtime.statistics.histograms import quantile
+
+WINDOW = 15
+"""Answers over which rates and durations are taken: half a minute."""
+
+MOST_METHODS = 300
+
+OUTCOMES = ("value", "raised", "cancelled")
+PARTS = ("client", "server", "wait", "turn")
+
+Key = tuple[str, str]
+
+
+@attrs.define
+class _Counts:
+    """What was counted of one method: outcomes, and histograms by their part, as lists."""
+
+    outcomes: Counter[str] = attrs.field(factory=lambda: Counter[str]())
+    reasons: Counter[str] = attrs.field(factory=lambda: Counter[str]())
+    parts: dict[str, list[int]] = attrs.field(factory=dict)
+
+    def add(self, other: _Counts) -> None:
+        self.outcomes.update(other.outcomes)
+        self.reasons.update(other.reasons)
+        for part, counts in other.parts.items():
+            self.parts[part] = _sum(self.parts.get(part), counts, 1)
+
+    def less(self, other: _Counts) -> dict[str, list[int]]:
+        """The histograms of what came since `other` was read."""
+        return {
+            part: _sum(counts, other.parts.get(part), -1) for part, counts in self.parts.items()
+        }
+
+
+@attrs.define
+class _Measured:
+    """The last answer of one node: for how many seconds it measures, and what it has counted."""
+
+    incarnation: int
+    seconds: float
+    counts: dict[Key, _Counts]
+
+
+@attrs.define
+class _Interval:
+    """What came between two answers, of all nodes."""
+
+    seconds: float
+    parts: dict[Key, dict[str, list[int]]]
+
+
+class CallView:
+    """Makes rows of methods from the statistics of nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Measured] = {}
+        self._window: deque[_Interval] = deque(maxlen=WINDOW)
+        self._at: float | None = None
+
+    def observe(
+        self, now: float, answers: Mapping[str, Mapping[str, Any]], incarnations: Mapping[str, int]
+    ) -> tuple[dict[str, dict[str, Any]], int]:
+        """Take in one round of `statistics`, by the names of nodes. `now`: on a clock that never
+        jumps. Returns the rows, those with most calls first, and how many are left out.
+        """
+        interval = _Interval(0.0 if self._at is None else now - self._at, {})
+        self._at = now
+        left_out = 0
+        for node, told in answers.items():
+            left_out += told["left_out"]
+            found = _Measured(incarnations.get(node, 0), told["measured"], _counts(told))
+            before = self._nodes.get(node)
+            # A node that began to count again, or another incarnation, has no difference yet.
+            if (
+                before is not None
+                and before.incarnation == found.incarnation
+                and before.seconds <= found.seconds
+            ):
+                for key, counts in found.counts.items():
+                    if (known := before.counts.get(key)) is not None:
+                        merge(interval.parts.setdefault(key, {}), counts.less(known))
+                    else:
+                        merge(interval.parts.setdefault(key, {}), counts.parts)
+            self._nodes[node] = found
+        # What a node that is gone has counted happened all the same, but nobody can say it again.
+        self._nodes = {name: one for name, one in self._nodes.items() if name in incarnations}
+        if interval.seconds:
+            self._window.append(interval)
+        totals: dict[Key, _Counts] = {}
+        for measured in self._nodes.values():
+            for key, counts in measured.counts.items():
+                totals.setdefault(key, _Counts()).add(counts)
+        rows = sorted((self._row(key, counts) for key, counts in totals.items()), key=_weight)
+        shown = {f"{row['class']}\n{row['method']}": row for row in rows[:MOST_METHODS]}
+        return shown, left_out + max(0, len(rows) - MOST_METHODS)
+
+    def _row(self, key: Key, counts: _Counts) -> dict[str, Any]:
+        parts: dict[str, list[int]] = {}
+        for interval in self._window:
+            merge(parts, interval.parts.get(key, {}))
+        seconds = sum(interval.seconds for interval in self._window)
+        calls = {part: sum(parts.get(part, ())) for part in PARTS}
+        # Calls of clients that are no nodes are seen where they run alone.
+        side = "client" if calls["client"] else "server"
+        outcomes = {name: counts.outcomes[name] for name in (*OUTCOMES, "not_executed", "unknown")}
+        return {
+            "class": key[0],
+            "method": key[1],
+            "rate": round(calls[side] / seconds, 1) if seconds else None,
+            "p50": _seconds(parts.get(side), 0.5),
+            "p99": _seconds(parts.get(side), 0.99),
+            "wait": _seconds(parts.get("wait"), 0.99),
+            "turn": _seconds(parts.get("turn"), 0.99),
+            **outcomes,
+            "failed": sum(outcomes.values()) - outcomes["value"],
+            "reasons": dict(counts.reasons.most_common(8)),
+        }
+
+
+def merge(into: dict[str, list[int]], parts: Mapping[str, list[int]]) -> None:
+    """Add histograms to others of the same bounds."""
+    for part, counts in parts.items():
+        into[part] = _sum(into.get(part), counts, 1)
+
+
+def _counts(told: Mapping[str, Any]) -> dict[Key, _Counts]:
+    """What a node has told of methods of actors; its own services are left out."""
+    found: dict[Key, _Counts] = {}
+    for one in told["methods"]:
+        if one["class"].startswith("@"):
+            continue
+        counts = _Counts()
+        for name in OUTCOMES:
+            counts.outcomes[name] = one[name]
+        for name in ("not_executed", "unknown"):
+            counts.outcomes[name] = sum(one[name].values())
+            counts.reasons.update(one[name])
+        for part in PARTS:
+            if one[part] is not None:
+                counts.parts[part] = one[part]["counts"]
+        found[one["class"], one["method"]] = counts
+    return found
+
+
+def _sum(one: list[int] | None, other: list[int] | None, sign: int) -> list[int]:
+    if one is None:
+        return list(other or ())
+    if other is None or len(other) != len(one):
+        # Nothing yet, or a node of a version with other bounds.
+        return list(one)
+    return [a + sign * b for a, b in zip(one, other, strict=True)]
+
+
+def _seconds(counts: list[int] | None, share: float) -> float | None:
+    found = quantile(counts, share) if counts else None
+    return None if found is None else float(f"{found:.3g}")
+
+
+def _weight(row: dict[str, Any]) -> tuple[float, float, str, str]:
+    calls = row["value"] + row["failed"]
+    return (-(row["rate"] or 0.0), -calls, row["class"], row["method"])
