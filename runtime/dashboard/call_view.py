@@ -25,20 +25,23 @@ Key = tuple[str, str]
 
 
 @attrs.define
-class _Counts:
+class _MethodCounts:
     """What was counted of one method: outcomes, and histograms by their part, as lists."""
 
     outcomes: Counter[str] = attrs.field(factory=lambda: Counter[str]())
     reasons: Counter[str] = attrs.field(factory=lambda: Counter[str]())
+    ran: Counter[str] = attrs.field(factory=lambda: Counter[str]())
+    """How runs ended, for methods that no node calls."""
     parts: dict[str, list[int]] = attrs.field(factory=dict)
 
-    def add(self, other: _Counts) -> None:
+    def add(self, other: _MethodCounts) -> None:
         self.outcomes.update(other.outcomes)
         self.reasons.update(other.reasons)
+        self.ran.update(other.ran)
         for part, counts in other.parts.items():
             self.parts[part] = _sum(self.parts.get(part), counts, 1)
 
-    def less(self, other: _Counts) -> dict[str, list[int]]:
+    def less(self, other: _MethodCounts) -> dict[str, list[int]]:
         """The histograms of what came since `other` was read."""
         return {
             part: _sum(counts, other.parts.get(part), -1) for part, counts in self.parts.items()
@@ -46,16 +49,16 @@ class _Counts:
 
 
 @attrs.define
-class _Measured:
+class _MeasuredNode:
     """The last answer of one node: for how many seconds it measures, and what it has counted."""
 
     incarnation: int
     seconds: float
-    counts: dict[Key, _Counts]
+    counts: dict[Key, _MethodCounts]
 
 
 @attrs.define
-class _Interval:
+class _CallInterval:
     """What came between two answers, of all nodes."""
 
     seconds: float
@@ -66,8 +69,8 @@ class CallView:
     """Makes rows of methods from the statistics of nodes."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, _Measured] = {}
-        self._window: deque[_Interval] = deque(maxlen=WINDOW)
+        self._nodes: dict[str, _MeasuredNode] = {}
+        self._window: deque[_CallInterval] = deque(maxlen=WINDOW)
         self._at: float | None = None
 
     def observe(
@@ -76,12 +79,12 @@ class CallView:
         """Take in one round of `statistics`, by the names of nodes. `now`: on a clock that never
         jumps. Returns the rows, those with most calls first, and how many are left out.
         """
-        interval = _Interval(0.0 if self._at is None else now - self._at, {})
+        interval = _CallInterval(0.0 if self._at is None else now - self._at, {})
         self._at = now
         left_out = 0
         for node, told in answers.items():
             left_out += told["left_out"]
-            found = _Measured(incarnations.get(node, 0), told["measured"], _counts(told))
+            found = _MeasuredNode(incarnations.get(node, 0), told["measured"], _counts(told))
             before = self._nodes.get(node)
             # A node that began to count again, or another incarnation, has no difference yet.
             if (
@@ -99,15 +102,15 @@ class CallView:
         self._nodes = {name: one for name, one in self._nodes.items() if name in incarnations}
         if interval.seconds:
             self._window.append(interval)
-        totals: dict[Key, _Counts] = {}
+        totals: dict[Key, _MethodCounts] = {}
         for measured in self._nodes.values():
             for key, counts in measured.counts.items():
-                totals.setdefault(key, _Counts()).add(counts)
+                totals.setdefault(key, _MethodCounts()).add(counts)
         rows = sorted((self._row(key, counts) for key, counts in totals.items()), key=_weight)
         shown = {f"{row['class']}\n{row['method']}": row for row in rows[:MOST_METHODS]}
         return shown, left_out + max(0, len(rows) - MOST_METHODS)
 
-    def _row(self, key: Key, counts: _Counts) -> dict[str, Any]:
+    def _row(self, key: Key, counts: _MethodCounts) -> dict[str, Any]:
         parts: dict[str, list[int]] = {}
         for interval in self._window:
             merge(parts, interval.parts.get(key, {}))
@@ -115,7 +118,8 @@ class CallView:
         calls = {part: sum(parts.get(part, ())) for part in PARTS}
         # Calls of clients that are no nodes are seen where they run alone.
         side = "client" if calls["client"] else "server"
-        outcomes = {name: counts.outcomes[name] for name in (*OUTCOMES, "not_executed", "unknown")}
+        told = counts.outcomes if counts.outcomes.total() else counts.ran
+        outcomes = {name: told[name] for name in (*OUTCOMES, "not_executed", "unknown")}
         return {
             "class": key[0],
             "method": key[1],
@@ -136,18 +140,20 @@ def merge(into: dict[str, list[int]], parts: Mapping[str, list[int]]) -> None:
         into[part] = _sum(into.get(part), counts, 1)
 
 
-def _counts(told: Mapping[str, Any]) -> dict[Key, _Counts]:
+def _counts(told: Mapping[str, Any]) -> dict[Key, _MethodCounts]:
     """What a node has told of methods of actors; its own services are left out."""
-    found: dict[Key, _Counts] = {}
+    found: dict[Key, _MethodCounts] = {}
     for one in told["methods"]:
         if one["class"].startswith("@"):
             continue
-        counts = _Counts()
+        counts = _MethodCounts()
         for name in OUTCOMES:
             counts.outcomes[name] = one[name]
         for name in ("not_executed", "unknown"):
             counts.outcomes[name] = sum(one[name].values())
             counts.reasons.update(one[name])
+        runs = one["turn"]["count"] if one["turn"] is not None else 0
+        counts.ran.update(value=runs - one["server_raised"], raised=one["server_raised"])
         for part in PARTS:
             if one[part] is not None:
                 counts.parts[part] = one[part]["counts"]

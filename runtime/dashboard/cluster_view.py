@@ -149,6 +149,8 @@ class ClusterView:
                 continue
             if known.gone_at is None:
                 known.gone_at = wall
+                known.rate = known.received = None
+                known.actor_rates = {}
                 left = known.member["state"] == "draining"
                 text = f"{name} has left" if left else f"{name} has died"
                 self._event(wall, "left" if left else "gone", text, node=name)

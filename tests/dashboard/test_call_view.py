@@ -59,6 +59,7 @@ def test_a_call_that_is_seen_where_it_runs_alone_has_a_rate_as_well() -> None:
     statistics.ran(SHOP, "sell", 0.001, 0.002)
     rows, _ = view.observe(2.0, {"w1": told(statistics, 2.0)}, {"w1": 1})
     assert rows["m:Shop\nsell"]["rate"] == 0.5
+    assert (rows["m:Shop\nsell"]["value"], rows["m:Shop\nsell"]["raised"]) == (2, 0)
 
 
 def test_two_nodes_are_added_and_the_runtime_s_own_services_left_out() -> None:
