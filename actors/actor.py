@@ -8,7 +8,7 @@ are missing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -286,6 +286,25 @@ class Spawner(Protocol):
         Raises `BadArgumentsError` for arguments that the constructor does not take, before anything
         is sent. Raises `NameTakenError`, `ActorClassError`, `ActorStartError`, `NodeNotFoundError`,
         `NoPlacementError`.
+        """
+        ...
+
+    async def spawn_many(
+        self,
+        actor: Callable[..., A],
+        argument_list: Iterable[Sequence[object]],
+        /,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[A]:
+        """Start many actors of one class, in one message to each node for thousands of them, and
+        return their handles in the order of `argument_list`: for each actor a tuple of what its
+        constructor takes, as in `[(1,), (2,)]`. `names`: one for each; None: they get names of
+        their own. Their places are chosen as those of `spawn`, one after the other.
+
+        Raises `SpawnManyError` if some did not start: it has the errors, and the handles of those
+        that did. Raises `BadArgumentsError`, TypeError and ValueError before anything is sent, and
+        `NodeNotFoundError` and `NoPlacementError`, if one fits nowhere, before anything is started.
         """
         ...
 

@@ -11,6 +11,8 @@ programs need not parse them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 Outcome = Literal["not executed", "unknown", "raised"]
@@ -389,6 +391,25 @@ class SpawnError(UnderstudyError):
         super().__init__(text)
         self.actor = actor
         self.node = node
+
+
+class SpawnManyError(SpawnError):
+    """Some of the actors of a `spawn_many` did not start; the others did.
+
+    `errors`: why each of those did not, by its place in the list. `handles`: a handle in the place
+    of each that did, and None for the others.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        errors: Mapping[int, Exception] = MappingProxyType({}),
+        handles: Sequence[object] = (),
+    ) -> None:
+        super().__init__(text)
+        self.errors = dict(errors)
+        self.handles = list(handles)
 
 
 class NameTakenError(SpawnError):

@@ -20,6 +20,7 @@ from collections.abc import (
     Hashable,
     Iterable,
     Mapping,
+    Sequence,
 )
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -188,6 +189,19 @@ class AioSpawner(RunsFunctions):
         start = starting_on(self._door.node, self._options).spawn
         handle = await self._door.wait(lambda: start(actor, *args, **kwargs))
         return cast("A", self._door.handle(handle))
+
+    async def spawn_many(
+        self,
+        actor: Callable[..., A],
+        argument_list: Iterable[Sequence[object]],
+        /,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[A]:
+        """Start many actors of one class; see `actors.actor.Spawner.spawn_many`."""
+        start = starting_on(self._door.node, self._options).spawn_many
+        handles = await self._door.wait(lambda: start(actor, argument_list, names=names))
+        return [cast("A", self._door.handle(one)) for one in handles]
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """The handle of the actor that has the name already, or of a new one; see

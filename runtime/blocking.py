@@ -20,6 +20,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from concurrent.futures import Future
 from functools import partial
@@ -440,6 +441,19 @@ class BlockingSpawner:
         """
         start = starting_on(self._door.node, self._options).spawn
         return cast("type[A]", self._started(lambda: start(actor, *args, **kwargs)))
+
+    def spawn_many(
+        self,
+        actor: Callable[..., A],
+        argument_list: Iterable[Sequence[object]],
+        /,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[Blocking[A]]:
+        """Start many actors of one class; see `actors.actor.Spawner.spawn_many`."""
+        start = starting_on(self._door.node, self._options).spawn_many
+        handles = self._door.wait(lambda: start(actor, argument_list, names=names))
+        return [cast("type[A]", self._door.handle(one)) for one in handles]
 
     def get_or_spawn(
         self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs

@@ -11,7 +11,7 @@ from runtime import open_local_cluster, open_node
 
 SECRET = "a secret of these tests"
 
-SPAWNER = {"get_or_spawn", "options", "run", "singleton", "spawn"}
+SPAWNER = {"get_or_spawn", "options", "run", "singleton", "spawn", "spawn_many"}
 NODE = SPAWNER | {
     "address",
     "asked_to_leave",

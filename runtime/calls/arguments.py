@@ -8,8 +8,9 @@ encoded once more here, under the name of its parameter: this costs nothing if t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import attrs
 
@@ -83,6 +84,81 @@ class StartRequest:
             raise refused(
                 codec, error, what, signature, self.args, self.kwargs
             ) from error.__cause__
+
+
+@attrs.frozen
+class StartManyRequest:
+    """Actors of one class that are to be started, each with arguments that its constructor takes.
+    `names`: one for each, or none at all.
+    """
+
+    cls: type[Actor]
+    rows: list[tuple[object, ...]]
+    names: list[str]
+    options: SpawnOptions
+
+    @classmethod
+    def checked(
+        cls,
+        actor: object,
+        argument_list: object,
+        names: object,
+        options: SpawnOptions,
+    ) -> StartManyRequest:
+        """Check what `spawn_many` was given. Raises TypeError, ValueError and BadArgumentsError,
+        which say in which place of the list.
+        """
+        if options.name is not None:
+            raise ValueError("spawn_many starts many actors: give names=[...], one for each")
+        if not (isinstance(actor, type) and issubclass(actor, Actor)):
+            raise TypeError(f"spawn_many takes a subclass of actors.Actor, not {actor!r}")
+        if not isinstance(argument_list, Iterable) or isinstance(argument_list, str | bytes):
+            raise TypeError(
+                f"spawn_many takes a list of argument tuples, one for each actor, not "
+                f"{type(argument_list).__name__}"
+            )
+        # The children that supervisors are given are checked as well, in `StartRequest.checked`.
+        plain = None if actor.supervises else _plain_arity(constructor(actor))
+        rows: list[tuple[object, ...]] = []
+        for place, row in enumerate(cast("Iterable[object]", argument_list)):
+            if not isinstance(row, list | tuple):
+                raise TypeError(
+                    f"argument_list[{place}] is a tuple of the arguments of one actor, as in "
+                    f"[(1,), (2,)], not {type(row).__name__}"
+                )
+            args = tuple(cast("Sequence[object]", row))
+            if plain is None or len(args) not in plain:
+                try:
+                    StartRequest.checked("spawn_many", actor, args, {}, options)
+                except BadArgumentsError as error:
+                    raise BadArgumentsError(f"argument_list[{place}]: {error}") from None
+            rows.append(args)
+        return cls(actor, rows, _checked_names(names, len(rows)), options)
+
+
+def _plain_arity(signature: inspect.Signature | None) -> range | None:
+    """How many arguments fit for certain, of a constructor that takes them by position."""
+    if signature is None:
+        return None
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if not kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY}:
+        return None
+    empty = inspect.Parameter.empty
+    least = sum(one.default is empty for one in signature.parameters.values())
+    return range(least, len(signature.parameters) + 1)
+
+
+def _checked_names(names: object, count: int) -> list[str]:
+    if names is None:
+        return []
+    if not isinstance(names, list | tuple):
+        raise TypeError(f"names must be a list of names or None, not {type(names).__name__}")
+    found = [SpawnOptions(name=name).name for name in cast("Sequence[str]", names)]
+    if len(found) != count:
+        raise ValueError(f"there are {len(found)} names for {count} actors; give one for each")
+    if None in found:
+        raise ValueError("names must be a name for each actor, or None for all of them")
+    return cast("list[str]", found)
 
 
 def refused(

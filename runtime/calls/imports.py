@@ -28,7 +28,9 @@ from runtime.wire.frames import Frame
 STARTING = frozenset(
     {
         ("@node", "spawn"),
+        ("@node", "spawn_many"),
         ("@isolation", "start"),
+        ("@isolation", "start_many"),
         ("@isolation", "stand"),
         ("@functions", "run"),
         ("@isolation", "run"),

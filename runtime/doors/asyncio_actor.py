@@ -12,7 +12,15 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextvars import ContextVar, copy_context
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack, cast
 
@@ -440,6 +448,15 @@ class AioNode:
     async def spawn(self, actor: object, /, *args: object, **kwargs: object) -> Any:
         """See `Spawner.spawn`."""
         return await self._handle(lambda: self._node.spawn(actor, *args, **kwargs))
+
+    async def spawn_many(
+        self, actor: Any, argument_list: Any, /, *, names: Sequence[str] | None = None
+    ) -> list[Any]:
+        """See `Spawner.spawn_many`."""
+        handles = await self._door.wait(
+            lambda: self._node.spawn_many(actor, argument_list, names=names)
+        )
+        return [self._door.handle(one) for one in handles]
 
     async def get_or_spawn(self, actor: object, /, *args: object, **kwargs: object) -> Any:
         """See `Spawner.get_or_spawn`."""

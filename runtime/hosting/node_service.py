@@ -11,17 +11,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
+import attrs
 import trio
 
+from actors import errors
 from actors.actor import Actor
-from actors.errors import ActorClassError, CallCycleError, DecodeError
-from actors.messages import message_type
+from actors.errors import ActorClassError, CallCycleError, DecodeError, UnderstudyError
+from actors.messages import message, message_type
 from actors.method import Address, method
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from runtime.hosting.cell import RefusedElsewhereError
 from runtime.hosting.host import STOP_SECONDS, ActorHost
 from runtime.service_calls import LONG_POLL, LONG_POLL_SECONDS
+from runtime.user_errors import text_of
 from runtime.wire.classes import find_class, import_class, is_imported
 
 NODE_SERVICE = "@node"
@@ -43,6 +46,49 @@ on the way, during which few others end.
 """
 
 
+STARTED_AT_ONCE = 32
+"""Actors of one `spawn_many` whose constructors, or `on_start`, may run side by side on a node."""
+
+TURN_SECONDS = 0.002
+"""Seconds after which a series of starts lets other tasks run."""
+
+
+@message
+@attrs.frozen
+class StartFailed:
+    """One of many actors did not start: its place, the name of the error's class, what it says, the
+    actor's name, and the traceback.
+    """
+
+    number: int
+    kind: str
+    text: str
+    actor: str
+    trace: str
+
+    @classmethod
+    def of(cls, number: int, error: Exception) -> StartFailed:
+        """What an error says."""
+        return cls(
+            number,
+            type(error).__name__,
+            text_of(error),
+            str(getattr(error, "actor", None) or ""),
+            str(getattr(error, "remote_traceback", "")),
+        )
+
+    def error(self, node: str) -> Exception:
+        """The error again; `node`: where it was."""
+        cls = vars(errors).get(self.kind)
+        if isinstance(cls, type) and issubclass(cls, errors.ActorStartError):
+            return cls(self.text, actor=self.actor, node=node, remote_traceback=self.trace)
+        if isinstance(cls, type) and issubclass(cls, errors.SpawnError):
+            return cls(self.text, actor=self.actor, node=node)
+        if isinstance(cls, type) and issubclass(cls, UnderstudyError):
+            return cls(self.text)
+        return errors.ActorStartError(self.text, actor=self.actor, node=node)
+
+
 class NodeService(Actor):
     """Starts, stops and watches actors on behalf of other nodes, and reports the node's status."""
 
@@ -57,7 +103,7 @@ class NodeService(Actor):
         self._node = node
         self._status = status
         self._leave = leave
-        self._tickets: OrderedDict[str, Address] = OrderedDict()
+        self._tickets: OrderedDict[str, list[Address]] = OrderedDict()
 
     @method(concurrent=True)
     async def spawn(
@@ -81,10 +127,57 @@ class NodeService(Actor):
             on_behalf_of,
         )
         if ticket:
-            self._tickets[ticket] = address
-            while len(self._tickets) > TICKETS_KEPT:
-                self._tickets.popitem(last=False)
+            self._keep(ticket, [address])
         return address
+
+    def _keep(self, ticket: str, started: list[Address]) -> None:
+        self._tickets[ticket] = started
+        while len(self._tickets) > TICKETS_KEPT:
+            self._tickets.popitem(last=False)
+
+    @method(concurrent=True)
+    async def spawn_many(
+        self,
+        class_path: str,
+        rows: list[tuple[object, ...]],
+        names: list[str],
+        options: SpawnOptions,
+        ticket: str = "",
+    ) -> tuple[list[str], list[int], list[StartFailed]]:
+        """Start an actor here for each row of arguments; `names`: one for each, or none at all.
+        Returns their names and epochs in the order of the rows, and those that did not start,
+        whose epochs are 0. Raises `ActorClassError` if the class cannot be imported here.
+        """
+        cls = await actor_class(class_path, self._node, self._host.in_thread)
+        found = ["" for _ in rows]
+        epochs = [0 for _ in rows]
+        failures: list[StartFailed] = []
+        started: list[Address] = []
+        if ticket:
+            # From the beginning: if the call is cancelled, some have started already.
+            self._keep(ticket, started)
+        numbers = iter(range(len(rows)))
+
+        async def start() -> None:
+            turn = trio.current_time()
+            for number in numbers:
+                own = attrs.evolve(options, name=names[number]) if names else options
+                try:
+                    address = await self._host.start(cls, rows[number], {}, own, class_path)
+                except UnderstudyError as error:
+                    failures.append(StartFailed.of(number, error))
+                else:
+                    started.append(address)
+                    found[number], epochs[number] = address.name, address.epoch
+                # Starts need not wait for anything, and other tasks have their turns too.
+                if trio.current_time() - turn > TURN_SECONDS:
+                    await trio.lowlevel.checkpoint()
+                    turn = trio.current_time()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(STARTED_AT_ONCE, len(rows))):
+                nursery.start_soon(start)
+        return found, epochs, failures
 
     @method(concurrent=True, idempotent=True, retry=LONG_POLL)
     async def wait_started(self, name: str, epoch: int) -> bool | None:
@@ -102,11 +195,10 @@ class NodeService(Actor):
 
     @method(concurrent=True)
     async def take_back(self, ticket: str) -> None:
-        """Stop the actor that was spawned with this ticket: its spawner was cancelled and has no
-        handle of it.
+        """Stop the actors that were spawned with this ticket: their spawner was cancelled and has
+        no handles of them.
         """
-        address = self._tickets.pop(ticket, None)
-        if address is not None:
+        for address in self._tickets.pop(ticket, ()):
             await self._host.stop(
                 address.name,
                 address.epoch,

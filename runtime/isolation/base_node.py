@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -12,13 +12,13 @@ import attrs
 import trio
 
 from actors.actor import Ended
-from actors.errors import NameTakenError
+from actors.errors import NameTakenError, SpawnManyError
 from actors.functions import RunsFunctions
 from actors.handle import Handle
 from actors.method import Address
 from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
-from runtime.calls.arguments import StartRequest
+from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.functions.caller import FunctionCaller
@@ -46,6 +46,8 @@ class ActorStarter:
 
     start: Callable[[StartRequest], Awaitable[Address]]
     """See `Spawner.spawn`."""
+    start_many: Callable[[StartManyRequest], Awaitable[list[Address | Exception]]]
+    """An address for each, or why it did not start."""
     stand: Callable[[StartRequest], Awaitable[Address]]
     """See `Spawner.singleton`; the node is the candidate, for as long as it lives."""
     find_started: Callable[[str], Awaitable[Address | None]]
@@ -69,6 +71,39 @@ class _NodeOptions(RunsFunctions):
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         with self._endpoint.lifetime.asking(f"{self._what(actor)} was not started", acts=True):
             return cast("A", await self._start(actor, args, kwargs))
+
+    async def spawn_many(
+        self,
+        actor: Callable[..., A],
+        argument_list: Iterable[Sequence[object]],
+        /,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[A]:
+        request = StartManyRequest.checked(actor, argument_list, names, self._options)
+        call_options = self._options.call_options()
+        with self._endpoint.lifetime.asking("actors were not started", acts=True):
+            found = await self._starter.start_many(request)
+        errors: dict[int, Exception] = {}
+        handles: list[Handle | None] = []
+        for place, one in enumerate(found):
+            if isinstance(one, Exception):
+                errors[place] = one
+                handles.append(None)
+                continue
+            handle = self._endpoint.make_handle(one, request.cls)
+            if not call_options.is_default:
+                handle = handle.options(timeout=call_options.timeout, retry=call_options.retry)
+            handles.append(handle)
+        if errors:
+            place, error = next(iter(errors.items()))
+            raise SpawnManyError(
+                f"{len(errors)} of {len(found)} actors of class {request.cls.__qualname__} did not "
+                f"start, the first of them argument_list[{place}]: {error}",
+                errors=errors,
+                handles=handles,
+            ) from error
+        return cast("list[A]", handles)
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         with self._endpoint.lifetime.asking(
@@ -154,6 +189,17 @@ class BaseNode(RunsFunctions):
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Start an actor on this node under a generated name. See `Spawner.spawn`."""
         return await self.options().spawn(actor, *args, **kwargs)
+
+    async def spawn_many(
+        self,
+        actor: Callable[..., A],
+        argument_list: Iterable[Sequence[object]],
+        /,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[A]:
+        """See `actors.actor.Spawner.spawn_many`."""
+        return await self.options().spawn_many(actor, argument_list, names=names)
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """See `Spawner.get_or_spawn`; needs a name, so use `options(name=...)` first."""

@@ -39,7 +39,7 @@ from actors.messages import import_path
 from actors.method import Address, MethodDefinition, method
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason
-from runtime.calls.arguments import StartRequest
+from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, SystemEnvironment
@@ -200,6 +200,13 @@ class ChildStarter:
         """See `ActorStarter.start`."""
         return await self._ask(self._api.start, request)
 
+    async def start_many(self, request: StartManyRequest) -> list[Address | Exception]:
+        """See `ActorStarter.start_many`."""
+        path = import_path(request.cls)
+        node = self._endpoint.lifetime.node
+        found = await self._api.start_many(path, request.rows, request.names, request.options)
+        return [one if isinstance(one, Address) else one.error(node) for one in found]
+
     async def stand(self, request: StartRequest) -> Address:
         """See `ActorStarter.stand`."""
         return await self._ask(self._api.stand, request)
@@ -251,7 +258,9 @@ class NodeClient(BaseNode):
         self._endpoint = endpoint
         self._api = api
         starter = ChildStarter(api, endpoint)
-        self._starter = ActorStarter(starter.start, starter.stand, starter.find_started)
+        self._starter = ActorStarter(
+            starter.start, starter.start_many, starter.stand, starter.find_started
+        )
         self._functions = ChildFunctions(api, endpoint)
         self._group_source = groups
         self._journals = None

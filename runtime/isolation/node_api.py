@@ -32,14 +32,14 @@ from actors.method import (
 from actors.options import SpawnOptions
 from actors.reference import Reference
 from actors.supervision import ExitReason
-from runtime.calls.arguments import StartRequest
+from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import CallPlace, PassedOnError, describe, plain_error, rebuild
 from runtime.functions.caller import FunctionCaller
 from runtime.functions.named import FunctionCall
 from runtime.groups.groups import Groups, ProcessGroup
 from runtime.hosting.cell import ActorCell
-from runtime.hosting.node_service import actor_class
+from runtime.hosting.node_service import StartFailed, actor_class
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
 from runtime.isolation.child_process import ChildProcessHandle
@@ -121,6 +121,26 @@ class NodeApi:
             options = attrs.evolve(options, on=self._endpoint.identity.name)
         with self._lifetime.asking(f"{options.name or class_path} was not started", acts=True):
             return await self._spawner.start_actor(class_path, args, kwargs, options, "")
+
+    @operation
+    async def start_many(
+        self,
+        class_path: str,
+        rows: list[tuple[object, ...]],
+        names: list[str],
+        options: SpawnOptions,
+    ) -> list[Address | StartFailed]:
+        """Start many actors; see `Spawner.spawn_many`. Returns for each where it is, or why it did
+        not start.
+        """
+        node = self._endpoint.identity.name
+        cls = await actor_class(class_path, node, self._endpoint.host.in_thread)
+        with self._lifetime.asking("actors were not started", acts=True):
+            found = await self._spawner.start_many(StartManyRequest(cls, rows, names, options))
+        return [
+            one if isinstance(one, Address) else StartFailed.of(place, one)
+            for place, one in enumerate(found)
+        ]
 
     @operation
     async def run(

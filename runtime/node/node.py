@@ -215,7 +215,10 @@ class Node(BaseNode):
         )
         self._candidacies = Candidacies(self._spawner, environment)
         self._starter = ActorStarter(
-            self._spawner.start, self._candidacies.stand, self._spawner.find_started
+            self._spawner.start,
+            self._spawner.start_many,
+            self._candidacies.stand,
+            self._spawner.find_started,
         )
         self._add_services(coordination, log_memory)
         self._isolation: Isolation = make_isolation(

@@ -4,8 +4,9 @@ fewest actors, or with the most. No I/O.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -75,6 +76,58 @@ def choose_node(
     wanted = max(counts.values()) if options.placement == "pack" else min(counts.values())
     best = [member for member in fitting if counts[member.name] == wanted]
     return best[int(draw * len(best))]
+
+
+def spread_over(
+    members: Sequence[Member],
+    options: SpawnOptions,
+    loads: Mapping[NodeId, NodeLoad],
+    count: int,
+    random: Callable[[], float],
+) -> list[Member]:
+    """The nodes for `count` actors with these options, chosen one after the other: each counts for
+    those after it. Raises what `choose_node` raises if one of them fits nowhere.
+    """
+    if options.resources:
+        return _one_by_one(members, options, loads, count, random)
+    first = choose_node(members, options, loads, random())
+    if options.on is not None or options.placement == "pack":
+        return [first] * count
+    # Without resources all nodes that fit now will fit: only the numbers of actors change.
+    queue = [
+        (loads[_identity(member)].actors if _identity(member) in loads else 0, random(), place)
+        for place, member in enumerate(members)
+        if member.state == "up"
+        and CALLS_ONLY not in member.labels
+        and not _lacks(member, options, loads)
+    ]
+    heapq.heapify(queue)
+    chosen: list[Member] = []
+    for _ in range(count):
+        actors, draw, place = queue[0]
+        chosen.append(members[place])
+        heapq.heapreplace(queue, (actors + 1, draw, place))
+    return chosen
+
+
+def _one_by_one(
+    members: Sequence[Member],
+    options: SpawnOptions,
+    loads: Mapping[NodeId, NodeLoad],
+    count: int,
+    random: Callable[[], float],
+) -> list[Member]:
+    present = dict(loads)
+    chosen: list[Member] = []
+    for _ in range(count):
+        member = choose_node(members, options, present, random())
+        before = present.get(_identity(member), NodeLoad())
+        taken = dict(before.taken)
+        for name, amount in options.resources.items():
+            taken[name] = taken.get(name, 0.0) + amount
+        present[_identity(member)] = NodeLoad(before.actors + 1, taken)
+        chosen.append(member)
+    return chosen
 
 
 def _identity(member: Member) -> NodeId:

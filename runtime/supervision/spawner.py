@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
+import attrs
 import trio
 
 from actors.actor import Actor, Member
@@ -16,6 +17,7 @@ from actors.errors import (
     ActorNotFoundError,
     ActorStartError,
     CallError,
+    EncodeError,
     MethodNotFoundError,
     NodeDiedError,
     NodeDrainingError,
@@ -23,6 +25,7 @@ from actors.errors import (
     NodeUnreachableError,
     NoPlacementError,
     RemoteError,
+    SpawnError,
     StoreError,
 )
 from actors.handle import Handle
@@ -31,7 +34,7 @@ from actors.method import Address
 from actors.options import SpawnOptions
 from actors.supervision import ExitReason, Shutdown
 from actors.supervisor import ChildSpec
-from runtime.calls.arguments import StartRequest
+from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.error_codec import plain_error
 from runtime.environment import Environment
@@ -40,7 +43,13 @@ from runtime.identifiers import NodeId
 from runtime.membership.members import Members
 from runtime.membership.names import CLUSTER, NAMES, Lookups, Names
 from runtime.store.interface import StoreEvent
-from runtime.supervision.placement import NodeLoad, NodeLoads, PlacedActor, choose_node
+from runtime.supervision.placement import (
+    NodeLoad,
+    NodeLoads,
+    PlacedActor,
+    choose_node,
+    spread_over,
+)
 
 # Placing actors: what `runtime.supervision.placement` decides, with what this node knows of the
 # others.
@@ -113,6 +122,21 @@ class ActorPlacement:
         ]
         return choose_node(living, options, loads, self._environment.random())
 
+    async def place_many(self, options: SpawnOptions, count: int) -> list[Member]:
+        """Choose the nodes for so many actors with these options. Raises what `place` raises if one
+        of them fits nowhere.
+        """
+        if not count:
+            return []
+        # What `place` waits for, and its errors: the others are chosen with what it has learnt.
+        await self.place(options)
+        living = [
+            member
+            for member in self._members.all()
+            if self._members.is_current(NodeId(member.name, member.incarnation))
+        ]
+        return spread_over(living, options, self._loads.of, count, self._environment.random)
+
     @contextmanager
     def starting(self, options: SpawnOptions, member: Member) -> Iterator[None]:
         """Count an actor that is being started there, although its name is not claimed yet."""
@@ -149,6 +173,12 @@ MOST_STARTED = 10_000
 FREED_NAME_LOOK_SECONDS = 0.05
 """Seconds between checks of a name whose actor has ended, until it is free."""
 
+
+MOST_IN_MESSAGE = 4096
+"""Actors that one message starts."""
+
+PENDING = ActorStartError("it has not been started")
+"""Stands for what became of an actor of a `spawn_many`, until that is known."""
 
 TAKE_BACK_SECONDS = 1.0
 """How many seconds a cancelled spawn may take to undo its start."""
@@ -343,6 +373,98 @@ class ActorSpawner:
             if plain is None:
                 raise
             raise plain from None
+
+    async def start_many(self, request: StartManyRequest) -> list[Address | Exception]:
+        """Start many actors, in one message to each node for thousands of them; returns an address
+        or an error for each. Raises `NodeNotFoundError` or `NoPlacementError` if one of them fits
+        nowhere: none is started then.
+        """
+        options = request.options
+        if self.is_for_here(options):
+            options = attrs.evolve(options, on=self._endpoint.identity.name)
+        places = await self._placement.place_many(options, len(request.rows))
+        on_node: dict[str, tuple[Member, list[int]]] = {}
+        for index, member in enumerate(places):
+            on_node.setdefault(member.name, (member, []))[1].append(index)
+        found: list[Address | Exception] = [PENDING] * len(places)
+
+        async def start_on(member: Member, indices: list[int]) -> None:
+            for begin in range(0, len(indices), MOST_IN_MESSAGE):
+                await self._start_some(
+                    request, member, indices[begin : begin + MOST_IN_MESSAGE], found
+                )
+
+        async with trio.open_nursery() as nursery:
+            for member, indices in on_node.values():
+                nursery.start_soon(start_on, member, indices)
+        return found
+
+    async def _start_some(
+        self,
+        request: StartManyRequest,
+        member: Member,
+        indices: list[int],
+        found: list[Address | Exception],
+    ) -> None:
+        """Start those at `indices` there, and put into `found` what became of each."""
+        path = import_path(request.cls)
+        try:
+            try:
+                await self._ask_for_many(request, path, member, indices, found)
+            except ActorClassError:
+                by_file = path_by_file(path)
+                if by_file is None:
+                    raise
+                await self._ask_for_many(request, by_file, member, indices, found)
+        except EncodeError:
+            # Of some of them; the others are unharmed.
+            fine: list[int] = []
+            for index in indices:
+                try:
+                    self._endpoint.codec.encode(request.rows[index], [], f"argument_list[{index}]")
+                except EncodeError as error:
+                    found[index] = error
+                else:
+                    fine.append(index)
+            if len(fine) == len(indices):
+                raise
+            if fine:
+                await self._start_some(request, member, fine, found)
+        except (CallError, SpawnError, StoreError) as error:
+            for index in indices:
+                found[index] = error
+
+    async def _ask_for_many(
+        self,
+        request: StartManyRequest,
+        path: str,
+        member: Member,
+        indices: list[int],
+        found: list[Address | Exception],
+    ) -> None:
+        service = self._endpoint.node_service(member.name, member.incarnation)
+        ticket = self._environment.token(8).hex()
+        names = [request.names[index] for index in indices] if request.names else []
+        rows = [request.rows[index] for index in indices]
+        try:
+            told, epochs, failures = await service.spawn_many(
+                path, rows, names, request.options, ticket
+            )
+        except trio.Cancelled:
+            # Some may have started: only this task can know of them.
+            with trio.CancelScope(shield=True), trio.move_on_after(TAKE_BACK_SECONDS):
+                await service.take_back.send(ticket)
+            raise
+        except RemoteError as error:
+            plain = plain_error(error)
+            if plain is None:
+                raise
+            raise plain from None
+        registered = bool(names)
+        for index, name, epoch in zip(indices, told, epochs, strict=True):
+            found[index] = Address(name, member.name, member.incarnation, epoch, path, registered)
+        for failure in failures:
+            found[indices[failure.number]] = failure.error(member.name)
 
     async def stop_address(
         self, address: Address, reason: ExitReason, shutdown: Shutdown = STOP_SECONDS

@@ -6,7 +6,7 @@ The test function runs inside the simulation, as a part of the node `driver`. Th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import attrs
@@ -297,6 +297,17 @@ class VirtualCluster(RunsFunctions):
     async def spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """Start an actor on the node with the fewest, and return its handle."""
         return await self.options().spawn(actor, *args, **kwargs)
+
+    async def spawn_many(
+        self,
+        actor: Callable[..., A],
+        argument_list: Iterable[Sequence[object]],
+        /,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[A]:
+        """See `Spawner.spawn_many`."""
+        return await self.options().spawn_many(actor, argument_list, names=names)
 
     async def get_or_spawn(self, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """See `Spawner.get_or_spawn`."""

@@ -79,6 +79,13 @@ class Crowd(Actor):
         return resident()
 
 
+class Numbered(Actor):
+    """Has a constructor of its own, which runs in a thread."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class Visitor(Actor):
     """Calls others from a node of its own."""
 
