@@ -22,6 +22,7 @@ from actors.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
+from runtime.environment import Environment
 from runtime.store.interface import (
     MAX_OPERATIONS,
     Compare,
@@ -41,6 +42,11 @@ MOST_NAME = 200
 
 READ_AT_ONCE = 8
 """Parts in one answer of the store: etcd takes 1.5 MiB in one request by default."""
+
+WAIT_LEASES = 3.0
+"""How many leases the end of a journal's earlier driver is waited for: that of a node that was
+killed ends with its lease.
+"""
 
 AGAIN_SECONDS = 0.25
 """Seconds between attempts while the store is away, or another driver has the journal."""
@@ -77,6 +83,17 @@ class Journals:
         self._node = node
         self._token = token
         self._patience = patience
+
+    @classmethod
+    def on_node(cls, store: Store, lease: int, node: str, environment: Environment) -> Journals:
+        """Those for the drivers on a node."""
+        return cls(
+            store,
+            lease,
+            node,
+            lambda: environment.token(8).hex(),
+            WAIT_LEASES * environment.timings.lease,
+        )
 
     async def open(self, name: str, what: str) -> tuple[int, int]:
         """Become the driver of a journal, which is made if there is none; returns what `write`

@@ -135,11 +135,6 @@ def describe_without_actors(
     }
 
 
-JOURNAL_LEASES = 3.0
-"""How many leases the end of a journal's earlier driver is waited for: that of a node that was
-killed ends with its lease.
-"""
-
 FOREIGN_STORE = "the store was begun anew, and knows nothing of this node"
 
 
@@ -197,13 +192,7 @@ class Node(BaseNode):
         codec = self._endpoint.codec
         registration.use(store)
         self._names = Names(store, codec, registration.record.lease, self.name, self.incarnation)
-        self._journals = Journals(
-            store,
-            registration.record.lease,
-            self.name,
-            lambda: environment.token(8).hex(),
-            JOURNAL_LEASES * environment.timings.lease,
-        )
+        self._journals = Journals.on_node(store, registration.record.lease, self.name, environment)
         self._members = Members(store, codec, self._gone, environment.timings.renewal_retry)
         self._lookups = lookups = Lookups(store, self._names, NAMES, self._may_live)
         self._placement = ActorPlacement(self._members, self._names, environment, lookups)
