@@ -11,9 +11,11 @@ import trio
 
 import runtime
 from actors.errors import CallError, NodeUnreachableError
-from runtime.command_line.asking import find_actor, inspection, why
+from runtime.command_line.asking import Member, ask_nodes, find_actor, inspection, why
 from runtime.command_line.connect import cluster_options, connect
 from runtime.command_line.units import many
+from runtime.membership.cluster_client import ClusterClient
+from runtime.observation.tree import plain
 
 RUNTIME = str(Path(runtime.__file__).parent)
 
@@ -45,22 +47,44 @@ async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) 
         try:
             answer: dict[str, Any] = await inspection(client, member).stacks(actor)
         except CallError as error:
-            raise NodeUnreachableError(
-                f"node {member['name']} did not answer: {why(error)}", node=member["name"]
-            ) from error
-        return {"node": member["name"], "pid": member["pid"], "actor": actor, **answer}
+            told = await _blocked(client, member)
+            if told is None:
+                raise NodeUnreachableError(
+                    f"node {member['name']} did not answer: {why(error)}", node=member["name"]
+                ) from error
+            answer = {"blocked": told}
+        return {"node": member["name"], "pid": member["pid"], "actor": actor, **NOTHING, **answer}
+
+
+NOTHING: dict[str, Any] = {"tasks": [], "tasks_left_out": 0, "threads": [], "threads_left_out": 0}
+
+
+async def _blocked(client: ClusterClient, member: Member) -> dict[str, Any] | None:
+    """What blocks the loop of a member that does not answer, as the freshest of the others has been
+    told; with `told`, its name.
+    """
+    place = member["name"], member["incarnation"]
+    others = [one for one in client.status["members"] if one["name"] != member["name"]]
+    answers = await ask_nodes(client, lambda one: inspection(client, one).blocked(*place), others)
+    found = [{**facts, "told": node} for node, facts in answers.by_node.items() if facts]
+    return min(found, key=lambda facts: facts["age"], default=None)
 
 
 def _lines(facts: dict[str, Any], *, show_all: bool) -> list[str]:
     actor = facts["actor"]
     lines = [f"node {facts['node']}, pid {facts['pid']}"]
+    if "blocked" in facts:
+        return [*lines, "", *_of_blocked(facts["blocked"], show_all)]
     hidden = 0
     for task in facts["tasks"]:
         if not task["actor"] and not show_all:
             hidden += 1
             continue
         lines += ["", _title(task), *_frames(task["stack"], show_all)]
-    if actor is not None and not facts["tasks"]:
+    process = facts.get("process")
+    if process is not None:
+        lines += ["", *_of_process(actor, process, show_all)]
+    elif actor is not None and not facts["tasks"]:
         lines += ["", f"{actor} runs nothing and has no tasks of its own"]
     for thread in facts["threads"]:
         if thread["actor"] == actor or (actor is None and (thread["actor"] or show_all)):
@@ -72,6 +96,38 @@ def _lines(facts: dict[str, Any], *, show_all: bool) -> list[str]:
             ]
     lines += _left_out(facts, hidden)
     return lines
+
+
+def _of_blocked(told: dict[str, Any], show_all: bool) -> list[str]:
+    return [
+        f"its event loop has been blocked for {told['seconds']:.1f} s by {plain(told['who'])}, as "
+        f"node {told['told']} was told {told['age']:.1f} s ago: nothing else on the node runs",
+        *_frames(_below_runtime(told["stack"], show_all), show_all),
+    ]
+
+
+def _of_process(actor: str, process: dict[str, Any], show_all: bool) -> list[str]:
+    """What an isolated actor's own process tells."""
+    lines = [f"in the process of {actor}:"]
+    if process.get("silent"):
+        lines[0] = (
+            f"in the process of {actor}, whose event loop does not answer ({process['silent']}):"
+        )
+    for task in process["tasks"]:
+        lines += ["", _title(task), *_frames(task["stack"], show_all)]
+    for thread in process["threads"]:
+        if process.get("silent") or thread["actor"] or show_all:
+            stack = _below_runtime(thread["stack"], show_all)
+            lines += ["", f"thread {thread['thread']}", *_frames(stack, show_all)]
+    return lines if len(lines) > 1 else [*lines, f"  {actor} runs nothing, and has no tasks"]
+
+
+def _below_runtime(stack: list[list[Any]], show_all: bool) -> list[list[Any]]:
+    """A stack of a whole thread, from the last line of the runtime on that runs a user's code."""
+    if show_all:
+        return stack
+    last = max((n for n, line in enumerate(stack) if line[0].startswith(RUNTIME)), default=-1)
+    return stack[last + 1 :] or stack
 
 
 def _title(task: dict[str, Any]) -> str:

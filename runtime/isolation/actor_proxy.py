@@ -138,6 +138,12 @@ class ActorProxy(Actor):
         """The id of the process; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
+    async def stacks(self) -> dict[str, Any]:
+        """The stacks in the actor's process; see `ChildProcessHandle.stacks`."""
+        if self._process is None:
+            return {"silent": "it has not started yet", "tasks": [], "threads": []}
+        return await self._process.stacks()
+
     async def on_start(self) -> None:
         """Start the process and the actor in it. Raises `StartFailedElsewhereError`, `Ignore`, or
         the error of the process's start.

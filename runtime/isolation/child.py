@@ -50,6 +50,7 @@ from runtime.hosting.cell import ActorCell, Invocation, why_not_started
 from runtime.hosting.chains import Chain
 from runtime.hosting.completion_log import CompletionLog
 from runtime.hosting.host import ActorHost, NameClaims
+from runtime.hosting.stacks import read_stacks
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import NodeId
 from runtime.isolation.base_node import ActorStarter, BaseNode
@@ -61,6 +62,7 @@ from runtime.isolation.messages import (
     StartFailure,
 )
 from runtime.isolation.node_api import IsolationService, NodeApi, NodeApiProxy
+from runtime.isolation.stack_thread import answer_from_thread
 from runtime.links.encryption import TlsMode, system_network
 from runtime.links.link import Link
 from runtime.links.peers import Peers
@@ -610,6 +612,11 @@ class ControlService(Actor):
         self.asked = True
         await self._host.stop(self._actor.name, self._actor.epoch, reason)
 
+    @method(concurrent=True, idempotent=True)
+    async def stacks(self) -> dict[str, Any]:
+        """The tasks of the actor and the threads of this process; see `read_stacks`."""
+        return read_stacks(self._host.workers.running, self._host.now(), self._actor.name)
+
     @method(concurrent=True)
     async def tell(self, notice: Ended) -> bool:
         """See `WatchingClient.tell`."""
@@ -658,6 +665,7 @@ async def _reside(settings: ChildSettings) -> None:
         try:
             link = await endpoint.peers.first_contact(settings.address)
             nursery.start_soon(forwarder.run)
+            answer_from_thread(settings.name)
             nursery.start_soon(_end_with_node, link, environment.timings.isolation_patience)
             nursery.start_soon(endpoint.peers.beat)
             nursery.start_soon(endpoint.references.run)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from typing import Any
 
 import trio
 
 from actors.actor import Ended
+from actors.errors import CallError
 from actors.handle import Handle
 from actors.method import Address, MethodDefinition
 from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.identifiers import NodeId
 from runtime.isolation.messages import CONTROL_SERVICE, ISOLATED_ACTOR, LaunchRequest, StartFailure
+from runtime.isolation.stack_thread import ask_thread
 from runtime.processes import ChildProcess, ExitStatus
+
+logger = logging.getLogger("understudy.isolation")
 
 KILL_SECONDS = 3.0
 """How many seconds to wait for the end of a process after SIGKILL. A process that hangs in the
 kernel is left behind.
 """
 
+
+STACKS_SECONDS = 1.0
+"""How long the event loop, and then a thread, of the process may take to tell its stacks."""
 
 KIND_SECONDS = 1.0
 """How many seconds a process whose actor has ended may take to run its exit handlers and end."""
@@ -130,6 +138,26 @@ class ChildProcessHandle:
         CallError if the process ends meanwhile.
         """
         return bool(await self._control().tell(notice))
+
+    async def stacks(self) -> dict[str, Any]:
+        """What the process says of its tasks and threads; see `read_stacks`. If its event loop is
+        blocked, its threads alone, and `silent`, which says so.
+        """
+        try:
+            answer: dict[str, Any] = await self._control().stacks.options(timeout=STACKS_SECONDS)()
+        except CallError as error:
+            silent = str(error).partition("\n")[0]
+            return {"silent": silent, "tasks": [], "threads": await self._threads()}
+        return answer
+
+    async def _threads(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        with trio.move_on_after(STACKS_SECONDS):
+            try:
+                found = await ask_thread(self.identity.name)
+            except (OSError, ValueError) as error:
+                logger.debug("%s does not tell its threads: %s", self.identity.name, error)
+        return found
 
     async def close(self, *, kindly: bool) -> None:
         """End the process and wait until it has ended, bounded in time. `kindly`: first wait

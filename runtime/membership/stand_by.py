@@ -17,7 +17,7 @@ than a lease stops the stand-by as well; the lease ends then, as after SIGSTOP.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import FrameType
@@ -27,6 +27,7 @@ import trio
 from actors.errors import LeaseLostError, StoreUnavailableError, UnderstudyError
 from runtime.environment import Environment
 from runtime.hosting.loop_watch import LoopWatch, running_code
+from runtime.hosting.stacks import blocked_report
 from runtime.links.transports import Network
 from runtime.membership.cluster_client import open_client
 from runtime.membership.lease import LeaseClock
@@ -38,6 +39,15 @@ BLOCKED_LIMIT_SECONDS = 30.0
 
 Reach = Callable[[Environment], AbstractAsyncContextManager[Store]]
 """The way to the cluster's store from another event loop, whose environment is given."""
+
+Report = Callable[
+    [Environment],
+    AbstractAsyncContextManager[Callable[[dict[str, object]], Awaitable[None]]],
+]
+"""The way to tell another node of what blocks the loop, from another event loop."""
+
+REPORT_EVERY_SECONDS = 1.0
+"""From one report to the next while the loop is blocked."""
 
 logger = logging.getLogger("understudy.node")
 
@@ -76,15 +86,19 @@ class StandBy:
         stack: Callable[[], FrameType | None],
         lease: int,
         reach: Reach | None,
+        report: Report | None = None,
     ) -> None:
         """Watch until cancelled. Runs in the second loop, whose environment has the same clock.
         `stack` returns the stack of the watched loop. `reach`: None if there is nothing to renew,
-        because the blocked loop itself serves the store, which discounts its own pauses.
+        because the blocked loop itself serves the store, which discounts its own pauses. `report`:
+        None if there is no way to tell another node.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look, environment, stack, nursery)
             if reach is not None and self._limit > 0:
                 nursery.start_soon(self._stand_in, environment, lease, reach)
+            if report is not None:
+                nursery.start_soon(self._report, environment, stack, report)
 
     async def _look(
         self, environment: Environment, stack: Callable[[], FrameType | None], nursery: trio.Nursery
@@ -135,6 +149,29 @@ class StandBy:
         nursery.start_soon(
             partial(environment.in_thread, partial(logger.log, level, "%s", text), abandon=True)
         )
+
+    async def _report(
+        self, environment: Environment, stack: Callable[[], FrameType | None], report: Report
+    ) -> None:
+        """Tell another node what blocks the loop, as long as it does: this node answers nobody."""
+        timings = self._timings
+        while True:
+            await trio.sleep(timings.loop_look)
+            if self._blocked < timings.block_reported:
+                continue
+            try:
+                with trio.move_on_after(timings.lease) as patience:
+                    async with report(environment) as tell:
+                        # Dialling is bounded; what follows is by each call's own time.
+                        patience.deadline = float("inf")
+                        while self._blocked >= timings.block_reported:
+                            await tell(blocked_report(stack(), self._blocked))
+                            await trio.sleep(REPORT_EVERY_SECONDS)
+                        await tell({"seconds": 0})
+            except (UnderstudyError, OSError, RuntimeError) as error:
+                # RuntimeError: the members are read while their own loop may go on.
+                logger.debug("node %s could not tell of its blocked loop: %s", self._node, error)
+                await trio.sleep(REPORT_EVERY_SECONDS)
 
     def _is_wanted(self) -> bool:
         # The upper bound: a loop that stays blocked must not keep its names forever.

@@ -52,7 +52,7 @@ from runtime.membership.members import (
 )
 from runtime.membership.names import NAMES, Lookups, Names
 from runtime.membership.remote_store import StoreService
-from runtime.membership.stand_by import Reach, StandBy
+from runtime.membership.stand_by import Reach, Report, StandBy
 from runtime.observation.cluster_html import cluster_html
 from runtime.observation.inspection_service import (
     INSPECTION_SERVICE,
@@ -468,7 +468,7 @@ class Node(BaseNode):
         # Who has a node in hand may place on it at once: its own view, too, must say that it is up.
         await self._members.caught_up(await self._registration.set_state("up"))
 
-    def _stand_by(self, blocked_limit: float, reach: Reach | None) -> None:
+    def _stand_by(self, blocked_limit: float, reach: Reach | None, report: Report | None) -> None:
         """Watch the node's event loop from a second thread, which renews the lease while the loop
         is blocked; see `StandBy`.
         """
@@ -476,7 +476,7 @@ class Node(BaseNode):
         stand_by = StandBy(self.name, self._environment, registration.clock, blocked_limit)
         self._beside = self._environment.run_beside(
             lambda environment, stack: stand_by.run(
-                environment, stack, registration.record.lease, reach
+                environment, stack, registration.record.lease, reach, report
             )
         )
         if self._beside is not None:

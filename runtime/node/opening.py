@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import attrs
 import trio
 
-from actors.errors import JoinError, ListenError
+from actors.actor import Member
+from actors.errors import JoinError, ListenError, NodeNotFoundError
 from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
 from runtime.hosting.threads import NODE_THREADS
+from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory
 from runtime.links.encryption import TlsMode, find_tls, system_network
 from runtime.links.transports import (
@@ -34,6 +36,7 @@ from runtime.links.transports import (
 )
 from runtime.logs.capture import LOG_MEMORY_BYTES
 from runtime.membership.advertised_address import advertised, check_advertise, default_listen
+from runtime.membership.cluster_client import open_client
 from runtime.membership.cluster_session import (
     ClusterSession,
     ExternalStore,
@@ -45,8 +48,9 @@ from runtime.membership.cluster_session import (
     note_founder,
 )
 from runtime.membership.members import NodeRecord
-from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, reach_by_member
+from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, Report, reach_by_member
 from runtime.node import Node
+from runtime.observation.inspection_service import inspection_of
 from runtime.references.inspection import calling_site
 from runtime.references.manager import MemoryOptions, OnLeave
 from runtime.references.memory.values import MEMORY_BYTES
@@ -395,7 +399,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         # owner has just dialled.
         door.open(node)
         await node._serve()
-        node._stand_by(settings.blocked_limit, _reach(node, coordination, settings))
+        _stand_by(node, coordination, settings)
         yield node
     finally:
         with trio.CancelScope(shield=True), trio.move_on_after(environment.timings.leaving):
@@ -454,6 +458,11 @@ async def _held_store(nursery: trio.Nursery, settings: _NodeSettings) -> _LocalS
     )
 
 
+def _stand_by(node: Node, coordination: ClusterSession, settings: _NodeSettings) -> None:
+    reach = _reach(node, coordination, settings)
+    node._stand_by(settings.blocked_limit, reach, _report(node, settings))
+
+
 def _reach(node: Node, coordination: ClusterSession, settings: _NodeSettings) -> Reach | None:
     """The way to the store from another event loop of this process; None if the node serves the
     store itself, or there is no such way.
@@ -475,6 +484,52 @@ def _reach(node: Node, coordination: ClusterSession, settings: _NodeSettings) ->
         settings.secret,
         network,
     )
+
+
+def _report(node: Node, settings: _NodeSettings) -> Report | None:
+    """The way to tell another node, from another event loop of this process, that this node's
+    loop is blocked; None if there is none.
+    """
+    network = settings.network.beside()
+    if network is None:
+        return None
+    return partial(
+        _report_to_member,
+        NodeId(node.name, node.incarnation),
+        node.members,
+        settings.cluster,
+        settings.secret,
+        network,
+    )
+
+
+@asynccontextmanager
+async def _report_to_member(
+    own: NodeId,
+    members: Callable[[], Sequence[Member]],
+    cluster: str,
+    secret: bytes,
+    network: Network,
+    environment: Environment,
+) -> AsyncIterator[Callable[[dict[str, Any]], Awaitable[None]]]:
+    """A way to tell another member of what blocks this node's loop. Raises what `open_client`
+    raises, and NodeNotFoundError if there is no other member.
+    """
+    others = [member for member in members() if member.name != own.name]
+    if not others:
+        raise NodeNotFoundError("there is no other node to tell of the blocked loop")
+    # By chance: the next attempt need not meet the one that does not answer again.
+    chosen = others[int(environment.random() * len(others))]
+    address = next(one for one in chosen.addresses if one.startswith("tcp:"))
+    async with open_client(
+        address.removeprefix("tcp:"), cluster, secret, environment, network
+    ) as client:
+        service = inspection_of(client.endpoint, chosen.name, chosen.incarnation)
+
+        async def tell(facts: dict[str, Any]) -> None:
+            await service.options(timeout=environment.timings.lease).on_blocked(*own, facts)
+
+        yield tell
 
 
 @asynccontextmanager

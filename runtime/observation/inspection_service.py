@@ -17,10 +17,12 @@ from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.host import ActorHost
+from runtime.hosting.stacks import read_stacks
+from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
+from runtime.observation.blocked_loops import BlockedLoops
 from runtime.observation.open_calls import describe_calls
 from runtime.observation.overviews import Overviews
-from runtime.observation.stacks import read_stacks
 from runtime.statistics.call_statistics import CallStatistics
 
 INSPECTION_SERVICE = "@inspection"
@@ -102,6 +104,7 @@ class InspectionService(Actor):
         self._host = host
         self._node = node
         self._environment = environment
+        self._blocked = BlockedLoops(environment)
         self._measurement = measurement
         self._overviews = Overviews(host, environment, facts)
         self._members = members
@@ -134,6 +137,18 @@ class InspectionService(Actor):
         }
 
     @method(concurrent=True, idempotent=True)
+    async def on_blocked(self, node: str, incarnation: int, facts: dict[str, Any]) -> None:
+        """Note what blocks the loop of another node, which cannot tell by itself."""
+        self._blocked.tell(NodeId(node, incarnation), facts)
+
+    @method(concurrent=True, idempotent=True)
+    async def blocked(self, node: str, incarnation: int) -> dict[str, Any] | None:
+        """What blocks the loop of another node, as far as it has told this one; see
+        `blocked_report`.
+        """
+        return self._blocked.of(NodeId(node, incarnation))
+
+    @method(concurrent=True, idempotent=True)
     async def calls(self) -> dict[str, Any]:
         """The calls that run or wait here; see `describe_calls`."""
         return describe_calls(self._host.cells.values(), self._node, self._environment.now())
@@ -141,9 +156,13 @@ class InspectionService(Actor):
     @method(concurrent=True, idempotent=True)
     async def stacks(self, actor: str | None = None) -> dict[str, Any]:
         """The stacks of the tasks and threads of this node, or of the tasks of one actor; see
-        `read_stacks`.
+        `read_stacks`. Of an actor in a process of its own, what that process tells as well.
         """
-        return read_stacks(self._host.workers.running, self._environment.now(), actor)
+        told = read_stacks(self._host.workers.running, self._environment.now(), actor)
+        cell = None if actor is None else self._host.cells.get(actor)
+        if cell is not None and isinstance(cell.instance, ActorProxy):
+            told["process"] = await cell.instance.stacks()
+        return told
 
     @method(concurrent=True, idempotent=True)
     async def actor(self, name: str) -> dict[str, Any] | None:

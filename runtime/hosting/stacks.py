@@ -25,6 +25,7 @@ import trio
 from actors.actor import Actor
 from runtime.hosting.cell import Invocation
 from runtime.hosting.host import LazyNursery
+from runtime.hosting.loop_watch import running_code
 from runtime.hosting.workers import STEPPED_BY_HAND
 
 MOST_FRAMES = 40
@@ -179,7 +180,7 @@ def _line(frame: FrameType) -> StackLine:
     code = frame.f_code
     number = frame.f_lineno or 0
     source = linecache.getline(code.co_filename, number, frame.f_globals).strip()[:MOST_LINE]
-    return StackLine(code.co_filename, number, code.co_qualname, source)
+    return StackLine(code.co_filename[-MOST_LINE:], number, code.co_qualname[:MOST_LINE], source)
 
 
 def stacks_of_threads(
@@ -220,6 +221,18 @@ def _actor_of(frames: list[FrameType]) -> str:
         if isinstance(instance, Actor) and frame.f_code.co_name in type(instance).__methods__:
             return instance.name
     return ""
+
+
+def blocked_report(innermost: FrameType | None, seconds: float) -> dict[str, Any]:
+    """What the thread of an event loop runs that has stood still for `seconds`: whose code it is,
+    and its stack, as plain data. Called in another thread.
+    """
+    frames = list(_outwards(innermost))[::-1]
+    return {
+        "seconds": seconds,
+        "who": running_code(innermost)[0][: 2 * MOST_LINE],
+        "stack": [line.plain() for line in _lines(frames)],
+    }
 
 
 def _is_parked(frames: list[FrameType]) -> bool:

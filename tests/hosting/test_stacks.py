@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from actors import Actor, method
+from runtime.hosting.stacks import MOST_FRAMES, MOST_TASKS, stack_of
 from runtime.observation.inspection_service import InspectionService, inspection_of
-from runtime.observation.stacks import MOST_FRAMES, MOST_TASKS, stack_of
 from tests.live_pair import Pair
 from tests.waiting import until
 
@@ -197,7 +197,9 @@ async def test_an_actor_that_is_not_there_has_no_tasks_and_no_facts(pair: Pair) 
 def test_only_the_methods_of_the_service_can_be_called() -> None:
     assert set(InspectionService.__methods__) == {
         "actor",
+        "blocked",
         "calls",
+        "on_blocked",
         "overview",
         "stacks",
         "statistics",

@@ -1,0 +1,101 @@
+"""`stack` names the line that blocks an event loop: of a node, told by another node; of the founder;
+and of the process of an isolated actor. Real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_line.test_commands import Shell
+
+BLOCKER = """
+from actors import Actor, method
+
+class Blocker(Actor):
+    @method
+    async def block(self, path: str) -> None:
+        open(path).read()  # the line that blocks
+"""
+
+SCRIPT = """
+import sys, trio
+from blocker import Blocker
+from runtime import open_node
+
+async def main(address: str, path: str, on: str, isolation: str) -> None:
+    async with open_node("script", join=address) as node:
+        options = node.options(name="blocker", on=on, isolation=isolation)
+        blocker = await options.spawn(Blocker)
+        print("ready", flush=True)
+        await blocker.block(path)
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path)
+    (tmp_path / "blocker.py").write_text(BLOCKER)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    os.mkfifo(tmp_path / "gate")
+    yield opened
+    opened.close()
+
+
+LINE = BLOCKER.splitlines().index("        open(path).read()  # the line that blocks") + 1
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("place", ["founder", "node", "process"])
+def test_stack_names_the_line_that_blocks(shell: Shell, place: str) -> None:
+    _, first = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    _, second = shell.start_node("--name", "w1", "--join", first["address"])
+    on, asked = ("first", second) if place == "founder" else ("w1", first)
+    gate = str(shell.place / "gate")
+    isolation = "process" if place == "process" else "none"
+    script = subprocess.Popen(
+        [sys.executable, "script.py", asked["address"], gate, on, isolation],
+        cwd=shell.place,
+        env=shell.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    shell.running.append(script)
+    assert script.stdout is not None
+    assert script.stdout.readline() == "ready\n", script.communicate()[1]
+    wanted = f"{shell.place / 'blocker.py'}:{LINE} in Blocker.block"
+    # It is told once the loop has been blocked for half a lease.
+    done = None
+    for _ in range(10):
+        done = shell.run("stack", "blocker", "--address", asked["address"])
+        if wanted in done.stdout:
+            break
+        assert done.returncode in (0, 1), done
+        assert "Traceback" not in done.stderr
+    assert done is not None
+    assert wanted in done.stdout, done
+    if place == "process":
+        assert "in the process of blocker, whose event loop does not answer" in done.stdout
+    else:
+        assert "its event loop has been blocked for" in done.stdout
+        assert "by blocker.block" in done.stdout
+        told = json.loads(shell.run("stack", on, "--json", "--address", asked["address"]).stdout)[
+            "blocked"
+        ]
+        assert told["told"] != on
+        assert told["stack"][-1][1] == LINE
+    # Opened and closed: the method reads the end of the file, and returns.
+    with open(gate, "w"):
+        pass
+    _, errors = script.communicate(timeout=30)
+    assert script.returncode == 0, errors
