@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import attrs
 import click
 import trio
 
-from actors.errors import ActorNotFoundError, CallError
+from actors.errors import ActorNotFoundError, CallError, StoreError
 from runtime.command_line.units import many
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.inspection_service import inspection_of
@@ -91,9 +92,11 @@ async def find_actor(client: ClusterClient, name: str) -> Member:
     node only. Raises ActorNotFoundError, with the nearest name there is.
     """
     members: dict[str, Member] = {one["name"]: one for one in client.status["members"]}
-    for address in await client.names.all():
-        if address.name == name and address.node in members:
-            return members[address.node]
+    with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
+        # Without the store, which may be on a node that is blocked, the nodes are asked alone.
+        for address in await client.names.all():
+            if address.name == name and address.node in members:
+                return members[address.node]
     answers = await ask_nodes(client, lambda member: node_status(client, member))
     names: list[str] = []
     for node, status in answers.by_node.items():
