@@ -56,11 +56,12 @@ torch: ## train real PyTorch jobs over our rendezvous while their agents are kil
 	@$(MAKE) --no-print-directory VENV=$(VENV)-torch $(VENV)-torch/installed/torch
 	$(VENV)-torch/bin/python -m pytest -m torch tests/pytorch $(ARGS)
 
-lint: $(installed)/lint ## ruff, flake8-async, mypy --strict, basedpyright
+# With the packages of the tests, whose types mypy needs: it checks the tests as well.
+lint: $(installed)/lint $(installed)/tests ## ruff, flake8-async, mypy --strict, basedpyright
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(python) -m flake8 .
-	$(python) -m mypy --strict actors runtime
+	$(python) -m mypy --strict actors runtime tests
 	$(python) -m basedpyright --pythonpath $(python)
 
 format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted

@@ -57,11 +57,11 @@ def under_seeds(
 
         @pytest.mark.parametrize("seed", range(count))
         def seeded(seed: int) -> None:
-            wants = test.__code__.co_argcount  # type: ignore[attr-defined]
+            wants = test.__code__.co_argcount
             with scheduled_by(seed):
                 trio.run(main, [random.Random(seed)][:wants], clock=MockClock(autojump_threshold=0))
 
-        seeded.__name__ = test.__name__  # type: ignore[attr-defined]
+        seeded.__name__ = test.__name__
         seeded.__doc__ = test.__doc__
         seeded.__module__ = test.__module__
         return seeded

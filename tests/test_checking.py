@@ -83,8 +83,8 @@ def test_the_annotations_of_a_service_can_be_checked(service: type[Actor]) -> No
         (
             ExitReason,
             [ExitReason("normal", "x")],
-            [ExitReason("normal", 5), ExitReason("normal", "x", None), "normal"],
-        ),  # type: ignore[arg-type]
+            [ExitReason("normal", 5), ExitReason("normal", "x", None), "normal"],  # type: ignore[arg-type]
+        ),
         (SpawnOptions, [SpawnOptions(name="x", timeout=1.5)], [HERE]),
         (Box[int], [Box(1), Box("x")], [1, None, HERE]),
         (

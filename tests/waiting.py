@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, overload
 
 import trio
 
@@ -20,24 +20,46 @@ vain is told for what.
 """
 
 
+@overload
 async def until(
-    ask: Callable[[], T | Awaitable[T]],
+    ask: Callable[[], Awaitable[T]],
     what: str,
     is_so: Callable[[T], object] = bool,
     *,
     seconds: float = SECONDS,
     every: float = 0.005,
-) -> T:
+) -> T: ...
+
+
+@overload
+async def until(
+    ask: Callable[[], T],
+    what: str,
+    is_so: Callable[[T], object] = bool,
+    *,
+    seconds: float = SECONDS,
+    every: float = 0.005,
+) -> T: ...
+
+
+async def until(
+    ask: Callable[[], Any],
+    what: str,
+    is_so: Callable[[Any], object] = bool,
+    *,
+    seconds: float = SECONDS,
+    every: float = 0.005,
+) -> Any:
     """Ask again and again until the answer is so, and return it.
 
     On whichever clock the test runs. Raises AssertionError with `what` and the last answer if it is
     not so within `seconds`. `every` 0 asks at each turn of the event loop.
     """
-    found: T | str = "none"
+    found: Any = "none"
     with trio.move_on_after(seconds):
         while True:
             answer = ask()
-            found = await answer if inspect.isawaitable(answer) else cast("T", answer)
+            found = await answer if inspect.isawaitable(answer) else answer
             if is_so(found):
                 return found
             if every:

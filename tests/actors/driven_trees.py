@@ -129,7 +129,7 @@ class DrivenTree:
 
     def lose(self, happening: Happening) -> None:
         """Some end, all at once; then those supervisors are told that have not ended with them."""
-        lost = [(self.living.pop(path), ExitReason(kind)) for path, kind in happening.exits]
+        lost = [(self.living.pop(path), ExitReason(kind)) for path, kind in happening.exits]  # type: ignore[arg-type]
         for each, _ in lost:
             self.told.discard(each.path)
             if each.path == ROOT:
@@ -371,7 +371,7 @@ class DrivenTree:
         assert path not in self.living, f"{path} is started a second time"
         fate = self.fates.get(path)
         if fate and fate[1] and (fate[0] == "unplaced" or not plan.strategy):
-            fate[1] -= 1
+            fate[1] -= 1  # type: ignore[operator]
             return str(fate[0])
         each = self.living[path] = Acting(path, plan, self.happening.node_of(path))
         if not plan.strategy:

@@ -196,7 +196,7 @@ class ReferenceTree:
             if not is_adrift(path, self.orphans):
                 self.gave_up.append(path)
             self.stop(path)
-            self.tell(supervisor, "shutdown")
+            self.tell(supervisor, "shutdown")  # type: ignore[arg-type]
 
     # Starting and stopping
 
@@ -208,8 +208,8 @@ class ReferenceTree:
             return self.living[path]
         fate = self.fates.get(path)
         if fate and fate[1] and (fate[0] == "unplaced" or not plan.strategy):
-            fate[1] -= 1
-            return fate[0]
+            fate[1] -= 1  # type: ignore[operator]
+            return fate[0]  # type: ignore[return-value]
         body = self.living[path] = Body(path, plan)
         if not plan.strategy:
             return body
@@ -302,7 +302,7 @@ class ReferenceTree:
     def on_death(self, supervisor: Body, bodies: Sequence[Body]) -> None:
         for child in list(supervisor.children.values()):
             if child.body in bodies and supervisor.children.get(child.rule.id) is child:
-                self.on_exit(supervisor, child.body, "node died")
+                self.on_exit(supervisor, child.body, "node died")  # type: ignore[arg-type]
 
     def on_retry(self, supervisor: Body, id: str, kind: str, token: object) -> None:
         child = supervisor.children.get(id)

@@ -108,7 +108,7 @@ def test_nobody_is_started_while_it_lives_and_in_the_end_all_live(
         later = alive.intersection(order[order.index(id) + 1 :])
         assert not later, f"{id} is stopped before {later}"
         alive.remove(id)
-    machine, begun = RestartMachine([ChildRule(id) for id in order], strategy), []
+    machine, begun = RestartMachine([ChildRule(id) for id in order], strategy), []  # type: ignore[var-annotated]
     run_to_rest(machine, machine.start(0.0), begun, 0.0)
     assert begun == order
     started = [id for id in begun if id not in kept]

@@ -135,7 +135,7 @@ def test_children_stop_side_by_side_each_by_its_rule_and_the_last_to_stop_ends_t
 ):
     machine = booted()
     for id, shutdown in (("a", 0.5), ("b", "kill"), ("c", None)):
-        rule: Any = ChildRule(id, shutdown=shutdown)
+        rule: Any = ChildRule(id, shutdown=shutdown)  # type: ignore[arg-type]
         machine.add(rule, id)
         machine.on_started(id, 0.0)
     assert machine.stop(1.0) == [StopChild("a", 0.5), StopChild("b", "kill"), StopChild("c", None)]

@@ -218,7 +218,7 @@ class Pair:
             self.due.remove((id, due))
             self.same(
                 self.machine.try_again(id, self.now),
-                lambda id=id: self.tell(id, "due", self.now, "waiting"),
+                lambda id=id: self.tell(id, "due", self.now, "waiting"),  # type: ignore[misc]
             )
         machine, model, id, kind, now = self.machine, self.model, step.rule.id, step.kind, self.now
         if kind in ("add", "terminate", "restart", "delete"):
@@ -379,7 +379,8 @@ def test_no_window_of_a_period_ever_holds_more_restarts_than_the_intensity(
     for id in IDS:
         machine.add(ChildRule(id), id)
         machine.on_started(id, 0)
-    now, restarts = 0, []
+    now = 0
+    restarts: list[Any] = []
     for id, later, comes_up in failures:
         now += later
         effects = machine.on_exited(id, ExitReason("raised"), now)

@@ -85,31 +85,31 @@ def test_defaults_are_otps() -> None:
             "child 'a'.*unique",
         ),
         (
-            lambda: RestartMachine(strategy="one-for-none"),
+            lambda: RestartMachine(strategy="one-for-none"),  # type: ignore[arg-type]
             ValueError,
             "strategy.*'one-for-one'.*not 'one-for-none'",
         ),
         (
-            lambda: RestartMachine(automatic_shutdown="always"),
+            lambda: RestartMachine(automatic_shutdown="always"),  # type: ignore[arg-type]
             ValueError,
             "automatic_shutdown.*'always'",
         ),
         (lambda: RestartMachine(intensity=-1), ValueError, "intensity.*-1"),
         (lambda: RestartMachine(intensity=True), TypeError, "intensity.*True"),
-        (lambda: RestartMachine(intensity=1.5), TypeError, "intensity.*1.5"),
+        (lambda: RestartMachine(intensity=1.5), TypeError, "intensity.*1.5"),  # type: ignore[arg-type]
         (lambda: RestartMachine(period=-1), ValueError, "period.*-1"),
         (lambda: RestartMachine(period=0), ValueError, "period.*0"),
         (lambda: RestartMachine(period=math.nan), ValueError, "period.*nan"),
-        (lambda: RestartMachine(period="5"), TypeError, "period.*'5'"),
+        (lambda: RestartMachine(period="5"), TypeError, "period.*'5'"),  # type: ignore[arg-type]
         (
-            lambda: ChildRule("a", restart="sometimes"),
+            lambda: ChildRule("a", restart="sometimes"),  # type: ignore[arg-type]
             ValueError,
             "child 'a'.*'permanent'.*not 'sometimes'",
         ),
-        (lambda: ChildRule("a", restart=[]), ValueError, "child 'a'.*not \\[\\]"),
+        (lambda: ChildRule("a", restart=[]), ValueError, "child 'a'.*not \\[\\]"),  # type: ignore[arg-type]
         (lambda: ChildRule("a", significant=True), ValueError, "child 'a'.*permanent.*significant"),
         (
-            lambda: ChildRule("a", restart="transient", significant=1),
+            lambda: ChildRule("a", restart="transient", significant=1),  # type: ignore[arg-type]
             TypeError,
             "child 'a'.*significant.*1",
         ),
@@ -117,9 +117,9 @@ def test_defaults_are_otps() -> None:
         (lambda: ChildRule("a", shutdown=math.nan), ValueError, "child 'a'.*shutdown.*nan"),
         (lambda: ChildRule("a", shutdown=math.inf), ValueError, "child 'a'.*shutdown.*inf"),
         (lambda: ChildRule("a", shutdown=True), TypeError, "child 'a'.*shutdown.*True"),
-        (lambda: ChildRule("a", shutdown="soon"), TypeError, "child 'a'.*shutdown.*'soon'"),
+        (lambda: ChildRule("a", shutdown="soon"), TypeError, "child 'a'.*shutdown.*'soon'"),  # type: ignore[arg-type]
         (lambda: ChildRule(""), ValueError, "id must not be empty"),
-        (lambda: ChildRule(7), TypeError, "id must be a str, not 7"),
+        (lambda: ChildRule(7), TypeError, "id must be a str, not 7"),  # type: ignore[arg-type]
         (
             lambda: RestartMachine(rules("s", restart="transient", significant=True)),
             ValueError,
@@ -130,7 +130,7 @@ def test_defaults_are_otps() -> None:
         (lambda: RestartBackoff(jitter=2), ValueError, "jitter.*2"),
         (lambda: RestartBackoff(max_delay=math.inf), ValueError, "max_delay.*inf"),
         (lambda: RestartBackoff(calm=math.nan), ValueError, "calm.*nan"),
-        (lambda: ExitReason("bored"), ValueError, "'bored'"),
+        (lambda: ExitReason("bored"), ValueError, "'bored'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(

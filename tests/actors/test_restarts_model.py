@@ -136,8 +136,8 @@ class Driven:
         while self.to_do:
             effect = self.to_do.popleft()
             what, id = (
-                ("start", effect.id) if isinstance(effect, StartChild) else ("stop", effect.id)
-            )  # type: ignore[attr-defined]
+                ("start", effect.id) if isinstance(effect, StartChild) else ("stop", effect.id)  # type: ignore[attr-defined]
+            )
             self.busy = True
             outcome = self.world.operation(what, id)
             self.busy = False
@@ -274,7 +274,7 @@ def rules_of(automatic: str, ids: Sequence[str]) -> list[ChildRule]:
     """Every rule that fits, so that one choice draws one: hypothesis covers few large choices
     better than many small ones.
     """
-    all_of_them = [ChildRule(id, restart=restart) for id in ids for restart in RESTARTS]
+    all_of_them = [ChildRule(id, restart=restart) for id in ids for restart in RESTARTS]  # type: ignore[arg-type]
     significant = [
         attrs.evolve(rule, significant=True) for rule in all_of_them if rule.restart != "permanent"
     ]
@@ -352,8 +352,8 @@ def test_a_supervisor_does_what_the_reference_does_whatever_happens_in_whatever_
 ) -> None:
     supervisor, events, steps = script
     keywords = list(supervisor.values())
-    expected = ScriptedWorld(steps, lambda world: Modelled(*keywords, world)).play(events)
-    world = ScriptedWorld(steps, lambda world: Driven(*keywords, world))
+    expected = ScriptedWorld(steps, lambda world: Modelled(*keywords, world)).play(events)  # type: ignore[call-arg]
+    world = ScriptedWorld(steps, lambda world: Driven(*keywords, world))  # type: ignore[call-arg]
     assert world.play(events) == expected
     running = {id for id, state in world.supervisor.state().items() if state == "actor"}
     assert running == world.alive
@@ -530,7 +530,7 @@ class WatchfulWorld(ScriptedWorld):
     def __init__(self, steps: Sequence[Step], supervisor: dict[str, Any]) -> None:
         self.order = [rule.id for rule in supervisor["children"]]
         self.alone = supervisor["strategy"] == "one-for-one"
-        super().__init__(steps, lambda world: Driven(*supervisor.values(), world))
+        super().__init__(steps, lambda world: Driven(*supervisor.values(), world))  # type: ignore[call-arg]
 
     def operation(self, what: str, id: str) -> str:
         later = self.alive.intersection(self.order[self.order.index(id) + 1 :])

@@ -32,8 +32,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_right_uses_are_accepted_and_wrong_ones_refused(checker: list[str], file: str) -> None:
     pytest.importorskip(checker[0])
     files = [ROOT / "tests" / each for each in file.split()]
-    command = [sys.executable, "-m", *checker, *files]
+    command = [sys.executable, "-m", *checker, *map(str, files)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

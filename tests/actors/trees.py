@@ -10,7 +10,7 @@ from random import Random
 
 import attrs
 
-from actors.supervision import ChildRule
+from actors.supervision import ChildRule, RestartType
 
 NODES = 4
 ROOT = "root"
@@ -97,7 +97,8 @@ def is_adrift(path: str, orphans: Collection[str]) -> bool:
 
 
 def a_rule(random: Random, id: str, automatic: str = "never") -> ChildRule:
-    restart = random.choice(("permanent", "permanent", "transient", "temporary"))
+    restarts: tuple[RestartType, ...] = ("permanent", "permanent", "transient", "temporary")
+    restart = random.choice(restarts)
     significant = automatic != "never" and restart != "permanent" and random.random() < 0.6
     return ChildRule(id, restart=restart, significant=significant)
 

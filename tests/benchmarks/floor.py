@@ -75,9 +75,8 @@ class Pipe:
                 self.writer = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(abort)
             out, self.out = self.out, []
-            for data in map(
-                memoryview, out if len(out) == 2 and len(out[1]) > LARGE else [b"".join(out)]
-            ):
+            whole = out if len(out) == 2 and len(out[1]) > LARGE else [b"".join(out)]
+            for data in [memoryview(each) for each in whole]:
                 while data:
                     try:
                         data = data[self.socket.send(data) :]

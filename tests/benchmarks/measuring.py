@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
+from typing import overload
 
 import attrs
 import trio
@@ -84,7 +85,15 @@ def at_most(row: Row, value: float) -> Row:
     return attrs.evolve(row, goal=f"{value:,g} or less", met=row.ours.value <= value)
 
 
-async def in_turn(rounds: int, *works: Work) -> list[Figure]:
+@overload
+async def in_turn(rounds: int, ours: Work, floor: Work, /) -> tuple[Figure, Figure]: ...
+
+
+@overload
+async def in_turn(rounds: int, *works: Work) -> tuple[Figure, ...]: ...
+
+
+async def in_turn(rounds: int, *works: Work) -> tuple[Figure, ...]:
     """Each work once and again, so that a machine whose speed drifts drifts for all; the first
     round is not counted.
     """
@@ -94,7 +103,7 @@ async def in_turn(rounds: int, *works: Work) -> list[Figure]:
             value = await work()
             if number:
                 found.append(value)
-    return [Figure.of(found) for found in values]
+    return tuple(Figure.of(found) for found in values)
 
 
 async def sequential(call: Call, seconds: float, step: int = 20) -> float:

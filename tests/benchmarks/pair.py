@@ -85,4 +85,4 @@ async def _serve(kind: str, work: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(_serve, *sys.argv[1:])
+    trio.run(_serve, *sys.argv[1:])  # type: ignore[arg-type]

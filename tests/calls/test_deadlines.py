@@ -15,6 +15,7 @@ from runtime.calls.deadlines import FEWEST_TO_CLEAR, Deadlines, Waiting
 from runtime.calls.error_codec import CallPlace
 from runtime.calls.pending_calls import PendingCall
 from runtime.environment import SystemEnvironment
+from runtime.identifiers import NodeId
 from runtime.links.transports import Connection, SocketNetwork
 from runtime.testing import Platform
 from tests.waiting import until
@@ -134,10 +135,10 @@ async def test_a_call_that_could_not_be_handed_over_in_time_did_not_run_and_will
     ):
         await here.wait_for(2)
         worker = await there.spawn(Worker)
-        from_here = here._endpoint.make_handle(worker.address, Worker)  # type: ignore[attr-defined]
+        from_here = here._endpoint.make_handle(worker.address, Worker)
         assert await from_here.work() == 1
         network.take_down()
-        link = here._endpoint.peers.links[("there", there.incarnation)]
+        link = here._endpoint.peers.links[NodeId("there", there.incarnation)]
         await link.disconnected()
         with trio.fail_after(5):
             if how == "timeout":

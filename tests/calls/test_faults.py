@@ -21,6 +21,7 @@ from actors.errors import (
     OutcomeUnknownError,
 )
 from runtime import Node, open_node
+from runtime.identifiers import NodeId
 from runtime.testing import Faults, Platform
 from tests.memory_network import MemoryNetwork
 
@@ -215,7 +216,7 @@ def test_a_session_that_is_lost_while_both_nodes_live_does_not_make_a_call_run_t
             nursery.start_soon(wait)
             await trio.sleep(0.1)
             assert await both.ledger.all_runs() == {1: 1}
-            key = ("there", both.there.incarnation)
+            key = NodeId("there", both.there.incarnation)
             # As after a broken protocol: the session is over, neither incarnation is.
             both.here._endpoint.peers.links[key].end("ended by the test")
             await trio.sleep(1)
@@ -382,7 +383,7 @@ async def test_faults_are_taken_from_the_environment(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv("UNDERSTUDY_FAULTS")
         async with open_node("there", join=here.address, secret=SECRET) as there:
             ledger = await there.spawn(Ledger)
-            address = ledger.address  # type: ignore[attr-defined]
+            address = ledger.address
             await here.wait_for(2)
             with pytest.raises(ConnectionLostError, match="in flight"):
                 await here._endpoint.make_handle(address, Ledger).pay(1)

@@ -65,7 +65,7 @@ class Scroll(Roll):
     """A roll that is read item by item."""
 
     @method
-    async def unroll(self, number: int):  # type: ignore[no-untyped-def]
+    async def unroll(self, number: int):
         self.seen.append(number)
         yield number
 
@@ -174,7 +174,7 @@ async def killed_node(simulation: Simulation) -> None:
     )
     roll = await simulation.node.lookup("tree/roll", Scroll)
     for name in simulation.nodes:
-        if name == roll.address.node and name != "node-1":  # type: ignore[attr-defined]
+        if name == roll.address.node and name != "node-1":
             simulation.kill(name)
     await trio.sleep(simulation.random.random())
     async with trio.open_nursery() as nursery:

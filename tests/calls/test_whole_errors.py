@@ -153,11 +153,11 @@ async def test_groups_arrive_as_groups_so_that_except_star_finds_what_is_in_them
             str(error) for error in rest.exceptions if not isinstance(error, ExceptionGroup)
         ]
         found["data"] = [
-            error.code
+            error.code  # type: ignore[union-attr]
             for shop in rest.exceptions
             if isinstance(shop, ShopGroup)
             for error in shop.exceptions
-        ]  # type: ignore[attr-defined]
+        ]
     assert found == {
         "frozen": [1],
         "late": [("ShopGroup", "shop")],
@@ -170,9 +170,9 @@ async def test_groups_arrive_as_groups_so_that_except_star_finds_what_is_in_them
         await raising.fail_together()
     except* RemoteError as everything:
         caught.append(everything)
-    (everything,) = caught
-    assert str(everything) == "outer (4 sub-exceptions)"
-    assert not isinstance(everything, PrivateError)
+    (whole,) = caught
+    assert str(whole) == "outer (4 sub-exceptions)"
+    assert not isinstance(whole, PrivateError)
 
 
 async def test_what_caused_it_stands_in_the_note(spawner: Any) -> None:

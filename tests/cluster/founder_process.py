@@ -22,4 +22,4 @@ async def main(directory: str, listen: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)
-    trio.run(main, *sys.argv[1:])
+    trio.run(main, *sys.argv[1:])  # type: ignore[arg-type]

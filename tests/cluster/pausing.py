@@ -96,8 +96,8 @@ def judge(register: Path) -> tuple[int, int, list[str]]:
     """Runs, moves and overlaps in a register."""
     runs: dict[str, list[tuple[int, int]]] = {}
     for line in register.read_text().splitlines():
-        name, epoch, at = line.split()
-        runs.setdefault(name, []).append((int(at), int(epoch)))
+        name, ran_in, ran_at = line.split()
+        runs.setdefault(name, []).append((int(ran_at), int(ran_in)))
     overlaps: list[str] = []
     moves = 0
     for name, found in runs.items():

@@ -415,7 +415,7 @@ async def a_world(node: Node, other: Node) -> World:
     """Actors, references and a group on two nodes that see each other."""
     await node.wait_for(2)
     await other.wait_for(2)
-    giver = await node.lookup((await other.options(name="giver").spawn(Giver)).name, Giver)  # type: ignore[attr-defined]
+    giver = await node.lookup((await other.options(name="giver").spawn(Giver)).name, Giver)
     far = await giver.an_adder()
     await other.options(name="named-far").spawn(Adder)
     await other.options(name="supervisor").spawn(Supervisor, [])

@@ -238,8 +238,8 @@ def test_a_stopped_node_is_named_and_delays_nothing_else(cluster: Cluster) -> No
 def test_rows_without_a_value_come_last_and_names_cannot_move_the_cursor() -> None:
     rows = [{"name": "a\x1b[2J\nb", "x": None}, {"name": "c", "x": 2.0}, {"name": "d", "x": 3.0}]
     for column, names in (("x", "cda"), ("-x", "dca")):
-        assert [row["name"][0] for row in ordered(rows, column)] == list(names)
-    lines = table(("name", "x"), rows)
+        assert [row["name"][0] for row in ordered(rows, column)] == list(names)  # type: ignore[arg-type]
+    lines = table(("name", "x"), rows)  # type: ignore[arg-type]
     assert len(lines) == 4
     assert all(line.isprintable() for line in lines)
 

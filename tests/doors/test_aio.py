@@ -70,7 +70,7 @@ async def every_kind_of_call(cluster: AioCluster, counter: Counter) -> None:
     assert await counter.owner(numbers) == cluster.name
     assert await numbers.call.index(3) == 2
     assert await (await numbers.call.copy.remote()).fetch() == [1, 2, 3]
-    assert await cluster.wait_any([kept, numbers], count=2) == ([kept, numbers], [])
+    assert await cluster.wait_any([kept, numbers], count=2) == ([kept, numbers], [])  # type: ignore[arg-type]
     spawned = await cluster.options(on="worker-1").spawn(Counter, 3)
     assert await counter.add_to(spawned, 4) == 7
     assert await cluster.handle(await counter.me()).read() == 18
@@ -96,7 +96,7 @@ def test_errors_are_those_of_any_call(
             await counter.fail("no way")
         assert isinstance(caught.value, ValueError)
         with pytest.raises(BadArgumentsError, match="amount"):
-            counter.add()  # type: ignore[call-arg]
+            counter.add()  # type: ignore[call-arg, unused-coroutine]
         with pytest.raises(CallTimeoutError):
             await counter.hang.options(timeout=0.2)("late")
         assert await counter.wait_for("late cancelled")
@@ -226,7 +226,7 @@ def test_outside_of_asyncio_the_error_names_the_door(
         async def main() -> None:
             for use in (lambda: handle.add(1), lambda: own.members(), own.close):
                 with pytest.raises(WrongDoorError, match=r"runtime\.open_node"):
-                    await use()  # type: ignore[operator]
+                    await use()
 
         await asyncio.to_thread(trio.run, main)
         # And the blocking door refuses this loop.

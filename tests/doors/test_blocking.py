@@ -98,7 +98,7 @@ def test_results_and_values_by_reference(
     assert counter.owner(numbers) == cluster.name
     assert numbers.call.index(3) == 2
     assert numbers.call.copy.remote().fetch() == [1, 2, 3]
-    done, waiting = cluster.wait_any([kept, numbers], count=2)
+    done, waiting = cluster.wait_any([kept, numbers], count=2)  # type: ignore[arg-type, var-annotated]
     assert (done, waiting) == ([kept, numbers], [])
 
 

@@ -152,7 +152,7 @@ def test_a_kernel_survives_interrupts_forks_and_mistakes(
     cluster: BlockingLocalCluster, tmp_path: Path
 ) -> None:
     cluster.options(name="counter", on="worker-1").spawn(Counter)
-    cells = [
+    cells = [  # type: ignore[var-annotated]
         {
             "cell_type": "code",
             "execution_count": None,

@@ -482,5 +482,5 @@ async def test_the_port_of_rank_0_is_free_for_it_and_for_nobody_who_asks_for_any
     listeners = await trio.open_tcp_listeners(reserved.port, host="127.0.0.1")
     for each in listeners:
         await each.aclose()
-    for each in [*others, reserved]:
-        each.close()
+    for each in [*others, reserved]:  # type: ignore[assignment]
+        each.close()  # type: ignore[attr-defined]

@@ -294,8 +294,16 @@ def test_other_options_are_understood_and_refused() -> None:
 def failure(number: int, rank: int, **more: object) -> WorkerFailure:
     fields: dict[str, object] = {"code": 1, **more}
     return WorkerFailure(
-        number, 0, rank, rank, "default", f"agent-{rank}", f"host-{rank}", 1000 + rank, **fields
-    )  # type: ignore[arg-type]
+        number,
+        0,
+        rank,
+        rank,
+        "default",
+        f"agent-{rank}",
+        f"host-{rank}",
+        1000 + rank,
+        **fields,  # type: ignore[arg-type]
+    )
 
 
 def test_the_report_begins_with_what_was_seen_first_whatever_its_rank() -> None:

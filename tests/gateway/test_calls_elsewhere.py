@@ -122,6 +122,6 @@ async def test_it_can_be_mounted(world: World) -> None:
         "query_string": b"",
         "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
     }
-    await app(scope, receive, send)  # type: ignore[arg-type]
+    await app(scope, receive, send)
     assert sent[0]["status"] == 200
     assert json.loads(sent[1]["body"]) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import h11
 import trio
@@ -81,7 +82,7 @@ async def test_a_reader_that_does_not_read_holds_the_stream_up_and_ends_it_by_go
         )
         response = await connection.event()
         assert isinstance(response, h11.Response)
-        counter = world.node._endpoint.host.cells["counter"].instance
+        counter: Any = world.node._endpoint.host.cells["counter"].instance
         seen = -1
 
         async def stands_still() -> bool:

@@ -54,7 +54,7 @@ class FakeStore:
         holdings.on_written(self.revision, writes)
         return True
 
-    def apply(self, writes: list) -> bool:  # type: ignore[type-arg]
+    def apply(self, writes: list) -> bool:
         if any(
             (self.records[write.key][0] if write.key in self.records else 0) != write.revision
             for write in writes
@@ -110,7 +110,7 @@ def test_one_more_or_less_changes_one_record() -> None:
     for number in range(3 * RECORD_MEMBERS):
         holdings.join("g", actor(f"a{number}"))
     settle(store, holdings)
-    assert holdings.leave("g", ("a5", 1))
+    assert holdings.leave("g", ActorId("a5", 1))
     assert len(holdings.batch()) == 1
 
 
@@ -157,7 +157,7 @@ def test_a_write_that_comes_late_makes_no_ghost_member() -> None:
     for seed in range(500):
         draw = random.Random(seed)
         holdings, store = LocalMemberships("here", 7), FakeStore()
-        late: list[list] = []  # type: ignore[type-arg]
+        late: list[list] = []
         for _ in range(40):
             name, group = f"a{draw.randrange(4)}", f"g{draw.randrange(2)}"
             match draw.randrange(6):

@@ -42,7 +42,7 @@ class Party(Actor):
 
     @method(concurrent=True)
     async def hear_beside(self, what: str) -> list[str]:
-        return await Party.hear.definition.function(self, what)  # type: ignore[attr-defined, no-any-return]
+        return await Party.hear.definition.function(self, what)
 
     @method
     async def ask(self, way: list[Any], how: str = "call") -> Any:

@@ -112,6 +112,7 @@ async def test_mail_that_is_there_when_an_actor_goes_idle_keeps_it(concurrent: b
         finally:
             trio.lowlevel.remove_instrument(late)
         assert late.outcomes.all == [cell.address.epoch] * 3
+        assert cell.ended is not None
         assert cell.ended.kind == "idle"
 
 

@@ -124,7 +124,7 @@ class Onlooker(Reader):
         async for members in held.watch():
             if len(members) == count:
                 assert held.members() == members
-                return [member.name for member in members]  # type: ignore[attr-defined]
+                return [member.name for member in members]
         raise AssertionError
 
     @method

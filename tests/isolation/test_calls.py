@@ -71,7 +71,7 @@ async def test_what_a_method_raises_is_what_its_caller_would_see_without_isolati
                 counter = await here.options(
                     isolation=isolation, name=f"c-{isolation}-{node.name}"
                 ).spawn(Counter)
-                handle = await node.lookup(counter.name, Counter)  # type: ignore[attr-defined]
+                handle = await node.lookup(counter.name, Counter)
                 with pytest.raises(RemoteError) as caught:
                     await handle.refuse(kind)
                 error = caught.value
@@ -85,7 +85,7 @@ async def test_what_a_method_raises_is_what_its_caller_would_see_without_isolati
                         vars(error).get("amount"),
                     )
                 )
-                assert error.actor == counter.name  # type: ignore[attr-defined]
+                assert error.actor == counter.name
                 assert "in refuse" in error.remote_traceback
                 assert "actor_proxy" not in error.remote_traceback
                 assert error.remote_traceback.count("Traceback") == 1

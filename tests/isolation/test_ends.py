@@ -177,7 +177,7 @@ async def test_isolated_children_that_fail_too_often_end_their_supervisor(node: 
         for _ in range(2):
             with pytest.raises(ActorDiedError):
                 await victim.suffer("segfault")
-        reason = await node._spawner.watch_address(supervisor.address)  # type: ignore[attr-defined]
+        reason = await node._spawner.watch_address(supervisor.address)
         assert reason.kind == "shutdown"
 
 

@@ -83,7 +83,7 @@ async def test_members_of_the_own_node_come_first_and_are_chosen_first(
         for isolation in ("none", "process"):
             await node.options(name=f"{node.name}-{isolation}", isolation=isolation).spawn(
                 Reader, "news"
-            )  # type: ignore[arg-type]
+            )
     for node, other in ((here, there), (there, here)):
         onlooker = await node.options(isolation="process").spawn(Onlooker)
         seen = await onlooker.wait_sees("news", 4)
@@ -116,7 +116,7 @@ async def test_all_members_are_called_from_the_process_and_what_each_does_is_tol
     here, _ = pair
     onlooker = await here.options(isolation="process").spawn(Onlooker)
     readers = [
-        await node.options(isolation=isolation).spawn(Reader, "news")  # type: ignore[arg-type]
+        await node.options(isolation=isolation).spawn(Reader, "news")
         for node in pair
         for isolation in ("none", "process")
     ]
@@ -124,7 +124,7 @@ async def test_all_members_are_called_from_the_process_and_what_each_does_is_tol
     assert (
         sorted(await onlooker.ask_all("news"))
         == [("here", "NoneType")] * 2 + [("there", "NoneType")] * 2
-    )  # type: ignore[type-var]
+    )
     assert await onlooker.spread("news", "hello") == 4
     for reader in readers:
         assert await reader.wait_heard(1) == ["hello"]

@@ -65,7 +65,7 @@ async def test_a_method_that_asks_its_process_to_exit_ends_as_it_would_without_i
 ) -> None:
     seen: list[tuple[str, str, str]] = []
     for isolation in ("none", "process"):
-        victim = await node.options(isolation=isolation).spawn(Victim)  # type: ignore[arg-type]
+        victim = await node.options(isolation=isolation).spawn(Victim)
         with trio.fail_after(10):
             with pytest.raises(Exception, match="SystemExit: 4") as caught:
                 await victim.suffer("sys.exit")

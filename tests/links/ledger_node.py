@@ -80,4 +80,4 @@ async def main(address: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR)
-    trio.run(main, *sys.argv[1:])
+    trio.run(main, *sys.argv[1:])  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ class RandomlyCuttingNetwork(CuttingNetwork):
         if cutting:
             connection.budget = int(10 ** self.draw.uniform(2.8, 7.3))
             self.cuts += 1
-        return connection  # type: ignore[no-any-return]
+        return connection
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -129,7 +129,7 @@ class MeteredNetwork(CuttingNetwork):
         connection: Any = await SocketNetwork.connect(self, address)
         connection.__class__ = Metered
         connection.network = self
-        return connection  # type: ignore[no-any-return]
+        return connection
 
 
 class Scripted:
@@ -161,7 +161,7 @@ async def test_a_transfer_larger_than_the_window_goes_on_with_each_acknowledgeme
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             link.open(cast("Any", connection), 0)
-            nursery.start_soon(link.run, connection, FrameReader(), [])
+            nursery.start_soon(link.run, connection, FrameReader(), [])  # type: ignore[arg-type]
             data = bytes(SIZE)
             link.post(encode_frame(Kind.CALL, b"", [data]), (data,))
             acknowledged = 0

@@ -80,7 +80,7 @@ class CuttingNetwork(SocketNetwork):
             connection.budget = self.draw.randint(*self.range)
             self.cuts += 1
         self.latest = connection
-        return connection  # type: ignore[no-any-return]
+        return connection
 
 
 async def pair(nursery: trio.Nursery, network: CuttingNetwork) -> tuple[Node, Node]:

@@ -27,8 +27,8 @@ def test_a_handshake_whose_steps_take_long_together_is_waited_for() -> None:
     async def main(clock: VirtualClock) -> tuple[Trace, float]:
         trace = Trace(lambda: clock.now)
         network = SimulatedNetwork(random.Random(1), trace, clock)
-        for there, back in (("here", "there"), ("there", "here")):
-            network._paths[there, back] = Path(ONE_WAY, 0.0, 1e9)
+        for one, other in (("here", "there"), ("there", "here")):
+            network._paths[one, other] = Path(ONE_WAY, 0.0, 1e9)
         async with trio.open_nursery() as nursery:
             here = await open_endpoint("here", 1, 1, network, clock, nursery, timings)
             there = await open_endpoint("there", 2, 1, network, clock, nursery, timings)

@@ -415,7 +415,7 @@ async def test_a_spin_that_finds_nothing_in_its_rounds_sleeps_and_still_delivers
         looks += 1
         return look(size)
 
-    ends.connection._receive = counting
+    ends.connection._receive = counting  # type: ignore[assignment]
     async with trio.open_nursery() as nursery:
         received: list[object] = []
         ends.spin()

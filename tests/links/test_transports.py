@@ -40,7 +40,7 @@ async def test_all_that_have_connected_are_accepted_in_a_few_passes_of_the_sched
         assert passes < count / 4
         nursery.cancel_scope.cancel()
     for each in (*accepted, *clients):
-        each.close()
+        each.close()  # type: ignore[attr-defined]
 
 
 async def test_a_unix_socket_whose_listener_has_no_room_is_connected_when_it_has() -> None:
@@ -76,7 +76,7 @@ async def test_a_unix_socket_whose_listener_has_no_room_is_connected_when_it_has
         assert connections[0].send_some((b"hello",)) == 5
         assert peer.recv(5) == b"hello"
         for each in (*waiting, *accepted, peer, *connections):
-            each.close()
+            each.close()  # type: ignore[attr-defined]
 
 
 async def test_a_unix_socket_that_nobody_listens_at_is_refused_at_once() -> None:

@@ -21,6 +21,7 @@ from actors import Actor, method
 from actors.errors import CallError, JoinError, LeaseLostError, StoreUnavailableError
 from runtime import Node, open_node
 from runtime.environment import Environment, SystemEnvironment
+from runtime.hosting.host import LeasedNames
 from runtime.membership.lease import LeaseClock
 from runtime.membership.members import NodeRecord, Registration
 from runtime.membership.stand_by import StandBy
@@ -386,7 +387,7 @@ async def test_a_lease_is_not_in_doubt_while_each_answer_comes_before_the_next_i
     store, names = SlowStore(seconds), Doubts()
     registration = Registration(cast("Store", store), environment, record)
     with trio.move_on_after(20 * TIMINGS.renew_every):
-        await registration.keep(names)
+        await registration.keep(cast("LeasedNames", names))
     assert not names.doubts
     gaps = [later - earlier for earlier, later in itertools.pairwise(store.asked)]
     assert gaps

@@ -61,11 +61,11 @@ async def test_a_name_is_asked_of_the_store_once_and_again_when_it_has_moved(
     await other.stop(await other.lookup("clerk"))
     await node.options(name="clerk").spawn(Clerk)
 
-    async def asked() -> int:
+    async def answer() -> tuple[str, int]:
         return await (await node.lookup("clerk", Clerk)).who()
 
     # The watch is on its way.
-    await until(asked, "the new one is found", lambda who: who != first, every=0.001)
+    await until(answer, "the new one is found", lambda who: who != first, every=0.001)
 
 
 @pytest.mark.parametrize("on", ["here", "there"])

@@ -255,7 +255,7 @@ async def test_who_watches_an_actor_learns_its_death_from_the_proof_and_not_only
     reasons: list[str] = []
 
     async def watch() -> None:
-        reasons.append((await pair.here._spawner.watch_address(ledger._address)).kind)
+        reasons.append((await pair.here._spawner.watch_address(ledger.address)).kind)
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:

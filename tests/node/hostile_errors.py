@@ -82,10 +82,10 @@ class HarmfulMeta(Exception, metaclass=Meta):  # noqa: N818
 
 
 class FalseTraceback(Exception):  # noqa: N818
-    __traceback__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
-    __cause__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
-    __context__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
-    __notes__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+    __traceback__ = property(lambda self: 1 / 0)
+    __cause__ = property(lambda self: 1 / 0)
+    __context__ = property(lambda self: 1 / 0)
+    __notes__ = property(lambda self: 1 / 0)
 
 
 class HarmfulGroup(ExceptionGroup[Exception]):
@@ -178,7 +178,7 @@ class HarmfulFamily(Exception):  # noqa: N818
 
 @message
 class ArgsOfItsOwn(Exception):  # noqa: N818
-    args = property(lambda self: 1 / 0)  # type: ignore[assignment]
+    args = property(lambda self: 1 / 0)
 
 
 @message
@@ -218,7 +218,7 @@ class RegisteredText(Exception):  # noqa: N818
 
 @message
 class RegisteredGroup(ExceptionGroup[Exception]):
-    def derive(self, excs: Any) -> RegisteredGroup:
+    def derive(self, excs: Any) -> RegisteredGroup:  # type: ignore[override]
         return RegisteredGroup(self.message, excs)
 
 
@@ -286,7 +286,7 @@ async def _kept() -> BaseException:
     return kept
 
 
-KINDS: dict[str, Callable[[], BaseException]] = {
+KINDS: dict[str, Callable[[], BaseException]] = {  # type: ignore[assignment]
     "KeyboardInterrupt": KeyboardInterrupt,
     "asyncio.CancelledError": asyncio.CancelledError,
     "GeneratorExit": GeneratorExit,

@@ -420,7 +420,7 @@ async def test_a_call_whose_actor_cannot_be_looked_up_while_the_store_is_away_di
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await pair.here.options(name="sought", on="there").spawn(Worker)
-    address = worker.address  # type: ignore[attr-defined]
+    address = worker.address
     # As a handle from before the actor has moved.
     lost = pair.here._endpoint.make_handle(attrs.evolve(address, incarnation=1), Worker)
 
@@ -706,9 +706,9 @@ async def test_arguments_that_do_not_fit_are_refused_unexecuted(worker: Worker) 
             await worker.thread_name(1)  # type: ignore[call-arg]
         # Before anything is sent, and with the name of the parameter.
         with pytest.raises(BadArgumentsError, match="unexpected keyword argument 'secnod'"):
-            worker.add(1, secnod=1)  # type: ignore[call-arg]
+            worker.add(1, secnod=1)  # type: ignore[call-arg, unused-coroutine]
         with pytest.raises(BadArgumentsError, match="missing a required argument: 'first'"):
-            worker.add.send()  # type: ignore[call-arg]
+            worker.add.send()  # type: ignore[call-arg, unused-coroutine]
         assert await worker.add(1) == 2
 
 
@@ -716,7 +716,7 @@ async def test_a_method_that_is_not_there_is_named_with_those_that_are(
     pair: Pair, worker: Worker
 ) -> None:
     with pytest.raises(AttributeError, match="did you mean 'echo'"):
-        worker.ecko  # noqa: B018
+        worker.ecko  # type: ignore[attr-defined]  # noqa: B018
     untyped = attrs.evolve(worker.address, class_path="")
     anything = pair.here._endpoint.make_handle(untyped)
     with trio.fail_after(5), pytest.raises(MethodNotFoundError, match=r"it offers:.*echo"):
@@ -902,12 +902,12 @@ async def test_a_crash_ends_the_running_call_unknown_and_queued_ones_unexecuted(
 
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(call, partial(worker.wait_at_gate))
+            nursery.start_soon(call, partial(worker.wait_at_gate))  # type: ignore[arg-type]
             await worker.seen("waiting")
             # A call and its answer between them: trio starts the tasks of one pass in any order.
-            nursery.start_soon(call, partial(worker.crash))
+            nursery.start_soon(call, partial(worker.crash))  # type: ignore[arg-type]
             await worker.read()
-            nursery.start_soon(call, partial(worker.note, "behind"))
+            nursery.start_soon(call, partial(worker.note, "behind"))  # type: ignore[arg-type]
             await worker.read()
             await worker.open_gate()
     assert sorted(outcomes) == ["not executed", "unknown"]

@@ -205,7 +205,7 @@ async def refused(error: type[UnderstudyError], node: Node, text: str, **changes
     """Joining fails with `error`, which names the address dialled."""
     options = {"join": node.address, "secret": SECRET, **changes}
     with trio.fail_after(5), pytest.raises(error, match=text) as caught:
-        async with open_node("stranger", **options):  # type: ignore[arg-type]
+        async with open_node("stranger", **options):
             pytest.fail("joined")
     assert options["join"] in str(caught.value)
 

@@ -173,7 +173,10 @@ async def test_a_node_that_is_no_member_any_more_is_told_of_and_what_it_ran_is_s
             Supervisor, [ChildSpec.of("a", Worker).changed(on="here")]
         )
         tree = await ask_for_tree(
-            pair.here._endpoint, pair.here._names, [("here", pair.here.incarnation)], "understudy"
+            pair.here._endpoint,
+            pair.here._names,
+            [NodeId("here", pair.here.incarnation)],
+            "understudy",
         )
         assert states(tree) == {"top": "does not answer", "a": "running"}
         assert tree.roots[0].problem == "its node there is no member of the cluster"

@@ -119,7 +119,7 @@ def test_a_silent_supervisor_is_shown_as_silent_unless_known_to_have_ended() -> 
         "top": status("top", running("s", "top/s", kind="supervisor")),
         "top/s": "nothing came",
     }
-    assert names(assemble("c", actors, silent, [])) == [
+    assert names(assemble("c", actors, silent, [])) == [  # type: ignore[arg-type]
         ("top", "running"),
         ("s", "does not answer"),
         ("x", "running"),

@@ -109,7 +109,7 @@ def test_accept_is_read_by_quality_and_precision() -> None:
 class Shop(Actor):
     """Methods with annotations of all kinds."""
 
-    @method
+    @method  # type: ignore[arg-type]
     async def all(
         self,
         when: datetime,

@@ -82,7 +82,7 @@ class Three:
         there = self.node(source)
         return (
             self.node(target)
-            ._endpoint.peers.links[there.name, there.incarnation]
+            ._endpoint.peers.links[NodeId(there.name, there.incarnation)]
             .counters.bytes_received
         )
 

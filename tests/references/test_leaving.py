@@ -268,8 +268,8 @@ async def test_a_value_whose_new_owner_has_left_before_it_could_answer_goes_to_n
             await theirs.keep("it", reference)
             # The first holder is offered the value first.
             await until(
-                lambda count=count: len(fourth._endpoint.references.table.holders(state)) == count
-            )  # type: ignore[misc]
+                lambda count=count: len(fourth._endpoint.references.table.holders(state)) == count  # type: ignore[misc]
+            )
 
         class Unanswered:
             """The service of a node that gives a value on, and ends, before its answer is there."""

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 import runtime
+from runtime.identifiers import NodeId
 from runtime.references.inspection import MOST_LISTED, Listing, OwnerTotals, calling_site, report
 from tests.references.conftest import Three
 from tests.references.keepers import Adder, Keeper, Maker, Point
@@ -53,7 +54,7 @@ def said_of(
     held: Sequence[Any] = (),
     now: float = 0.0,
     most: int = 10,
-    **holders: list[tuple[str, int]],
+    **holders: list[NodeId],
 ) -> dict[str, Any]:
     """What their node says. `holders`: by `w` and the number of the value."""
     return report(
@@ -87,7 +88,7 @@ def test_values_that_are_not_there_are_listed_by_what_they_are_waiting_for() -> 
         Known(("w1", 3, 1), is_settled=False, maker="worker.scan", made=2.5),
         Known(("w1", 3, 2)),
     )
-    said = said_of([making, failed], now=7.0, w1=[("b", 1), ("a", 2), ("a", 9)])
+    said = said_of([making, failed], now=7.0, w1=[NodeId("b", 1), NodeId("a", 2), NodeId("a", 9)])
     assert [
         (value["state"], value["size"], value["method"], value["holders"], value["age"])
         for value in said["listed"]
@@ -171,7 +172,7 @@ async def test_a_node_lists_its_values_with_their_holders_and_makers_until_they_
         "put",
         f"{maker.name}.make_at_gate",
         "a method of a value",
-    }  # type: ignore[attr-defined]
+    }
     largest = listing.values()[0]
     assert largest.holders == ("driver", "second")
     assert largest.reference == "{}.{}.{}".format(*made._state.identity)
@@ -226,10 +227,10 @@ async def test_values_are_traced_to_the_line_that_made_them_once_that_is_asked_f
     remote = await maker.make.remote(2)  # this is where it was asked for
     local = await adder.add.remote(1, 2)  # this is where it was added
     by_actor = await maker.put(3)
-    assert (untraced._state.site, put._state.site) == (
+    assert (untraced._state.site, put._state.site) == (  # type: ignore[attr-defined]
         "",
         line_of(here, "this is where it was put"),
-    )  # type: ignore[attr-defined]
+    )
     assert remote._state.site == line_of(here, "this is where it was asked for")  # type: ignore[attr-defined]
     listing = Listing()
     for name in ("driver", "first"):

@@ -123,7 +123,7 @@ async def test_the_error_of_the_producing_call_reaches_every_holder(
             maker.name,
             "fail",
             where,
-        )  # type: ignore[attr-defined]
+        )
         with pytest.raises(OutOfStockError, match="no bolts"):
             await keeper.fetch("it")
     assert await reference.ready()
@@ -309,7 +309,7 @@ async def test_references_travel_inside_values_answers_items_and_other_reference
 async def test_values_that_refer_to_each_other_and_that_nothing_else_refers_to_are_freed(
     three: Three,
 ) -> None:
-    one = await three.driver.put([])
+    one = await three.driver.put([])  # type: ignore[var-annotated]
     two = await three.driver.put([one])
     state = three.driver._endpoint.references.table.find(one._state.identity)
     assert state is not None
@@ -482,7 +482,7 @@ async def test_waiting_for_some_or_all_of_many(three: Three, where: str) -> None
     assert await wait_any([]) == ([], [])
     for wrong in ({"count": 0}, {"timeout": -1.0}):
         with pytest.raises(ValueError, match="not"):
-            await wait_any(ready, **wrong)  # type: ignore[arg-type]
+            await wait_any(ready, **wrong)
 
 
 async def test_a_holder_that_did_not_make_the_call_can_wait_as_well(three: Three) -> None:

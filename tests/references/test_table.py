@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from actors.errors import OwnerDiedError, ReferenceReleasedError
+from runtime.identifiers import NodeId
 from runtime.references.table import ReferenceState
 from tests.references.world import GONE, Message, Node, Question, Value, World
 
@@ -21,17 +22,17 @@ class Stage:
     @property
     def maker(self) -> Node:
         """Who makes references."""
-        return self.world.nodes["node-0", 1]
+        return self.world.nodes[NodeId("node-0", 1)]
 
     @property
     def owner(self) -> Node:
         """Who keeps the values."""
-        return self.world.nodes["node-1", 2]
+        return self.world.nodes[NodeId("node-1", 2)]
 
     @property
     def third(self) -> Node:
         """Who is handed references."""
-        return self.world.nodes["node-2", 3]
+        return self.world.nodes[NodeId("node-2", 3)]
 
     def call(self) -> tuple[ReferenceState, Message]:
         """The maker calls the owner for a reference; the call is still on its way."""
@@ -87,7 +88,7 @@ def test_a_reference_that_is_at_its_owner_before_the_call_that_makes_the_value_w
     assert not at_owner.is_settled
     stage.deliver(stage.owner, "ask")
     stage.world._deliver(call)
-    stage.owner.jobs[0][2].stored = Value(state.identity)
+    stage.owner.jobs[0][2].stored = Value(state.identity)  # type: ignore[assignment]
     assert at_owner.stored is not None, "the call's result goes to those who wait already"
     assert stage.owner.table.owner(state.identity) == stage.owner.identity
     del state, at_third, at_owner, again, call

@@ -203,7 +203,7 @@ class Shell:
         """A reference came in a message; see `ReferenceManager.read`."""
         if self._finalized and self.pure.find(arrived.identity) is None:
             self.tidy()
-        state, effects = self.pure.on_arrived(*arrived, self._now())
+        state, effects = self.pure.on_arrived(*arrived, self._now())  # type: ignore[call-arg]
         self.apply(effects)
         return self.reference(state)
 
@@ -276,7 +276,7 @@ class Post:
                         *(f"release {each}" for each in updates.releases),
                     ]
                 ),
-                lambda there, updates=updates: (
+                lambda there, updates=updates: (  # type: ignore[misc]
                     [
                         there.table.claim(identity, self.identity, version)
                         for identity, version in updates.claims.items()
@@ -287,7 +287,7 @@ class Post:
                     ],
                 ),
                 partial(self._said, owner, batch, updates),
-                lambda batch=batch: setattr(batch, "under_way", False),
+                lambda batch=batch: setattr(batch, "under_way", False),  # type: ignore[misc]
             )
 
     def _said(self, owner: NodeId, batch: UpdateBatch, updates: UpdateQueue, answers: Any) -> None:
@@ -576,7 +576,7 @@ class World:
         segments = Outgoing(target)
         plains = [source.table.write(reference, segments) for reference in references]
         segments.complete()
-        message = Message(source.identity, target, plains, segments)
+        message = Message(source.identity, target, plains, segments)  # type: ignore[arg-type]
         self.messages.append(message)
         return message
 
@@ -624,7 +624,7 @@ class World:
         reference = node.table.keep(Value(None, tuple(inner)))
         state = cast("ReferenceState", reference._state)
         self._made[state.identity] = len(self._made)
-        state.stored = Value(state.identity, tuple(inner))
+        state.stored = Value(state.identity, tuple(inner))  # type: ignore[assignment]
         node.references.append(reference)
 
     def _finish(self, node: Node) -> None:
@@ -769,7 +769,7 @@ class World:
         segments = Outgoing(target)
         stored = state.stored
         inner = stored.inner if isinstance(stored, Value) else ()
-        plains = [node.table.write(reference, segments) for reference in inner]
+        plains = [node.table.write(reference, segments) for reference in inner]  # type: ignore[var-annotated]
         segments.complete()
 
         def adopt(there: Node) -> NodeId | None:
@@ -786,7 +786,7 @@ class World:
             value = Value(identity, tuple(references))
             adopted = there.table.adopt(identity, registers, state.maker, "")
             if not adopted.is_settled:
-                adopted.stored = value if stored is not None else None
+                adopted.stored = value if stored is not None else None  # type: ignore[assignment]
                 adopted.failure = state.failure
             for giver in there.table.on_given_by(identity, givers):
                 there.post.announce(giver, identity, 0)

@@ -67,4 +67,4 @@ async def main(backend: str, endpoint: str, job: str, least: str, most: str, opt
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(main, *sys.argv[1:])  # type: ignore[arg-type]

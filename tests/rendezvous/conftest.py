@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.etcd import shared_etcd
 BACK_ENDS = ("understudy", "understudy over etcd", "etcd", "file")
 NUMBERS = itertools.count()
 
-QUICK = {
+QUICK: dict[str, Any] = {
     "last_call_timeout": 0.3,
     "keep_alive_interval": 0.5,
     "keep_alive_max_attempt": 4,
@@ -61,7 +62,7 @@ def make(kind: str, endpoint: str, request: pytest.FixtureRequest) -> Make:
     job = f"job of {request.node.name} {next(NUMBERS)}"
 
     def handler(
-        min_nodes: int = 1, max_nodes: int = 4, run_id: str = job, **options: object
+        min_nodes: int = 1, max_nodes: int = 4, run_id: str = job, **options: Any
     ) -> OpenableHandler:
         return create_handler(
             RendezvousParameters(

@@ -151,7 +151,7 @@ async def test_a_renewal_in_the_moment_of_the_end_is_seen_by_one_side_or_the_oth
         if moment == 0:
             await holder.keep_alive(lease)
         await observer._commit(
-            lambda machine, suspects, lease=lease: file_store_module._suspected(
+            lambda machine, suspects, lease=lease: file_store_module._suspected(  # type: ignore[misc]
                 machine, suspects, lease, token
             )
         )
@@ -160,7 +160,7 @@ async def test_a_renewal_in_the_moment_of_the_end_is_seen_by_one_side_or_the_oth
         renewed = observer._beat_of(lease) != beat
         if not renewed:
             await observer._commit(
-                lambda machine, suspects, lease=lease: file_store_module._ended(
+                lambda machine, suspects, lease=lease: file_store_module._ended(  # type: ignore[misc]
                     machine, suspects, lease, token
                 )
             )
@@ -173,7 +173,7 @@ async def test_a_renewal_in_the_moment_of_the_end_is_seen_by_one_side_or_the_oth
             # held all the same.
             await holder.keep_alive(lease)
             await observer._commit(
-                lambda machine, suspects, lease=lease: file_store_module._ended(
+                lambda machine, suspects, lease=lease: file_store_module._ended(  # type: ignore[misc]
                     machine, suspects, lease, token
                 )
             )

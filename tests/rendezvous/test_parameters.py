@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters, RendezvousTimeout
 
 
-def parameters(**options: object) -> RendezvousParameters:
+def parameters(**options: Any) -> RendezvousParameters:
     return RendezvousParameters("file", "/tmp/somewhere", "job", 1, 2, **options)
 
 

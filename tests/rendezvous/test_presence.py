@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -77,7 +77,7 @@ class World:
         self.ended: set[int] = set()
 
     def agent(
-        self, number: int, least: int = 1, most: int = 2, **options: object
+        self, number: int, least: int = 1, most: int = 2, **options: Any
     ) -> tuple[StoreHandler, LateStore]:
         far = LateStore(self.store)
 
@@ -109,7 +109,7 @@ def on_a_virtual_clock(test: Callable[[World], Awaitable[None]]) -> Callable[[],
         trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
     # pytest looks through a wrapper for the fixtures that it wants.
-    del started.__wrapped__  # type: ignore[attr-defined]
+    del started.__wrapped__
     return started
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from importlib.metadata import EntryPoint
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def parameters(
     endpoint: str = "/tmp/somewhere",
     least: int = 1,
     most: int = 1,
-    **options: object,
+    **options: Any,
 ) -> RendezvousParameters:
     return RendezvousParameters(backend, endpoint, "job", least, most, **options)
 

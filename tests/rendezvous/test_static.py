@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,7 +13,7 @@ from runtime.rendezvous.interface import RendezvousInfo
 from runtime.rendezvous.parameters import RendezvousMismatchError, RendezvousParameters
 from runtime.rendezvous.registry import OpenableHandler, create_handler
 
-QUICK = {"keep_alive_interval": 0.2, "keep_alive_max_attempt": 3}
+QUICK: dict[str, Any] = {"keep_alive_interval": 0.2, "keep_alive_max_attempt": 3}
 
 
 def make(endpoint: str | Path, rank: object, nodes: int = 3) -> OpenableHandler:
@@ -60,8 +61,8 @@ async def test_ranks_stay_round_after_round(tmp_path: Path) -> None:
                 found[number] = await handler.next_rendezvous()
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(one, 1, first)
-                nursery.start_soon(one, 0, second)
+                nursery.start_soon(one, 1, first)  # type: ignore[arg-type]
+                nursery.start_soon(one, 0, second)  # type: ignore[arg-type]
             assert {number: (info.rank, info.round) for number, info in found.items()} == {
                 1: (1, round_),
                 0: (0, round_),

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -36,7 +36,7 @@ QUICK = {
 }
 
 
-def make(backend: str, endpoint: str | Path, **options: object) -> OpenableHandler:
+def make(backend: str, endpoint: str | Path, **options: Any) -> OpenableHandler:
     return create_handler(
         RendezvousParameters(backend, f"{endpoint}", "job", 1, 2, **{**QUICK, **options}),
         # Stores that do not answer are given up sooner.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -178,7 +178,11 @@ class World:
     async def _live(self, store: Store, environment: SeededEnvironment) -> None:
         agent = Agent(FarStore(store, self.random))
         self._agents.append(agent)
-        options = {"last_call_timeout": self._last_call, "join_timeout": 60, "retention": 10_000}
+        options: dict[str, Any] = {
+            "last_call_timeout": self._last_call,
+            "join_timeout": 60,
+            "retention": 10_000,
+        }
         settings = AgentSettings.of(
             RendezvousParameters("file", "nowhere", "job", *self._nodes, **options)
         )

@@ -156,7 +156,7 @@ def test_a_reference_of_a_lost_store_never_names_a_value_of_the_new_one() -> Non
             assert successor is not None
             assert successor.incarnation == founder.incarnation
             kept = [await successor.put("of the new store") for _ in range(400)]
-            assert reference._state.identity in [each._state.identity for each in kept]  # type: ignore[attr-defined]
+            assert reference._state.identity in [each._state.identity for each in kept]
             with trio.move_on_after(20):
                 try:
                     got.append(await reference.fetch())

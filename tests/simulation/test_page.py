@@ -118,10 +118,10 @@ def large(
     ]
     ends = ["ok"] * 17 + ["failed", "unknown", "begin"]
     while len(found) + 1 < happenings:
-        at, node = chance.uniform(1.0, seconds), chance.choice(names)
+        moment, node = chance.uniform(1.0, seconds), chance.choice(names)
         found += [
-            TraceEvent(at, node, "call", text),
-            TraceEvent(min(at + 0.01, seconds), node, chance.choice(ends), text),
+            TraceEvent(moment, node, "call", text),
+            TraceEvent(min(moment + 0.01, seconds), node, chance.choice(ends), text),
         ]
     verdicts = (
         CheckResult("calls", True, "9,871 calls, each ended once"),

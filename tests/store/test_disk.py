@@ -92,9 +92,9 @@ def test_every_acknowledged_write_is_there_after_each_kill(kills: int, tmp_path:
         file.close()
         values = {entry.key: int(entry.value) for entry in kept.entries}
         assert kept.revision >= revision
-        for writer, number in acknowledged.items():
+        for writer, last in acknowledged.items():
             # One more may have been on its way, of both keys or of none.
-            assert values[f"counters/{writer}"] in (number, number + 1)
+            assert values[f"counters/{writer}"] in (last, last + 1)
             assert values[f"mirror/{writer}"] == values[f"counters/{writer}"]
     assert sum(acknowledged.values()) > 25 * kills
 

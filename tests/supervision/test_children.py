@@ -615,7 +615,7 @@ async def test_children_go_where_their_labels_resources_and_placement_say(node: 
             "child 'a': a permanent child is restarted whenever it ends",
         ),
         (lambda: DynamicSupervisor(max_children=-1), "max_children"),
-        (lambda: ChildSpec.of("a", Child).changed(placement="scatter"), "placement must be one of"),  # type: ignore[typeddict-item]
+        (lambda: ChildSpec.of("a", Child).changed(placement="scatter"), "placement must be one of"),  # type: ignore[arg-type]
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_defined(

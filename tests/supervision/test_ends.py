@@ -62,10 +62,10 @@ TRACEBACK = 'Traceback:\n  File "/lib/trio.py", line 7, in run\n  File "/app/wor
 def test_an_end_is_one_line_with_what_follows_from_it(
     reason: ExitReason, restart: str, failed: bool, ends_supervisor: bool, level: int, text: str
 ) -> None:
-    assert told("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (
+    assert told("w", "n", reason, restart, failed=failed, ends_supervisor=ends_supervisor) == (  # type: ignore[arg-type]
         level,
         text,
-    )  # type: ignore[arg-type]
+    )
 
 
 async def test_an_orderly_cluster_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -120,7 +120,7 @@ async def test_repeated_failures_of_a_start_are_logged_once(
         worker = ChildSpec.of("worker", Worker)
         await here.options(name="top").spawn(Supervisor, [worker], intensity=3)
         first = await here.lookup("top/worker", Worker)
-        Worker.on_start = Unwilling.on_start  # type: ignore[method-assign]
+        Worker.on_start = Unwilling.on_start  # type: ignore[assignment, method-assign]
         try:
             await first.die()
             with trio.fail_after(10):

@@ -157,9 +157,9 @@ def test_what_is_decided_and_looked_up_for_one_child_costs_the_same_among_10_000
     make: Any,
 ) -> None:
     few, many = (
-        lines_run(lambda count=count: decided(make(), ChildTable("top", ()), count))
+        lines_run(lambda count=count: decided(make(), ChildTable("top", ()), count))  # type: ignore[misc]
         for count in (500, 10_000)
-    )  # type: ignore[misc]
+    )
     assert many < 20 * few * 1.05
 
 

@@ -51,7 +51,7 @@ def branch(strategy: str = "one-for-one") -> ChildSpec:
         ChildSpec.of("far", Worker).changed(on="node-3"),
         ChildSpec.of("farther", Worker).changed(on="node-3"),
     ]
-    return ChildSpec.of("branch", Supervisor, workers, strategy=strategy).changed(on="node-2")
+    return ChildSpec.of("branch", Supervisor, workers, strategy=strategy).changed(on="node-2")  # type: ignore[arg-type]
 
 
 async def adopts(simulation: Simulation) -> None:

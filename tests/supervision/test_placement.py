@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from actors.actor import Member
 from actors.errors import NodeNotFoundError, NoPlacementError
 from actors.options import SpawnOptions
+from runtime.identifiers import NodeId
 from runtime.supervision.placement import CALLS_ONLY, NodeLoad, NodeLoads, PlacedActor, choose_node
 
 
@@ -33,7 +34,7 @@ def chosen(
     """The name of the member that is chosen; `loads` by the names of nodes in their first
     incarnation.
     """
-    by_identity = {(name, 1): its for name, its in (loads or {}).items()}
+    by_identity = {NodeId(name, 1): its for name, its in (loads or {}).items()}
     return choose_node(members, SpawnOptions(**options), by_identity, draw).name
 
 
@@ -122,8 +123,8 @@ def test_amounts_that_do_not_add_up_exactly_fill_a_node_all_the_same() -> None:
     loads = NodeLoads()
     loads.expect()
     for number in range(9):
-        loads.put(f"worker-{number}", PlacedActor(("a", 1), {"cores": 0.1}, number + 1))
-    taken = loads.of["a", 1].taken["cores"]
+        loads.put(f"worker-{number}", PlacedActor(NodeId("a", 1), {"cores": 0.1}, number + 1))
+    taken = loads.of[NodeId("a", 1)].taken["cores"]
     assert taken != 0.9
     assert (
         chosen(
@@ -151,11 +152,11 @@ def test_as_many_fit_as_there_is_room_for_and_not_one_more(count: int, amount: f
         NodeLoad(),
     )
     for _ in range(count):
-        assert choose_node(members, options, {("a", 1): carried}, 0.0).name == "a"
+        assert choose_node(members, options, {NodeId("a", 1): carried}, 0.0).name == "a"
         carried.actors += 1
         carried.taken["cores"] = carried.taken.get("cores", 0.0) + amount
     with pytest.raises(NoPlacementError, match="cores left of"):
-        choose_node(members, options, {("a", 1): carried}, 0.0)
+        choose_node(members, options, {NodeId("a", 1): carried}, 0.0)
 
 
 def test_a_node_that_is_not_up_is_only_taken_when_it_is_named() -> None:

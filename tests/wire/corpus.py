@@ -55,7 +55,7 @@ class OutOfPaintError(Exception):
 class Talker(Actor):
     """Has a method for each kind of traffic."""
 
-    @method(idempotent=True)
+    @method(idempotent=True)  # type: ignore[arg-type]
     async def echo(self, *values: object, **more: object) -> object:
         return [values, more]
 
@@ -140,9 +140,9 @@ async def _talk(here: Node, faults: Faults, network: RecordingNetwork) -> None:
     """A bit of everything."""
     talker = await here.options(on="there", name="talker").spawn(Talker)
     for value in VALUES:
-        await talker.echo(value)
-    await talker.echo(*VALUES[:20], key=talker, other=1)
-    await talker.echo.options(timeout=5)(1)
+        await talker.echo(value)  # type: ignore[misc]
+    await talker.echo(*VALUES[:20], key=talker, other=1)  # type: ignore[misc]
+    await talker.echo.options(timeout=5)(1)  # type: ignore[misc]
     await talker.echo.send("one way", bytes(17_000))
     reference = await talker.echo.remote(1)
     await talker.echo(reference)

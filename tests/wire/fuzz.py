@@ -26,6 +26,7 @@ import trio
 
 from actors.errors import HandshakeError, ProtocolError
 from runtime import Node, open_node
+from runtime.identifiers import NodeId
 from runtime.links.link import Link, UnhandledFrameError
 from runtime.links.peers import _read_answer, _read_offer
 from runtime.testing import Platform
@@ -159,10 +160,10 @@ class Mutator:
             draw.choice(self._spoilers)(changed)
         return bytes(changed)
 
-    def _as_sent(self, frame: Frame) -> bytes:
+    def _as_sent(self, frame: Frame) -> bytes:  # type: ignore[valid-type]
         return self._flat.get(id(frame)) or flat(frame)
 
-    def _head(self, kind: int, flags: int, control: bytes, segments: Sequence[object]) -> bytes:
+    def _head(self, kind: int, flags: int, control: bytes, segments: Sequence[object]) -> bytes:  # type: ignore[valid-type]
         sizes = [len(segment) for segment in segments]  # type: ignore[arg-type]
         return (
             HEADER.pack(kind, flags, len(sizes), len(control))
@@ -170,7 +171,7 @@ class Mutator:
             + control
         )
 
-    def _lie(self, frame: Frame) -> bytes:
+    def _lie(self, frame: Frame) -> bytes:  # type: ignore[valid-type]
         """A header that says something else than what follows."""
         draw = self.draw
         data = bytearray(self._as_sent(frame))
@@ -256,7 +257,7 @@ class Target:
     def renew(self) -> None:
         """Forget all that was received: as when the peer's incarnation has ended."""
         self._link.end("the end of this input")
-        self._node._endpoint.on_peer_ended(("fuzzer", self._number), "the end of this input")
+        self._node._endpoint.on_peer_ended(NodeId("fuzzer", self._number), "the end of this input")
         self._link = self._new_link()
 
     def feed(self, data: bytes) -> None:
@@ -299,7 +300,7 @@ def shake_spoiled_hands(mutator: Mutator) -> None:
         Introduction(cluster="understudy", peer=Peer(name=name, incarnation=1, role="node"))
         for name in ("one", "two")
     ]
-    dialer = Dialer(parties[0], SECRET, b"d" * 32, draw.choice((None, ("two", 1))))
+    dialer = Dialer(parties[0], SECRET, b"d" * 32, draw.choice((None, NodeId("two", 1))))
     acceptor = Acceptor(parties[1], SECRET, b"a" * 32)
     spoiled = draw.randrange(4)
     message: tuple[int, bytes] | None = dialer.start()

@@ -143,7 +143,7 @@ class Asker(Actor):
     async def ask(self, other: Talker, how: int) -> object:
         with trio.fail_after(20):
             if how == 0:
-                return await other.echo(1, key="x")
+                return await other.echo(1, key="x")  # type: ignore[misc]
             if how == 1:
                 await other.echo.send(bytes(100))
                 return None
@@ -359,7 +359,7 @@ def requests(node: Node) -> list[Frame]:
     handle = node._endpoint.make_handle(address)
     store = store_of(node)
     reference = [node.name, node.incarnation, 5]
-    spawned = ("tests.wire.corpus:Talker", (), {}, SpawnOptions(name="fuzzed"))
+    spawned = ("tests.wire.corpus:Talker", (), {}, SpawnOptions(name="fuzzed"))  # type: ignore[var-annotated]
     watched = ("talker", 0)
     calls: dict[tuple[str, str], list[tuple[object, ...]]] = {
         ("@node", "spawn"): [spawned, (*spawned[:3], SpawnOptions(), "", "ticket")],
@@ -424,7 +424,7 @@ def requests(node: Node) -> list[Frame]:
     frames: list[Frame] = []
     for (service, name), variants in calls.items():
         for args in variants:
-            arguments = parse(codec.encode_arguments(args, {}, segments := []))
+            arguments = parse(codec.encode_arguments(args, {}, segments := []))  # type: ignore[var-annotated]
             flags = 8 if name in ("count", "members") else 2 if len(frames) % 3 == 0 else 0
             control = Shaper.written([len(frames) + 1, service, 0, name, arguments])
             frames.append(Frame(Kind.CALL, flags, control, tuple(map(bytes, segments))))

@@ -131,23 +131,23 @@ def alike(a: object, b: object) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(alike, a, b))  # type: ignore[arg-type]
+        return len(a) == len(b) and all(map(alike, a, b))  # type: ignore[arg-type, call-overload]
     if isinstance(a, dict):
         return len(a) == len(b) and all(  # type: ignore[arg-type]
             alike(k, m) and alike(v, w)
             for (k, v), (m, w) in zip(a.items(), b.items(), strict=True)  # type: ignore[attr-defined]
         )
     if isinstance(a, set | frozenset):
-        return a == b and {(type(x), x) for x in a} == {(type(x), x) for x in b}  # type: ignore[attr-defined]
+        return a == b and {(type(x), x) for x in a} == {(type(x), x) for x in b}
     if isinstance(a, float):
         return repr(a) == repr(b)
     if isinstance(a, datetime | time):
         return (
             a == b
-            and a.utcoffset() == b.utcoffset()
-            and a.fold == b.fold
-            and (a.tzinfo is None) == (b.tzinfo is None)
-        )  # type: ignore[attr-defined]
+            and a.utcoffset() == b.utcoffset()  # type: ignore[attr-defined]
+            and a.fold == b.fold  # type: ignore[attr-defined]
+            and (a.tzinfo is None) == (b.tzinfo is None)  # type: ignore[attr-defined]
+        )
     if isinstance(a, Decimal):
         return str(a) == str(b)
     return a == b
@@ -217,8 +217,8 @@ def test_arguments_arrive_as_they_were_passed_also_within_a_call(
     encoded = CODEC.encode_arguments(args, kwargs, segments)
     control = b"\x82\x1a\x00\x00\x00\x09" + encoded
     number, item = CODEC.decode(control, segments)  # type: ignore[misc]
-    assert number == 9
-    got_args, got_kwargs = CODEC.decode_arguments(item)
+    assert number == 9  # type: ignore[has-type]
+    got_args, got_kwargs = CODEC.decode_arguments(item)  # type: ignore[has-type]
     assert alike(got_args, args)
     assert alike(got_kwargs, kwargs)
 
@@ -329,7 +329,7 @@ def test_extensions_carry_types_of_other_rooms_and_their_subclasses() -> None:
         numpy.arange(40_000)[::-2],
         numpy.array([True, False]),
         numpy.array([1 + 2j]),
-        numpy.float16([1.5]),
+        numpy.float16([1.5]),  # type: ignore[arg-type]
     ],
     ids=lambda array: f"{array.dtype}{array.shape}",
 )
@@ -369,7 +369,7 @@ def test_large_arrays_and_bytes_leave_and_arrive_without_a_copy() -> None:
     received = [bytearray(segment) for segment in segments]
     control = CODEC.encode([array], [])
     (got,) = CODEC.decode(control, received[:1])  # type: ignore[misc]
-    assert numpy.shares_memory(got, numpy.frombuffer(received[0], numpy.uint8))
+    assert numpy.shares_memory(got, numpy.frombuffer(received[0], numpy.uint8))  # type: ignore[has-type]
 
 
 def test_memoryviews_arrive_as_the_bytes_they_show() -> None:
@@ -499,7 +499,7 @@ def test_values_at_the_depth_limit_arrive_whatever_the_containers_are() -> None:
     for make in makers:
         value: object = numpy.arange(2).tolist()
         for _ in range(31 if make is not makers[-1] else 15):
-            value = make(value)
+            value = make(value)  # type: ignore[operator]
         segments: list[Buffer] = []
         control = b"\x85\x1a\x00\x00\x00\x01\x61a\x01\x61b" + CODEC.encode_arguments(
             (value,), {"k": value}, segments
@@ -677,7 +677,7 @@ def test_arguments_are_a_list_or_the_tag_around_list_and_map() -> None:
     for item in (None, 1, "x", (1,), {"a": 1}, b"x"):
         with pytest.raises(ProtocolError):
             CODEC.decode_arguments(item)
-    for content in ([1, {}], [[], []], [[]], [[], {b"a": 1}], {}):
+    for content in ([1, {}], [[], []], [[]], [[], {b"a": 1}], {}):  # type: ignore[var-annotated]
         with pytest.raises(ProtocolError):
             CODEC.decode(dumps(CBORTag(ARGUMENTS, content)))
 

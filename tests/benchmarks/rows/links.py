@@ -45,13 +45,14 @@ async def measure(settings: Settings) -> list[Row]:
             await connect()
         each = (await crowd.weight() - before) / count / KIBIBYTE
         bare, _ = await floor_weight("pipes", count)
-    figures = [Figure(value, value, value) for value in (each, bare / KIBIBYTE)]
+    ours, floor = (Figure(value, value, value) for value in (each, bare / KIBIBYTE))
     return [
         at_most(
             Row(
                 f"each of {count} idle links, its accepting end",
                 "KiB",
-                *figures,
+                ours,
+                floor,
                 against="floor, socket and two tasks",
             ),
             100,

@@ -32,7 +32,7 @@ async def measure(settings: Settings) -> list[Row]:
         bench, _ = await stack.enter_async_context(open_bench())
         floor = await stack.enter_async_context(open_floor())
 
-        async def beside_the_floor(echo: Call, size: int) -> list[Figure]:
+        async def beside_the_floor(echo: Call, size: int) -> tuple[Figure, Figure]:
             raw = bytes(size * MEBIBYTE)
             return await in_turn(
                 settings.rounds,

@@ -89,14 +89,14 @@ async def _moved(settings: Settings) -> list[Row]:
 
             async def in_place() -> None:
                 reference = await cluster.node.put(array)
-                await near.touch(reference.as_value())
+                await near.touch(reference.as_value())  # type: ignore[arg-type]
 
             async def sent() -> None:
                 reference = await node.put(array)
-                await far.touch(reference.as_value())
+                await far.touch(reference.as_value())  # type: ignore[arg-type]
 
             async def as_argument() -> None:
-                await far.touch(array)
+                await far.touch(array)  # type: ignore[arg-type]
 
             copy = numpy.empty_like(array)
 

@@ -19,10 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.environment import SystemEnvironment
-from runtime.references.memory.spill import ALIGNMENT, Spill
+from runtime.references.memory.spill import ALIGNMENT, Spill, Spilled
 from tests.references.memory.owners import ROOT
 
 T = TypeVar("T")
+
+
+async def written(spill: Spill, buffers: list[bytes]) -> Spilled:
+    """Write to a disk that takes it."""
+    found = await spill.write(buffers)
+    assert isinstance(found, Spilled)
+    return found
+
 
 ENDLESS = """
 import sys, trio
@@ -62,7 +70,7 @@ def names(directory: Path) -> list[str]:
 def test_a_value_comes_back_as_it_was(buffers: list[bytes]) -> None:
     async def there_and_back() -> None:
         spill = Spill(SystemEnvironment())
-        spilled = await spill.write(buffers)
+        spilled = await written(spill, buffers)
         assert spilled.size == spill.on_disk == sum(map(len, buffers))
         for _ in range(2):
             assert list(await spilled.read()) == buffers
@@ -81,7 +89,7 @@ async def test_many_buffers_of_any_kind_come_back_aligned_and_read_only(tmp_path
         memoryview(b"12345678").cast("d"),
         *(b"%d" % number for number in range(3000)),
     ]
-    found = await (await spill.write(buffers)).read()
+    found = await (await written(spill, buffers)).read()
     assert [bytes(buffer) for buffer in buffers] == list(found)
     assert all(view.readonly for view in found)
     again = numpy.frombuffer(found[2], dtype="float64")
@@ -95,7 +103,7 @@ async def test_nothing_has_a_name_and_nothing_is_open_when_it_is_closed_or_garba
     tmp_path: Path,
 ) -> None:
     spill = Spill(SystemEnvironment(), tmp_path)
-    first, second = await spill.write([b"x" * 100]), await spill.write([b"y" * 1000])
+    first, second = await written(spill, [b"x" * 100]), await written(spill, [b"y" * 1000])
     assert (open_files(tmp_path), spill.on_disk) == (2, 1100)
     assert names(tmp_path) == []
     first.close()
@@ -111,14 +119,20 @@ async def test_a_read_that_has_begun_ends_although_the_value_is_closed(tmp_path:
     class SlowThreads(SystemEnvironment):
         gate: trio.Event | None = None
 
-        async def in_thread(self, function: Callable[[], T]) -> T:
+        async def in_thread(
+            self,
+            function: Callable[[], T],
+            limiter: trio.CapacityLimiter | None = None,
+            *,
+            abandon: bool = False,
+        ) -> T:
             if self.gate is not None:
                 await self.gate.wait()
-            return await super().in_thread(function)
+            return await super().in_thread(function, limiter, abandon=abandon)
 
     environment = SlowThreads()
     spill = Spill(environment, tmp_path)
-    spilled = await spill.write([b"x" * 5000])
+    spilled = await written(spill, [b"x" * 5000])
     environment.gate = trio.Event()
     found: list[tuple[memoryview, ...]] = []
 
@@ -150,7 +164,7 @@ async def test_a_file_system_without_nameless_files_gets_one_whose_name_is_remov
         return usual(path, flags, *rest, **named)
 
     monkeypatch.setattr(os, "open", refuse)
-    spilled = await Spill(SystemEnvironment(), tmp_path).write([b"abc", b"def"])
+    spilled = await written(Spill(SystemEnvironment(), tmp_path), [b"abc", b"def"])
     assert await spilled.read() == (b"abc", b"def")
     assert names(tmp_path) == []
 
@@ -167,7 +181,7 @@ async def test_a_disk_that_takes_and_gives_little_at_a_time_loses_nothing(
         os, "preadv", lambda file, buffers, position: read(file, [buffers[0][:most]], position)
     )
     buffers = [bytes(range(200)), b"", b"x" * 64, b"y"]
-    spilled = await Spill(SystemEnvironment(), tmp_path).write(buffers)
+    spilled = await written(Spill(SystemEnvironment(), tmp_path), buffers)
     assert list(await spilled.read()) == buffers
 
 
@@ -192,7 +206,7 @@ async def test_a_disk_that_is_full_is_an_error_and_keeps_nothing(
     # Its frames would have the value.
     assert refused.__traceback__ is None
     assert (open_files(tmp_path), spill.on_disk) == (0, 0)
-    assert await (await spill.write([b"x"])).read() == (b"x",)
+    assert await (await written(spill, [b"x"])).read() == (b"x",)
 
 
 async def test_the_kernel_itself_refuses_a_file_that_is_too_long(tmp_path: Path) -> None:
@@ -219,7 +233,7 @@ async def test_a_disk_that_cannot_be_read_is_an_error(
             return 0
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    spilled = await Spill(SystemEnvironment(), tmp_path).write([b"x" * 1000])
+    spilled = await written(Spill(SystemEnvironment(), tmp_path), [b"x" * 1000])
     with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", fail)
         with pytest.raises(OSError, match=r"rror|ends after 0") as caught:

@@ -66,7 +66,7 @@ class LossyProxy:
                 pass
             nursery.cancel_scope.cancel()
 
-    async def _carried(self, data: bytes, sink: trio.SocketStream) -> bool:
+    async def _carried(self, data: bytes | bytearray, sink: trio.SocketStream) -> bool:
         """Send it on, all or a part; False if that was the last of the connection."""
         cut = self.draw.random() < self.cut
         self.cuts += cut

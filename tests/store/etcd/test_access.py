@@ -60,7 +60,7 @@ async def behind_tls(
             0, context, host="127.0.0.1", https_compatible=True
         )
         await nursery.start(trio.serve_listeners, serve, listeners)
-        yield listeners[0].transport_listener.socket.getsockname()[1]
+        yield listeners[0].transport_listener.socket.getsockname()[1]  # type: ignore[attr-defined]
         nursery.cancel_scope.cancel()
 
 

@@ -270,14 +270,14 @@ async def test_members_that_are_killed_and_paused_lose_and_double_no_acknowledge
                     seen = dict(counts)
                     server.kill(index)
                     await until(
-                        lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen),
+                        lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen),  # type: ignore[arg-type, misc]
                         "each count goes on",
                     )
                     await server.start(index)
                     seen = dict(counts)
                     server.pause((index + 1) % 3)
                     await until(
-                        lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen),
+                        lambda seen=seen: all(counts[key] > seen[key] + 5 for key in seen),  # type: ignore[arg-type, misc]
                         "each count goes on",
                     )
                     server.resume((index + 1) % 3)
@@ -417,7 +417,7 @@ async def test_the_markers_go_with_their_client(etcd: EtcdServer) -> None:
 
 async def found_under(etcd: EtcdServer, root: str) -> list[object]:
     async with store_at(etcd.address) as other:
-        space = store.Space(root)
+        space = store.Space(root)  # type: ignore[attr-defined]
         return list((await other._ask("/v3/kv/range", space.under(""))).get("kvs", ()))
 
 

@@ -33,7 +33,7 @@ from runtime.store.memory import StoreMachine
 SPACE = Space("team/cluster/data/")
 MARKER = text_of("team/cluster/markers/1")
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)  # type: ignore[arg-type]
 NUMBERS = st.integers(0, 2**63 - 1)
 
 
