@@ -22,6 +22,7 @@ NODE = SPAWNER | {
     "lookup",
     "lookup_pool",
     "members",
+    "metrics_address",
     "name",
     "pool",
     "put",

@@ -81,7 +81,7 @@ from runtime.links.link import Link
 from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceState
 from runtime.references.values import FailedValue
-from runtime.statistics.call_statistics import CallStatistics
+from runtime.statistics.call_statistics import CallStatistics, reason_of
 from runtime.wire.codec import Codec
 from runtime.wire.exceptions import annotate
 from runtime.wire.frames import Buffer, Kind, Outgoing, encode_frame
@@ -450,6 +450,7 @@ class RetryingCall:
             # The runtime's own calls have no end of retries: their caller is to learn that the
             # store had its time.
             decision = GiveUp("not repeatable")
+        self._caller.count_attempt(error, decision)
         if not isinstance(decision, Retry):
             deadline = trio.current_effective_deadline()
             if isinstance(error, DeadlineExceededError) and deadline < self._expires:
@@ -1173,6 +1174,7 @@ class CallClient:
             [BoundMethod[..., Any], tuple[object, ...], dict[str, object]], Coroutine[Any, Any, Any]
         ] = self._call
         """Make the call and wait for its outcome. See `BoundMethod.__call__`."""
+        self._counts = host.counts
         self._running: Mapping[trio.lowlevel.Task, Invocation] = host.workers.running
         self._starts: Mapping[trio.lowlevel.Task, object] = host.turns.starts
         self._turns = host.turns
@@ -1187,6 +1189,13 @@ class CallClient:
             confirmations.check_invariants()
         for table in self.routes.tables.values():
             table.check_invariants()
+
+    def count_attempt(self, error: CallError, decision: Retry | GiveUp) -> None:
+        """Count an attempt that failed with `error`."""
+        if isinstance(decision, Retry):
+            self._counts.attempts.add(reason_of(error))
+        elif decision.why == "budget used up":
+            self._counts.budget_empty += 1
 
     def measure(self, statistics: CallStatistics | None) -> None:
         """Count in `statistics` what becomes of the calls that begin from now on; None: stop."""

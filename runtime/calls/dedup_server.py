@@ -102,11 +102,13 @@ class DedupServer:
         if isinstance(record, CallError):
             self._send(link, call.method, self._reply_encoder.of_error(call.number, link, record))
         elif record.state == "answered":
+            self._host.counts.repeats += 1
             head, *segments = record.answer
             self._send(link, call.method, (cast("bytes", head), tuple(segments)))
         elif record.state == "running":
             # The repeat joins the run: its answer goes over the link of the latest attempt.
             assert record.job is not None
+            self._host.counts.repeats += 1
             cast("_Asked", record.job.link).link = link
         else:
             self._run(link, client, record, flags, call)

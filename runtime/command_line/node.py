@@ -45,6 +45,21 @@ def _pairs(option: str, what: str, pairs: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def _checked(metrics: str | None) -> str | None:
+    if metrics is None:
+        return None
+    # Here, so that what is wrong with it is one line.
+    from runtime.metrics.endpoint import check_metrics
+
+    try:
+        check_metrics(metrics)
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
+    except ValueError as error:
+        raise click.UsageError(f"--{error}") from None
+    return metrics
+
+
 def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     amounts: dict[str, float] = {}
     for key, text in _pairs("--resource", "NUMBER", pairs).items():
@@ -158,6 +173,12 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     is_flag=True,
     help="Serve pages about the cluster, from a process of their own: see `understudy dashboard`.",
 )
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    help="Serve /metrics (Prometheus), /healthz and /readyz over HTTP there, to all who can reach "
+    "the address; HOST is 127.0.0.1 if left out. Needs the extra metrics.",
+)
 @import_option
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print where the node listens as JSON.")
@@ -179,6 +200,7 @@ def node(
     blocked_limit: float,
     log_memory: str,
     dashboard: bool,
+    metrics: str | None,
     modules: tuple[str, ...],
     secret_file: Path | None,
     as_json: bool,
@@ -222,6 +244,7 @@ def node(
         blocked_limit=blocked_limit,
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),
+        metrics=_checked(metrics),
     )
     if dashboard:
         check_extra()
@@ -247,12 +270,15 @@ async def _run(
                             "address": opened.address,
                             "cluster": opened.cluster,
                         }
+                        | ({"metrics": opened.metrics_address} if opened.metrics_address else {})
                     )
                 )
             else:
                 click.echo(
                     f"node {opened.name} of cluster {opened.cluster} listens on {opened.address}"
                 )
+                if opened.metrics_address:
+                    click.echo(f"metrics: http://{opened.metrics_address}/metrics")
                 click.echo(f"others join with: understudy node --join {opened.address}")
             if dashboard:
                 nursery.start_soon(_run_dashboard, opened, as_json, secret, tls)

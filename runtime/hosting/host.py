@@ -58,6 +58,8 @@ from runtime.hosting.item_batches import BATCH_METHODS, ItemBatches
 from runtime.hosting.threads import ACTOR_THREADS, NODE_THREADS, Threads, on_loop
 from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import ActorId, NodeId
+from runtime.statistics.call_statistics import class_of, reason_of
+from runtime.statistics.counts import NodeCounts
 from runtime.user_errors import (
     is_cancellation,
     is_interrupt,
@@ -465,6 +467,8 @@ class ActorHost:
         )
         self.turns = ActorTurns(self.workers.running, environment)
         self.completion_log = CompletionLog(claims, self.workers, environment, is_gone)
+        self.counts = NodeCounts()
+        """What has happened here; the rooms above count in it as well."""
         self.now = environment.now
         self.in_thread = environment.in_thread
         self.cells: dict[str, ActorCell] = {}
@@ -486,7 +490,8 @@ class ActorHost:
         """Around the methods of all actors that start from now on; set by the endpoint."""
         self.item_batches: ItemBatches
         """Set by the endpoint, which knows how errors and values travel."""
-        self._names_paused = False
+        self.names_paused = False
+        """True while named actors pause because the lease is in doubt."""
         self.claiming: dict[str, list[Callable[[], None]]] = {}
         """Names that this node is claiming for actors it is about to start, with the calls that
         have arrived for them. Other nodes may see the claim in the store before this node gets the
@@ -523,6 +528,7 @@ class ActorHost:
         if cell is None:
             return ActorNotFoundError(f"there is no actor {name!r} on node {self.node.name}")
         if epoch and cell.address.epoch != epoch:
+            self.counts.stale_epochs += 1
             return StaleEpochError(
                 f"{name} on {self.node.name} has epoch {cell.address.epoch} now, not {epoch}; "
                 "look it up again"
@@ -570,9 +576,11 @@ class ActorHost:
             if not job.definition.concurrent and cell.waits_for(job):
                 return self._let_in(job)
         refusal = cell.offer(job, self._environment.now)
+        if refusal is not None:
+            self.counts.refused.add(reason_of(refusal))
         # A busy cell is with a worker, or queued for one: the mail is seen without another
         # submission.
-        if refusal is None and not cell.busy and cell.started and not cell.paused:
+        elif not cell.busy and cell.started and not cell.paused:
             cell.busy = True
             self.workers.submit(cell)
         return refusal
@@ -843,6 +851,10 @@ class ActorHost:
         instance._context = context = Hosted(self, cell)
         # Before the constructor: calls that arrive during the start wait in the mailbox.
         self.cells[address.name] = cell
+        class_path = class_of(address)
+        self.counts.starts.add(class_path)
+        self.counts.living.add(class_path)
+        self.counts.starting += 1
         within = STARTING.set(cell)
         try:
             with self.turns.start(address, before) as turn:
@@ -854,6 +866,7 @@ class ActorHost:
             self._end(cell, ExitReason(kind="start failed", text=f"{address.name} did not start"))
             raise
         finally:
+            self.counts.starting -= 1
             STARTING.reset(within)
         # It was stopped, or one of its own tasks raised, while `on_start` ran.
         if cell.ended is not None:
@@ -1006,12 +1019,12 @@ class ActorHost:
         """Pause all named actors, because other nodes may get the names soon: mail waits and
         outcomes are held back.
         """
-        if not self._names_paused:
+        if not self.names_paused:
             logger.warning(
                 "node %s cannot renew its lease: its named actors pause until it can",
                 self.node.name,
             )
-            self._names_paused = True
+            self.names_paused = True
         for cell in self.cells.values():
             if cell.leased:
                 cell.paused = True
@@ -1021,10 +1034,10 @@ class ActorHost:
         outcomes are reported.
         """
         self.workers.names_until = doubtful_at
-        if not self._names_paused:
+        if not self.names_paused:
             return
         logger.warning("node %s still has its lease: its named actors run again", self.node.name)
-        self._names_paused = False
+        self.names_paused = False
         for cell in self.cells.values():
             if cell.paused and cell.resume():
                 cell.busy = True
@@ -1173,6 +1186,9 @@ class ActorHost:
         if self.cells.get(cell.address.name) is cell:
             del self.cells[cell.address.name]
             self.supervisors.pop(cell.address.name, None)
+            class_path = class_of(cell.address)
+            self.counts.living.add(class_path, count=-1)
+            self.counts.ends.add(class_path, reason.kind)
         self.completion_log.forget(cell)
         nursery_of = self._nurseries.pop(cell, None)
         if nursery_of is not None:
@@ -1219,6 +1235,7 @@ class SupervisedActors:
 
     def __init__(self, host: ActorHost) -> None:
         self._host = host
+        self.counts = host.counts
 
     def supervisors(self) -> set[str]:
         """The names of the supervisors, elsewhere, of actors that live here."""

@@ -48,6 +48,16 @@ class Threads:
         self.turn: Callable[[], Invocation | None] = lambda: None
         """Returns the invocation that the running task runs; the workers set it."""
 
+    @property
+    def used(self) -> int:
+        """Plain methods that run in threads now."""
+        return self._methods.borrowed_tokens
+
+    @property
+    def limit(self) -> float:
+        """Plain methods that may run in threads at once."""
+        return self._methods.total_tokens
+
     async def method(
         self, function: Callable[[], T], of_actor: trio.CapacityLimiter | None = None
     ) -> T:

@@ -14,7 +14,7 @@ import logging
 import math
 import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -244,6 +244,10 @@ class TaskWorkers:
         # suspended inside methods.
         if not self._ready:
             self._add_worker()
+
+    def queued(self) -> Iterator[ActorCell]:
+        """The cells that wait for a worker."""
+        return (item for item in self._queue if isinstance(item, ActorCell))
 
     def is_queued(self, cell: ActorCell) -> bool:
         """True if the cell, or an invocation of one of its concurrent methods, waits for a

@@ -394,24 +394,43 @@ class Receiver(Protocol):
 
 @attrs.define
 class LinkCounters:
-    """What `status` shows of a link."""
+    """What `status` and metrics show of a link, or of all that have ended: then `connections` are
+    those after the first.
+    """
 
     connections: int = 0
     frames_sent: int = 0
+    frames_sent_again: int = 0
     frames_received: int = 0
     bytes_received: int = 0
+
+    def add(self, link: Link) -> None:
+        """Add those of a link."""
+        counters = link.counters
+        self.connections += max(0, counters.connections - 1)
+        self.frames_sent += link.session.sent
+        self.frames_sent_again += counters.frames_sent_again
+        self.frames_received += link.session.received
+        self.bytes_received += counters.bytes_received
 
 
 class Link(Outbound):
     """The session with one peer. Not connected at first; see `run`. `number` and `leads`: see
-    `Settlement`.
+    `Settlement`. What it has counted is added to `ended_links` when it ends.
     """
 
     def __init__(
-        self, peer: Peer, receiver: Receiver, number: int = 1, *, leads: bool = True
+        self,
+        peer: Peer,
+        receiver: Receiver,
+        number: int = 1,
+        *,
+        leads: bool = True,
+        ended_links: LinkCounters | None = None,
     ) -> None:
         super().__init__()
         self.peer = peer
+        self._ended_links = ended_links
         self.settlement = Settlement(number, leads=leads)
         self.peer_ended = False
         """True once the link has ended because the peer's incarnation has: nothing else proves a
@@ -483,6 +502,7 @@ class Link(Outbound):
         self.dial_errors.clear()
         self._down = trio.Event()
         self.counters.connections += 1
+        self.counters.frames_sent_again += len(again)
         self._tell_progress()
 
     async def run(self, connection: Connection, reader: FrameReader, early: list[Frame]) -> None:
@@ -563,6 +583,8 @@ class Link(Outbound):
             # Set first: what `link_ended` wakes may look at it, or post, at once.
             self.ended = reason
             self.peer_ended = peer_ended
+            if self._ended_links is not None:
+                self._ended_links.add(self)
             self._receiver.link_ended(self, reason)
             # Handles and routes may refer to the link for long; what it held is freed now.
             self._transfers.clear()

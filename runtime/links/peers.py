@@ -28,9 +28,11 @@ from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.dial_turns import DialTurns
-from runtime.links.link import Link, Receiver
+from runtime.links.link import Link, LinkCounters, Receiver
 from runtime.links.settlement import Offer, SettlementAnswer, SettlementAnswerKind
 from runtime.links.transports import Connection, Network, why_not_dialled
+from runtime.statistics.call_statistics import reason_of
+from runtime.statistics.counts import LabelledCount
 from runtime.wire.frames import UNPROVEN, Frame, FrameReader, Kind, Limits, encode_frame
 from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
 
@@ -111,6 +113,10 @@ class Peers:
         self._limits = limits or Limits()
         self._log = LimitedLog(logger, environment.now)
         self._latest_link = 0
+        self.ended_links = LinkCounters()
+        """What all links have counted that have ended."""
+        self.refused = LabelledCount()
+        """Connections that were refused, by reason."""
         self._dialling: dict[Link, trio.CancelScope] = {}
         self._turns = DialTurns(environment.now, environment.random)
         self._kept: set[Link] = set()
@@ -172,16 +178,20 @@ class Peers:
             self._check_store(settled.peer)
             await self._carry_accepted(settled, connection)
         except HandshakeTimeoutError as error:
+            self.refused.add(reason_of(error))
             # A health check, a scan, a machine under load: not worth a warning.
             self._log.log(logging.INFO, "closed a silent connection: %s", error)
         except WrongStoreError as error:
+            self.refused.add(reason_of(error))
             # It learns the same from its own dial, and leaves.
             self._log.log(logging.INFO, "refused a connection: %s", error)
         except HandshakeError as error:
+            self.refused.add(reason_of(error))
             self._log.warning("refused a connection: %s", error)
         except ClosedEarlyError as error:
             logger.debug("a connection ended while it was being set up: %s", error)
         except ProtocolError as error:
+            self.refused.add(reason_of(error))
             self._log.warning("closed a connection: %s", error)
         except (OSError, trio.ClosedResourceError) as error:
             logger.debug("a connection broke while it was being set up: %s", error)
@@ -293,7 +303,11 @@ class Peers:
         if link is None or link.ended is not None:
             self._latest_link += 1
             link = self.links[key] = Link(
-                peer, self._receiver, self._latest_link, leads=self.identity < key
+                peer,
+                self._receiver,
+                self._latest_link,
+                leads=self.identity < key,
+                ended_links=self.ended_links,
             )
             link.last_heard = self._environment.now()
         return link

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import platform
-from typing import cast
+from typing import TYPE_CHECKING, cast
+from weakref import WeakSet
 
 import attrs
 import trio
@@ -19,6 +20,7 @@ from actors.filters import Filter
 from actors.handle import Handle
 from actors.method import Address
 from actors.supervision import ExitReason
+from actors.supervisor import Supervisor
 from runtime.calls.endpoint import UNSHARED, RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Beside, Environment
@@ -65,6 +67,7 @@ from runtime.plain_calls.service import PLAIN_SERVICE, PlainCallService
 from runtime.references.inspection import totals
 from runtime.references.manager import MemoryOptions
 from runtime.store.interface import Store
+from runtime.store.measured import MeasuredStore
 from runtime.supervision.singletons import Candidacies, Orphans
 from runtime.supervision.spawner import ActorPlacement, ActorSpawner
 from runtime.supervision.supervisor_work import SupervisionWork
@@ -74,6 +77,9 @@ from runtime.watching.watching import (
     WatchingService,
 )
 from runtime.wire.handshake import Introduction, Peer
+
+if TYPE_CHECKING:
+    from runtime.metrics.endpoint import MetricsEndpoint
 
 # What a node says of itself and of the cluster as it sees it, as plain data; `understudy status`
 # shows it.
@@ -176,7 +182,14 @@ class Node(BaseNode):
         ends with it.
         """
         self._following = trio.CancelScope()
+        self._supervisions: WeakSet[SupervisionWork] = WeakSet()
+        """The supervisors here, as long as they live."""
+        self._proven: set[NodeId] = set()
+        """Members whose end is proven, until the store knows it."""
         self._beside: Beside | None = None
+        self._metrics: MetricsEndpoint | None = None
+        self.metrics_address = ""
+        """The `HOST:PORT` that serves metrics and health; empty if none does."""
         # Leaves first, with one circle: the members, the names and all that needs them read a
         # store, which most nodes reach over their own links. So the endpoint comes first, and asks
         # them by functions (see `_make_endpoint` and `_make_host`) that are not called before the
@@ -188,16 +201,27 @@ class Node(BaseNode):
             self._contact = StoreLocator(
                 self._endpoint, coordination.peer, coordination.identity, environment
             )
-        self._store = store = coordination.store or cast("StoreLocator", self._contact).store
+        self._store = store = MeasuredStore(
+            coordination.store or cast("StoreLocator", self._contact).store, environment.stopwatch
+        )
         codec = self._endpoint.codec
         registration.use(store)
         self._names = Names(store, codec, registration.record.lease, self.name, self.incarnation)
         self._journals = Journals.on_node(store, registration.record.lease, self.name, environment)
         self._members = Members(store, codec, self._gone, environment.timings.renewal_retry)
+        self._add_placement()
+        self._add_services(coordination, log_memory)
+        self._isolation: Isolation = make_isolation(
+            self._endpoint, self._api, nursery, environment, secret
+        )
+
+    def _add_placement(self) -> None:
+        """Add what finds, places and starts actors, and proves the death of nodes."""
+        environment, store = self._environment, self._store
         self._lookups = lookups = Lookups(store, self._names, NAMES, self._may_live)
         self._placement = ActorPlacement(self._members, self._names, environment, lookups)
         self._failure_detector = FailureDetector(
-            self._members, store, environment, nursery, self._ended
+            self._members, store, environment, self._nursery, self._ended
         )
         self._spawner = ActorSpawner(
             self._endpoint, self._names, self._members, environment, self._placement
@@ -208,10 +232,6 @@ class Node(BaseNode):
             self._spawner.start_many,
             self._candidacies.stand,
             self._spawner.find_started,
-        )
-        self._add_services(coordination, log_memory)
-        self._isolation: Isolation = make_isolation(
-            self._endpoint, self._api, nursery, environment, secret
         )
 
     def _add_services(self, coordination: ClusterSession, log_memory: int | None) -> None:
@@ -455,10 +475,13 @@ class Node(BaseNode):
         """Serve a connection that another process has dialled."""
         await self._endpoint.peers.accept(connection)
 
-    async def _serve(self) -> None:
-        """Start the tasks that run until the node leaves; returns when the node is ready for
-        use.
+    async def _serve(self, metrics: str | None = None) -> None:
+        """Start the tasks that run until the node leaves; returns when the node is ready for use.
+        `metrics`: see `open_node`.
         """
+        if metrics is not None:
+            # First, so that a service manager sees it join.
+            await self._serve_metrics(metrics)
         if self._log is not None:
             self._log[0].attach()
         self._nursery.start_soon(self._endpoint.peers.beat, name="beats")
@@ -483,6 +506,26 @@ class Node(BaseNode):
             registration.explain = lambda: stand_by.last
             self._endpoint.host.workers.ask_lease = lambda: registration.clock.doubtful_at
             self._nursery.start_soon(stand_by.beat, name="beats of the loop")
+
+    async def _serve_metrics(self, address: str) -> None:
+        """Serve metrics and health at `HOST:PORT`, until the node has left. Raises `ListenError`,
+        ValueError, and ImportError if the extra is missing.
+        """
+        # Brings h11 and prometheus-client, which other nodes do not need.
+        from runtime.metrics.endpoint import MetricsEndpoint
+        from runtime.metrics.readings import NodeParts
+
+        parts = NodeParts(
+            name=self.name,
+            endpoint=self._endpoint,
+            members=self._members,
+            registration=self._registration,
+            store=self._store,
+            environment=self._environment,
+            intensity=lambda: max((work.intensity_used for work in self._supervisions), default=0),
+        )
+        self._metrics = MetricsEndpoint(parts, self._measurement.keep())
+        self.metrics_address = await self._metrics.open(address, self._nursery)
 
     def _store_peer(self) -> Peer:
         """The node that serves the store, as far as is known. Only for a node that does not reach
@@ -559,10 +602,12 @@ class Node(BaseNode):
                 )
         self._following.cancel()
         # Not cut short by any time above: everything that is asked of a node whose end stops half
-        # way would wait for ever. Each of the two waits is bounded.
+        # way would wait for ever. Each of the waits is bounded.
         with trio.CancelScope(shield=True):
             if self._beside is not None:
                 await self._beside.end()
+            if self._metrics is not None:
+                await self._metrics.close()
             if self._contact is not None:
                 self._contact.store.close()
             self._endpoint.close()
@@ -628,16 +673,27 @@ class Node(BaseNode):
             self._environment,
             lambda: self._names,
             endpoint.make_handle,
-            lambda supervisor, address: SupervisionWork(
-                supervisor, address, self._spawner, self._environment
-            ),
+            self._supervision,
             lambda cls, options: self._isolation.instance(cls, options),
             self._thread_limit,
             lambda name, incarnation: self._members.is_gone(NodeId(name, incarnation)),
         )
 
+    def _supervision(self, supervisor: Supervisor, address: Address) -> SupervisionWork:
+        work = SupervisionWork(
+            supervisor,
+            address,
+            self._spawner,
+            self._environment,
+            self._endpoint.host.counts,
+        )
+        self._supervisions.add(work)
+        return work
+
     def _ended(self, identity: NodeId, reason: str) -> None:
         """Handle proof that an incarnation has ended; the store may not know it yet."""
+        if self._members.is_current(identity):
+            self._proven.add(identity)
         self._members.bury(identity)
         self._endpoint.on_peer_ended(identity, reason)
         self._watching.on_node_gone(identity)
@@ -683,5 +739,9 @@ class Node(BaseNode):
             logger.info(
                 "node %s (incarnation %d) has left or died", member.name, member.incarnation
             )
+            if member.state != "draining":
+                proof = "kernel" if node in self._proven else "lease"
+                self._endpoint.host.counts.deaths.add(proof)
+            self._proven.discard(node)
             self._endpoint.on_peer_ended(node, "it has left the cluster or its lease has ended")
             self._watching.on_node_gone(node)

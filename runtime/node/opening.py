@@ -117,6 +117,7 @@ class _NodeSettings:
     )
     call_timeout: float | None
     filters: tuple[Filter, ...]
+    metrics: str | None
 
 
 @attrs.frozen
@@ -175,6 +176,7 @@ async def open_node(
     call_timeout: float | None = None,
     tls: TlsMode | None = None,
     filters: Sequence[Filter] = (),
+    metrics: str | None = None,
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving
@@ -199,16 +201,19 @@ async def open_node(
     default TMPDIR or /var/tmp. `references_on_leave`: "move" them to other nodes when this one
     leaves, or "lose". `tls`: without it connections from and to other machines are encrypted;
     "require" for those of this machine as well, "accept" to meet nodes that do not encrypt yet,
-    "off"; or `UNDERSTUDY_TLS`. `platform`: for tests and simulated nodes, see `Platform`. Raises
-    TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a `HandshakeError`,
-    or a `StoreError`: what to do next; `LeaseLostError` at the end of the block if the cluster has
-    given the node up. After it the node answers with `NotAMemberError`.
+    "off"; or `UNDERSTUDY_TLS`. `metrics`: `HOST:PORT`, or a port of 127.0.0.1 (0: a free one),
+    where this node serves `/metrics`, `/healthz` and `/readyz` (extra `metrics`) to all who can
+    reach it: `node.metrics_address`. `platform`: for tests and simulated nodes, see `Platform`.
+    Raises TypeError or ValueError, `JoinError`, `NodeNameTakenError`, `ListenError`, a
+    `HandshakeError`, or a `StoreError`: what to do next; `LeaseLostError` at the end of the block
+    if the cluster has given the node up. After it the node answers with `NotAMemberError`.
     """
     _check(
         name,
         cluster,
         {"join": join, "listen": listen, "advertise": advertise, "store": store},
         data_dir,
+        metrics,
     )
     platform = platform or Platform()
     environment = platform.environment
@@ -233,18 +238,14 @@ async def open_node(
         disk=platform.disk,
         isolation=_isolation(platform, mode),
         faults=platform.faults or _faults_asked_for(),
-        memory=_memory(
-            reference_memory,
-            reference_directory,
-            references_on_leave,
-            shared=platform.network is None,
-        ),
+        memory=_memory(reference_memory, reference_directory, references_on_leave, platform),
         trace_references=trace_references,
         thread_limit=thread_limit,
         blocked_limit=blocked_limit,
         log_memory=log_memory if platform.network is None else None,
         call_timeout=CallOptions(timeout=call_timeout).timeout,
         filters=checked_filters(filters),
+        metrics=metrics,
     )
     async with _sheltered(settings) as node:
         yield node
@@ -266,14 +267,20 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
         raise_alone(group)
 
 
-def _check(name: str | None, cluster: str, given: Mapping[str, object], data_dir: object) -> None:
+def _check(
+    name: str | None,
+    cluster: str,
+    given: Mapping[str, object],
+    data_dir: object,
+    metrics: object,
+) -> None:
     """Raises TypeError or ValueError, naming the options that make no sense, by themselves or
     together.
     """
     if name is not None:
         check_name("name", name)
     check_name("cluster", cluster)
-    for option, value in given.items():
+    for option, value in (*given.items(), ("metrics", metrics)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{option} must be a str or None, not {value!r}")
     if data_dir is not None and (given["join"] is not None or given["store"] is not None):
@@ -285,6 +292,10 @@ def _check(name: str | None, cluster: str, given: Mapping[str, object], data_dir
         raise ValueError("a store leads to its cluster by itself: give join or store, not both")
     if isinstance(advertise := given["advertise"], str):
         check_advertise(advertise)
+    if isinstance(metrics, str):
+        from runtime.metrics.endpoint import check_metrics
+
+        check_metrics(metrics)
 
 
 def _isolation(platform: Platform, tls: TlsMode | None) -> IsolationFactory:
@@ -295,9 +306,13 @@ def _isolation(platform: Platform, tls: TlsMode | None) -> IsolationFactory:
 
 
 def _memory(
-    limit: int, directory: str | os.PathLike[str] | None, on_leave: OnLeave, *, shared: bool
+    limit: int,
+    directory: str | os.PathLike[str] | None,
+    on_leave: OnLeave,
+    platform: Platform,
 ) -> MemoryOptions:
-    """How values are kept. Not `shared` with simulated nodes, whose processes are all one."""
+    """How values are kept. Not shared with simulated nodes, whose processes are all one."""
+    shared = platform.network is None
     given: object = limit
     if isinstance(given, bool) or not isinstance(given, int):
         raise TypeError(f"reference_memory is a number of bytes, not {given!r}")
@@ -398,7 +413,7 @@ async def _opened(nursery: trio.Nursery, settings: _NodeSettings) -> AsyncIterat
         # Before it serves, which takes the store, and that perhaps the very connection that its
         # owner has just dialled.
         door.open(node)
-        await node._serve()
+        await node._serve(settings.metrics)
         _stand_by(node, coordination, settings)
         yield node
     finally:

@@ -74,6 +74,7 @@ class Orphans:
                 "parent stopped", f"its supervisor {supervisor} has ended and is not restarted"
             )
             for name, epoch in tuple(self._family.children_of(supervisor)):
+                self._family.counts.orphans += 1
                 logger.warning("stopping %s, which has lost its supervisor: %s", name, reason)
                 await self._family.stop(name, epoch, reason)
         self._missing = missing

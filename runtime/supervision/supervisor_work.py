@@ -60,6 +60,7 @@ from actors.supervision import (
 from actors.supervisor import ChildSpec, ChildStatus, DeathReport, Supervisor, SupervisorStatus
 from runtime.environment import Environment
 from runtime.hosting.cell import with_note
+from runtime.statistics.counts import NodeCounts
 from runtime.supervision.spawner import ActorSpawner
 
 # What supervisors know of each child.
@@ -435,7 +436,9 @@ class SupervisionWork:
         address: Address,
         spawner: ActorSpawner,
         environment: Environment,
+        counts: NodeCounts,
     ) -> None:
+        self._counts = counts
         self._supervisor = supervisor
         self._address = address
         self._name = address.name
@@ -673,6 +676,7 @@ class SupervisionWork:
                 or (strategy == "dynamic" and child.spec.id in given_up)
             ):
                 await self._withdraw([self._children.forget(child.spec.id)])
+        self._counts.adoptions += len(kept)
         if kept:
             logger.info("%s adopts %s", self._name, ", ".join(kept))
 
@@ -733,6 +737,7 @@ class SupervisionWork:
             self._ready.set()
             self._over.set()
         if self._exit is not None and self._is_ready and self._exit.kind == "shutdown":
+            self._counts.escalations += 1
             raise SupervisorGaveUpError(str(self._exit))
 
     async def _withdraw_void_intents(self) -> None:
@@ -934,7 +939,22 @@ class SupervisionWork:
             ", ".join(ids[:10]) + ", ..." * (len(ids) > 10),
             reason,
         )
-        self._do(self._machine.on_lost(set(ids), reason, self._environment.now()))
+        effects = self._machine.on_lost(set(ids), reason, self._environment.now())
+        self._count(effects, reason)
+        self._do(effects)
+
+    def _count(self, effects: list[Effect], reason: ExitReason) -> None:
+        """Count an end after which children are started again."""
+        if any(isinstance(effect, StartChild | StopChild | TryAgain) for effect in effects):
+            self._counts.restarts.add(reason.kind)
+
+    @property
+    def intensity_used(self) -> float:
+        """Which share of the restarts that it may make within its period it has made: above 1 it
+        gives up.
+        """
+        recent = self._machine.intensity.recent(self._environment.now())
+        return recent / max(1, self._supervisor.intensity)
 
     def _end_of(self, child: ChildState, reason: ExitReason, *, failed: bool = False) -> None:
         """Handle that a child's actor has ended by itself, or that its start has failed."""
@@ -965,6 +985,8 @@ class SupervisionWork:
         )
         logger.log(logging.INFO if child.fails and failed and not ends_supervisor else level, text)
         child.fails = failed
+        if not ends_supervisor:
+            self._count(effects, reason)
         self._do(effects)
 
     def _report(self, child: ChildState, address: Address | None, reason: ExitReason) -> None:

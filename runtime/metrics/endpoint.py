@@ -1,0 +1,366 @@
+"""The endpoint of a node's metrics and health: `GET /metrics`, `/healthz` and `/readyz`.
+
+It is served from an event loop of its own, in a thread, and only what must be is done in the node's
+loop: copying the counts. So a slow client or a large scrape takes no time of the node's, and a node
+whose loop is blocked is told as such: `/healthz` answers 503 and names the code that blocks.
+
+Everything is bounded: connections, the head of a request, the time for a request and its answer,
+and the questions that wait for the node's loop. Each answer ends its connection.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import trio
+
+from actors.errors import ListenError
+from runtime.environment import Beside
+from runtime.hosting.loop_watch import running_code
+from runtime.links.transports import join_host_port, split_host_port
+from runtime.metrics.definitions import DEFINITIONS, Definition
+from runtime.metrics.readings import LoopHealth, NodeParts, Readings, read
+from runtime.statistics.call_statistics import CallStatistics
+from runtime.statistics.histograms import BOUNDS
+from runtime.user_errors import summary_of
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+MOST_CONNECTIONS = 32
+"""At once; further ones are closed unanswered."""
+
+MAX_HEAD = 8192
+"""Bytes of the line and headers of a request."""
+
+REQUEST_SECONDS = 5.0
+"""For a request to arrive, and for its answer to be taken."""
+
+LOOP_SECONDS = 1.0
+"""For the node's event loop to answer; one that does not counts as blocked."""
+
+LINGER_SECONDS = 0.5
+LINGER_BYTES = 65536
+"""What is read and thrown away after an answer: closed at once, the connection would be reset, and
+the client might never see the answer.
+"""
+
+LOOK_SECONDS = 0.1
+"""Between two looks at how late the node's loop is."""
+
+MISSING = "metrics need an extra: pip install 'understudy[metrics]'"
+
+T = TypeVar("T")
+
+logger = logging.getLogger("understudy.metrics")
+
+
+@attrs.frozen
+class HttpAnswer:
+    """An answer: `body` is sent as `kind`."""
+
+    status: int
+    kind: str
+    body: bytes
+
+
+class BlockedLoopError(Exception):
+    """The node's event loop did not answer in time. Never leaves this module."""
+
+
+def check_metrics(address: str) -> tuple[str, int]:
+    """Return host and port of `HOST:PORT`, or of a port of 127.0.0.1. Raises ValueError, and
+    ImportError that says what to install.
+    """
+    try:
+        import h11  # noqa: F401
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        raise ImportError(MISSING) from None
+    try:
+        return split_host_port(address if ":" in address else f"127.0.0.1:{address}")
+    except ValueError as error:
+        raise ValueError(f"metrics: {error}, or a port: 9464") from None
+
+
+class MetricsEndpoint:
+    """The endpoint of one node. `statistics`: of its calls."""
+
+    def __init__(self, parts: NodeParts, statistics: CallStatistics) -> None:
+        self._parts = parts
+        self._statistics = statistics
+        self._health = LoopHealth()
+        self._beside: Beside | None = None
+        self._scope = trio.CancelScope()
+        self._collections = self._note_collection
+        self._began = 0.0
+
+    async def open(self, address: str, nursery: trio.Nursery) -> str:
+        """Listen at an address of `check_metrics`, port 0 for a free one, and serve until `close`.
+        Tasks of the node's loop are in `nursery`. Returns where it listens. Raises `ListenError`,
+        ValueError and ImportError.
+        """
+        host, port = check_metrics(address)
+        try:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            raise ListenError(
+                f"metrics cannot be served at {address}: {error.strerror or error}; choose another "
+                "address for metrics, or port 0 for a free port"
+            ) from None
+        gc.callbacks.append(self._collections)
+        nursery.start_soon(self._measure_lag, name="lag of the loop")
+        token = trio.lowlevel.current_trio_token()
+        environment = self._parts.environment
+        self._beside = environment.run_beside(
+            lambda beside, stack: _serve(
+                listeners, partial(self._answer, _LoopQuestions(token), stack)
+            )
+        )
+        if self._beside is None:
+            # Time is virtual: there is no thread, and the node's own loop serves.
+            nursery.start_soon(self._serve_here, listeners, token)
+        bound = listeners[0].socket.getsockname()
+        return join_host_port(bound[0], bound[1])
+
+    async def close(self) -> None:
+        """Stop serving; bounded in time."""
+        if self._collections in gc.callbacks:
+            gc.callbacks.remove(self._collections)
+        self._scope.cancel()
+        if self._beside is not None:
+            await self._beside.end()
+
+    async def _serve_here(
+        self, listeners: list[trio.SocketListener], token: trio.lowlevel.TrioToken
+    ) -> None:
+        with self._scope:
+            await _serve(listeners, partial(self._answer, _LoopQuestions(token), lambda: None))
+
+    async def _answer(
+        self, questions: _LoopQuestions, stack: Callable[[], FrameType | None], path: str
+    ) -> HttpAnswer:
+        """Answer a request, in the second loop."""
+        try:
+            if path == "/healthz":
+                await questions.ask(lambda: None)
+                return _as_json(200, {"state": "alive", "node": self._parts.name})
+            if path == "/readyz":
+                reasons = await questions.ask(self._parts.not_ready)
+                state = "not ready" if reasons else "ready"
+                fields = {"state": state, "node": self._parts.name, "reasons": reasons}
+                return _as_json(503 if reasons else 200, fields)
+            if path == "/metrics":
+                readings = await questions.ask(
+                    lambda: read(self._parts, self._statistics, self._health)
+                )
+                return _exposition(readings)
+        except BlockedLoopError:
+            who, _ = running_code(stack())
+            reason = f"the event loop has not moved for {LOOP_SECONDS:g} s; it runs {who}"
+            fields = {"state": "blocked", "node": self._parts.name, "reasons": [reason]}
+            return _as_json(503, fields)
+        return _text(404, "unknown path; request /metrics, /healthz or /readyz\n")
+
+    async def _measure_lag(self) -> None:
+        now = self._parts.environment.now
+        with self._scope:
+            while True:
+                due = now() + LOOK_SECONDS
+                await trio.sleep_until(due)
+                self._health.on_looked(now() - due)
+
+    def _note_collection(self, phase: str, info: dict[str, int]) -> None:
+        stopwatch = self._parts.environment.stopwatch
+        if phase == "start":
+            self._began = stopwatch()
+        elif self._began:
+            self._health.pauses[info["generation"]].add(stopwatch() - self._began)
+
+
+class _LoopQuestions:
+    """Has functions run in the node's event loop, from another one. Made in the node's loop."""
+
+    def __init__(self, token: trio.lowlevel.TrioToken) -> None:
+        self._token = token
+        self._waiting = 0
+        """Questions that the node's loop has not answered. Only the asking loop changes it."""
+
+    async def ask(self, function: Callable[[], T]) -> T:
+        """What `function` returns there. Raises `BlockedLoopError`."""
+        if self._waiting >= MOST_CONNECTIONS:
+            # The loop is blocked, and clients ask again and again: their questions must not pile
+            # up.
+            raise BlockedLoopError
+        here = trio.lowlevel.current_trio_token()
+        answered, answers = trio.Event(), list[T]()
+        failures: list[Exception] = []
+
+        def back() -> None:
+            self._waiting -= 1
+            answered.set()
+
+        def there() -> None:
+            try:
+                answers.append(function())
+            except Exception as error:
+                # It belongs to the one who asks: in a callback of the loop it would end the node.
+                failures.append(error)
+            try:
+                here.run_sync_soon(back)
+            except trio.RunFinishedError:
+                # The endpoint was closed meanwhile.
+                pass
+
+        self._waiting += 1
+        try:
+            self._token.run_sync_soon(there)
+        except trio.RunFinishedError:
+            raise BlockedLoopError from None
+        with trio.move_on_after(LOOP_SECONDS):
+            await answered.wait()
+        if failures:
+            raise failures[0]
+        if not answers:
+            raise BlockedLoopError
+        return answers[0]
+
+
+# HTTP, in the second loop.
+
+
+async def _serve(
+    listeners: list[trio.SocketListener], answer: Callable[[str], Awaitable[HttpAnswer]]
+) -> None:
+    limit = trio.CapacityLimiter(MOST_CONNECTIONS)
+
+    async def serve_one(stream: trio.SocketStream) -> None:
+        try:
+            limit.acquire_nowait()
+        except trio.WouldBlock:
+            await trio.aclose_forcefully(stream)
+            return
+        try:
+            with trio.move_on_after(REQUEST_SECONDS):
+                await _converse(stream, answer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The client has gone.
+            pass
+        except Exception as error:
+            # A mistake in one answer ends its connection and no other.
+            logger.exception("an answer failed: %s", summary_of(error))
+        finally:
+            limit.release()
+            await trio.aclose_forcefully(stream)
+
+    await trio.serve_listeners(serve_one, listeners)
+
+
+async def _converse(
+    stream: trio.SocketStream, answer: Callable[[str], Awaitable[HttpAnswer]]
+) -> None:
+    """Read one request, and answer it."""
+    import h11
+
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+    with_body = True
+    try:
+        event: Any = h11.NEED_DATA
+        while event is h11.NEED_DATA:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await stream.receive_some(MAX_HEAD))
+        if not isinstance(event, h11.Request):
+            return
+        with_body = event.method != b"HEAD"
+        if event.method not in (b"GET", b"HEAD"):
+            told = _text(405, "this address answers only GET and HEAD\n")
+        else:
+            told = await answer(event.target.decode("ascii", "replace").partition("?")[0])
+    except h11.RemoteProtocolError as error:
+        told = _text(error.error_status_hint, f"the request is not HTTP as expected: {error}\n")
+    headers = [
+        ("content-type", told.kind),
+        ("content-length", str(len(told.body))),
+        ("connection", "close"),
+    ]
+    head = connection.send(h11.Response(status_code=told.status, headers=headers)) or b""
+    body = (connection.send(h11.Data(data=told.body)) or b"") if with_body else b""
+    await stream.send_all(head + body)
+    await stream.send_eof()
+    with trio.move_on_after(LINGER_SECONDS):
+        size = 0
+        while size < LINGER_BYTES and (data := await stream.receive_some(4096)):
+            size += len(data)
+
+
+def _text(status: int, text: str) -> HttpAnswer:
+    return HttpAnswer(status, "text/plain; charset=utf-8", text.encode())
+
+
+def _as_json(status: int, fields: dict[str, Any]) -> HttpAnswer:
+    return HttpAnswer(status, "application/json", json.dumps(fields).encode() + b"\n")
+
+
+# Exposition: the readings in Prometheus' text format.
+
+
+def _exposition(readings: Readings) -> HttpAnswer:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector
+    from prometheus_client.exposition import generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(readings))
+    ProcessCollector(registry=registry)
+    return HttpAnswer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
+
+
+class _Collector:
+    """Hands one scrape's readings to prometheus-client."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics of `DEFINITIONS`, also those without a sample yet."""
+        return map(self._family, DEFINITIONS)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: each registry has this one collector."""
+        return ()
+
+    def _family(self, definition: Definition) -> Metric:
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        name, text, labels = definition.name, definition.text, definition.labels
+        if definition.kind == "histogram":
+            histogram = HistogramMetricFamily(name, text, labels=labels)
+            for values, counts, total in self._readings.buckets.get(name, ()):
+                histogram.add_metric(values, list(_cumulated(counts)), total)
+            return histogram
+        family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
+            name, text, labels=labels
+        )
+        for values, number in self._readings.numbers.get(name, ()):
+            family.add_metric(values, number)
+        return family
+
+
+def _cumulated(counts: list[int]) -> Iterator[tuple[str, float]]:
+    """Buckets as Prometheus has them: each with all that is below its bound."""
+    below = 0
+    for bound, count in zip((*BOUNDS, math.inf), counts, strict=True):
+        below += count
+        yield "+Inf" if bound == math.inf else repr(bound), below

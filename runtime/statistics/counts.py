@@ -1,0 +1,72 @@
+"""Counts that the machines of a node keep all the time: plain integers, added to where something
+happens that is no part of the way of every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runtime.statistics.call_statistics import OTHER
+
+MOST_LABELS = 300
+"""Combinations of labels that one count keeps apart."""
+
+
+class LabelledCount:
+    """A count for each combination of labels; the number of combinations is bounded, further ones
+    are counted as `OTHER`.
+    """
+
+    __slots__ = ("_counts", "_most")
+
+    def __init__(self, most: int = MOST_LABELS) -> None:
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._most = most
+
+    def add(self, *labels: str, count: int = 1) -> None:
+        """Add `count` under these labels. A negative one takes back what was added."""
+        if labels not in self._counts and len(self._counts) >= self._most:
+            labels = (OTHER,) * len(labels)
+        self._counts[labels] = self._counts.get(labels, 0) + count
+
+    def __iter__(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Labels and counts."""
+        return iter(self._counts.items())
+
+    def __getitem__(self, labels: tuple[str, ...]) -> int:
+        """The count under these labels; 0 if there is none."""
+        return self._counts.get(labels, 0)
+
+
+class NodeCounts:
+    """What happened on one node since it was opened, besides calls."""
+
+    def __init__(self) -> None:
+        self.refused = LabelledCount()
+        """Calls that mailboxes refused, by reason."""
+        self.stale_epochs = 0
+        """Calls for an earlier epoch of an actor, which were refused."""
+        self.attempts = LabelledCount()
+        """Attempts of calls that failed and were followed by another one, by reason."""
+        self.budget_empty = 0
+        """Calls that were not made again because the retry budget of their target was used up."""
+        self.repeats = 0
+        """Repeats that arrived of calls that ran already, or had run."""
+        self.living = LabelledCount()
+        """Actors that are here, by class."""
+        self.starting = 0
+        """Of these, those whose `on_start` has not returned."""
+        self.starts = LabelledCount()
+        """Starts of actors, by class, also those that failed."""
+        self.ends = LabelledCount()
+        """Ends of actors, by class and kind of their exit reason."""
+        self.restarts = LabelledCount()
+        """Ends of children after which supervisors here act, by kind of exit reason."""
+        self.escalations = 0
+        """Supervisors here that gave up."""
+        self.orphans = 0
+        """Actors that were stopped because their supervisor does not come back."""
+        self.adoptions = 0
+        """Living children that a restarted supervisor kept."""
+        self.deaths = LabelledCount()
+        """Other nodes that were found dead, by proof: `kernel` or `lease`."""

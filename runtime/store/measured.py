@@ -1,0 +1,112 @@
+"""A store whose requests are measured: how long each kind takes, and how many had no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from actors.errors import StoreOutcomeUnknownError, StoreUnavailableError
+from runtime.statistics.histograms import Histogram
+from runtime.store.interface import (
+    Compare,
+    Entry,
+    Operation,
+    RangeResult,
+    Store,
+    TransactionResult,
+    WatchBatch,
+)
+
+T = TypeVar("T")
+
+OPERATIONS = (
+    "get",
+    "range",
+    "put",
+    "delete",
+    "transaction",
+    "grant",
+    "keep_alive",
+    "time_to_live",
+    "revoke",
+)
+"""What is measured. `poll` waits for changes, for as long as there are none."""
+
+
+class MeasuredStore(Store):
+    """Passes everything on to `store`. A request that is cancelled is not counted: its time says
+    nothing. `stopwatch`: see `Environment.stopwatch`.
+    """
+
+    def __init__(self, store: Store, stopwatch: Callable[[], float]) -> None:
+        self._store = store
+        self._stopwatch = stopwatch
+        self.seconds = {name: Histogram() for name in OPERATIONS}
+        """How long requests took that were answered, also with a refusal."""
+        self.unavailable = 0
+        """Requests that did not reach the store."""
+        self.unknown = 0
+        """Requests whose outcome is unknown."""
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Store.get`."""
+        return await self._measured("get", self._store.get(key))
+
+    async def range(self, prefix: str) -> RangeResult:
+        """See `Store.range`."""
+        return await self._measured("range", self._store.range(prefix))
+
+    async def put(self, key: str, value: bytes, lease: int = 0) -> int:
+        """See `Store.put`."""
+        return await self._measured("put", self._store.put(key, value, lease))
+
+    async def delete(self, key: str) -> bool:
+        """See `Store.delete`."""
+        return await self._measured("delete", self._store.delete(key))
+
+    async def transaction(
+        self,
+        compare: Sequence[Compare],
+        then: Sequence[Operation],
+        otherwise: Sequence[Operation] = (),
+    ) -> TransactionResult:
+        """See `Store.transaction`."""
+        return await self._measured(
+            "transaction", self._store.transaction(compare, then, otherwise)
+        )
+
+    async def grant(self, ttl: float) -> int:
+        """See `Store.grant`."""
+        return await self._measured("grant", self._store.grant(ttl))
+
+    async def keep_alive(self, lease: int) -> float:
+        """See `Store.keep_alive`."""
+        return await self._measured("keep_alive", self._store.keep_alive(lease))
+
+    async def time_to_live(self, lease: int) -> float:
+        """See `Store.time_to_live`."""
+        return await self._measured("time_to_live", self._store.time_to_live(lease))
+
+    async def revoke(self, lease: int) -> None:
+        """See `Store.revoke`."""
+        await self._measured("revoke", self._store.revoke(lease))
+
+    async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
+        """See `Store.poll`."""
+        return await self._store.poll(prefix, from_revision)
+
+    async def _measured(self, name: str, request: Awaitable[T]) -> T:
+        began = self._stopwatch()
+        try:
+            answer = await request
+        except StoreUnavailableError:
+            self.unavailable += 1
+            raise
+        except StoreOutcomeUnknownError:
+            self.unknown += 1
+            raise
+        except Exception:
+            self.seconds[name].add(self._stopwatch() - began)
+            raise
+        self.seconds[name].add(self._stopwatch() - began)
+        return answer
