@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -12,13 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 async def get(
-    address: str, path: str, method: str = "GET", after: threading.Event | None = None
+    address: str, path: str, method: str = "GET", after: Callable[[], object] = lambda: None
 ) -> tuple[int, str]:
-    """Status and body of one request, which is made once `after` is set."""
+    """Status and body of one request, which is made, by a thread, after `after` has returned."""
 
     def ask() -> tuple[int, str]:
-        if after is not None:
-            assert after.wait(20)
+        after()
         connection = http.client.HTTPConnection(address, timeout=20)
         try:
             connection.request(method, path)

@@ -23,7 +23,7 @@ from runtime.node import Node
 from tests.house import ROOT
 from tests.live_pair import SECRET
 from tests.metrics.scraping import families, get, get_json, scrape
-
+from tests.waiting import until
 
 BLOCKED = threading.Event()
 """Set when the loop stands still."""
@@ -153,15 +153,22 @@ async def test_a_blocked_loop_is_told_with_what_blocks_it(
     clerk = await node.options(name="slow").spawn(Clerk)
     answers: list[tuple[int, str]] = []
 
+    ready: list[bool] = []
+
+    def stands_still() -> None:
+        ready.append(True)
+        assert BLOCKED.wait(20)
+
     async def ask(path: str) -> None:
-        # Not before the loop stands still: the request is made by a thread.
-        answers.append(await get(node.metrics_address, path, after=BLOCKED))
+        answers.append(await get(node.metrics_address, path, after=stands_still))
 
     BLOCKED.clear()
     async with trio.open_nursery() as nursery:
         for path in ("/healthz", "/readyz", "/metrics"):
             nursery.start_soon(ask, path)
-        nursery.start_soon(clerk.block, 2.0)
+        # The threads must be there before the loop can start no more.
+        await until(lambda: len(ready) == 3, "the threads wait")
+        await clerk.block(2.0)
     assert [status for status, _ in answers] == [503] * 3, answers
     assert all("slow.block" in text for _, text in answers), answers
     assert (await get_json(node.metrics_address, "/healthz"))[0] == 200
