@@ -1,5 +1,5 @@
-"""What a store has changed in memory and not yet on disk: collected step by step, written all
-together.
+"""The changes of a store that are in memory but not yet on disk. They are collected step by step
+and written in one commit.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from runtime.store.memory import StoreMachine
 
 @attrs.define
 class Changes:
-    """The changes since the last that was written.
+    """The changes since the last commit.
 
-    `entries` and `leases` hold what is there now, or None for what is there no more. `everything`:
-    `events` lacks some, so the machine must be written as a whole.
+    `entries` and `leases` map each changed key or lease to its present value, or to None if it was
+    deleted. If `everything` is true, `events` is incomplete, and the whole machine must be written
+    instead.
     """
 
     revision: int = 0
@@ -32,18 +33,20 @@ class Changes:
         return not self.revision
 
     def note(self, machine: StoreMachine, before: int, leases_before: frozenset[int]) -> bool:
-        """Add what a step did, which began at revision `before` with these leases; False if it
-        changed nothing that lasts.
+        """Add the changes of one step. `before` and `leases_before` are the revision and the leases
+        before the step. Returns False if the step changed nothing that must be written.
         """
         leases = machine.leases
         assert machine.revision >= before >= self.revision, "steps are noted in their order"
         if machine.revision == before and leases.keys() == leases_before:
             return False
-        # The key as it is now, not as the event says: of several changes only the last is written.
+        # Read the entry from the machine, not from the event: if a step changed a key several
+        # times, only its last value is written.
         for event in machine.events_after(before):
             self.events.append(event)
             self.entries[event.key] = machine.get(event.key)
-        # A step so large that it pushed its own beginning out of the history.
+        # The step had more events than the history keeps, so its first events were compacted away.
+        # The events alone no longer describe it.
         self.everything |= machine.compacted > before
         for lease in leases_before - leases.keys():
             self.leases[lease] = None

@@ -1,8 +1,9 @@
-"""The mark beside a store's file: the number and the checksum of its latest commit.
+"""The mark: a small file beside a store's file, with the number and the checksum of its latest
+commit.
 
-It is written after each commit, in place and without waiting for the disk, so it costs some
-microseconds. A process that is killed leaves it as it wrote it; after a loss of power it may be
-some seconds old. It is a lower bound in any case: the store has come at least so far.
+It is written in place after each commit, without fsync, so it costs some microseconds. The mark of
+a killed process is exact. After a loss of power it may be some seconds old. It is a lower bound in
+both cases: the store had at least this commit.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ MARK_NAME = "store.mark"
 OWNER_ONLY = 0o600
 
 _SIZE = 64
-"""Of the line, with the spaces after it. It lies within one sector, so a write of it is seen whole
-or not at all.
+"""Bytes of the line, including the spaces that pad it. The line fits into one disk sector, so a
+reader sees a write of it whole or not at all.
 """
 
 
 def read_mark(path: Path) -> tuple[int, int]:
-    """The number of the latest commit that is known of, and the checksum of the store with it;
-    zeros if none is known. Raises OSError.
+    """Return the number of the latest known commit and the checksum of the store after it; (0, 0)
+    if the mark is missing or damaged. Raises OSError if the file cannot be read.
     """
     try:
         line = path.read_bytes()
@@ -42,16 +43,16 @@ class Mark:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
 
     def set(self, commits: int, checksum: int) -> None:
-        """Note that the commit of this number is on disk."""
+        """Record that commit number `commits` is on disk. Errors of the disk are ignored."""
         try:
             os.pwrite(self._descriptor, _line(commits, checksum), 0)
         except OSError:
-            # The disk is full, or fails. The commit is there, and a mark of an earlier one is as
-            # true.
+            # The disk is full or fails. The commit itself is on disk, and an older mark is still a
+            # valid lower bound.
             pass
 
     def sync(self) -> None:
-        """Wait until it is on disk as it is now. Raises OSError."""
+        """Write the mark to disk (fsync). Raises OSError."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""Where an embedded store is kept: a file served by one thread, or another implementation of
-`Medium`.
+"""The medium that an embedded store is written to: a file, with its blocking calls in a thread, or
+another implementation of `Medium`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 
 
 class Medium(Protocol):
-    """What a store is written to, one call at a time; see `runtime.store.file.StoreFile` for what
-    each promises and raises. The simulator has disks of its own.
+    """What a store is written to. Its methods are called one at a time.
+
+    `runtime.store.file.StoreFile` documents what each method promises and raises. The simulator has
+    media of its own.
     """
 
     async def load(self) -> Snapshot:
-        """Everything that was committed."""
+        """Return everything that was committed. Raises `StoreDataError` if the data is damaged."""
         ...
 
     async def write(self, changes: Changes) -> None:
-        """Commit `changes`."""
+        """Commit `changes`. Raises like `StoreFile.write`."""
         ...
 
     async def rewrite(self, snapshot: Snapshot) -> None:
-        """Commit `snapshot` in the place of all there is."""
+        """Replace everything on the medium by `snapshot`, in one commit. Raises like `write`."""
         ...
 
     def close(self) -> None:
-        """Close it."""
+        """Release the medium. It must not be used afterwards."""
         ...
 
 
@@ -44,7 +46,7 @@ Disk = Callable[[Path], Awaitable[Medium]]
 
 
 class FileMedium:
-    """A `StoreFile`, whose blocking calls are made in a thread."""
+    """A `StoreFile` whose blocking calls run in a thread, one at a time."""
 
     def __init__(self, file: StoreFile, limiter: trio.CapacityLimiter) -> None:
         self._file = file
@@ -68,9 +70,12 @@ class FileMedium:
 
 
 async def open_file(directory: Path) -> Medium:
-    """The file of the store in `directory`; see `Disk`."""
-    # Brings SQLite, which nodes without a file do not need.
+    """Open the file of the store in `directory`, a new one if there is none. Raises
+    `StoreDataError`; see `Disk`.
+    """
+    # Imported here because it imports sqlite3, which nodes without a store on disk do not need.
     from runtime.store.file import StoreFile
 
+    # One token: `StoreFile` is not thread-safe, so two of its calls must never overlap.
     limiter = trio.CapacityLimiter(1)
     return FileMedium(await trio.to_thread.run_sync(StoreFile, directory, limiter=limiter), limiter)

@@ -1,11 +1,11 @@
-"""The embedded store: the machine in memory, on its node's clock, with polls that wait; with a
-journal, on disk as well.
+"""The embedded store: a state machine in memory, served by one node.
 
-High availability is etcd's job: this store cannot be reached while its node cannot. In memory only,
-it ends with it.
+`EmbeddedStore` adds to the machine the node's clock, polls that wait, and optionally a journal that
+writes to disk. It can be reached only while its node can; use etcd for high availability. Without a
+journal its data ends with the process.
 
-Every call is one step of the machine. With a journal, an answer is given when all that it says is
-on disk; who is cancelled while waiting for that may have been served.
+Every call is one step of the machine. With a journal, a call returns only when everything that its
+answer says is on disk. A call that is cancelled during that wait may have been applied.
 """
 
 from __future__ import annotations
@@ -41,42 +41,47 @@ from runtime.store.interface import (
 )
 from runtime.store.memory import Snapshot, StoreMachine
 
-# The way of an embedded store's changes to its file: one writer, and all that was changed while it
-# wrote goes into its next commit.
+# The path of an embedded store's changes to its file: group commit with one writer. Everything that
+# is changed during a write goes into the next commit.
 
 
 @attrs.define(eq=False)
 class Commit:
-    """Steps that are committed together. `error`: why they are not."""
+    """Steps that are written together. `error` is set if the commit failed."""
 
     changes: Changes = attrs.field(factory=Changes)
     over: trio.Event = attrs.field(factory=trio.Event)
     error: StoreError | None = None
 
     async def done(self, *, wrote: bool) -> None:
-        """Wait for the end of the commit. If it failed, raise the error for the step that waits,
-        which `wrote` something or only read.
+        """Wait until the commit has ended. `wrote`: whether the waiting step changed anything.
+
+        If the commit failed, raises `StoreUnavailableError` for a step that only read (it may be
+        repeated), and for one that wrote the error of the commit: `StoreOutcomeUnknownError` if it
+        may be on disk.
         """
         await self.over.wait()
         if self.error is None:
             return
         if not wrote:
             raise StoreUnavailableError(
-                f"the store was restored to what is on its disk; ask again: {self.error}"
+                f"the store was restored to what is on its disk; repeat the request: {self.error}"
             ) from self.error
         if isinstance(self.error, StoreOutcomeUnknownError):
             raise StoreOutcomeUnknownError(str(self.error)) from self.error
         raise type(self.error)(f"not written: {self.error}") from self.error
 
     def fail(self, error: StoreError) -> None:
-        """End the commit with `error`: nothing of it may be relied upon."""
+        """End the commit with `error`. None of its steps may be answered with success."""
         self.error = error
         self.over.set()
 
 
 class Journal:
-    """Commits the steps that are noted to `medium`. A call is answered only after a wait for
-    `latest`, so that no answer is known before it is on disk.
+    """Commits the steps that are noted to `medium`.
+
+    A call is answered only after it has waited for the commit `latest`, so no answer says what is
+    not yet on disk.
     """
 
     def __init__(self, medium: Medium) -> None:
@@ -87,22 +92,22 @@ class Journal:
         self._closing = False
 
     def note(self, machine: StoreMachine, before: int, leases: frozenset[int]) -> None:
-        """A step of the machine has been made; see `Changes.note`."""
+        """Add a step that the machine has just made to the next commit; see `Changes.note`."""
         if self._waiting.changes.note(machine, before, leases):
             self._woken.set()
 
     def latest(self) -> Commit | None:
-        """The commit that holds the last step, unless it is over."""
+        """Return the commit that holds the latest step, or None if everything is on disk."""
         return self._writing if self._waiting.changes.is_empty else self._waiting
 
     async def run(
         self, machine: Callable[[], StoreMachine], go_back: Callable[[Snapshot], None]
     ) -> None:
-        """Write until closed, and then what is left. `go_back` takes what is on disk when a commit
-        has been refused.
+        """Write commits until `close`, then write what is left and return.
 
-        Raises `StoreDataError` if the file can be used no more. However it ends, every wait for a
-        commit ends.
+        `machine` returns the present machine. `go_back` is called with what is on disk after a
+        commit was refused. Raises `StoreDataError` if the file can no longer be used. On every way
+        out, all tasks that wait for a commit are woken.
         """
         try:
             while True:
@@ -114,18 +119,20 @@ class Journal:
                     self._woken = trio.Event()
                 # Steps that are made while this is written belong to the next commit.
                 self._writing, self._waiting = self._waiting, Commit()
+                # Shielded: a commit that was begun must end before the medium is closed, and the
+                # tasks that wait for it need its outcome. The medium's own time-outs bound it.
                 with trio.CancelScope(shield=True):
                     await self._commit(self._writing, machine(), go_back)
                 self._writing = None
         finally:
-            ended = "the store has ended; see why on its node, and ask again when it is back"
+            ended = "the store has ended; its node says why. Repeat the request when it is back"
             if self._writing is not None and not self._writing.over.is_set():
                 self._writing.fail(StoreOutcomeUnknownError(ended))
             self._waiting.fail(StoreUnavailableError(ended))
             self._medium.close()
 
     def close(self) -> None:
-        """Let `run` come to its end."""
+        """Ask `run` to write what is left and to return."""
         self._closing = True
         self._woken.set()
 
@@ -142,7 +149,9 @@ class Journal:
             raise StoreDataError(str(error)) from error
         except StoreError as error:
             kept = await self._medium.load()
-            # What was built upon it meanwhile is as void.
+            # The steps made during the write were built on state that is not on disk, so they fail
+            # as well. No await between here and `go_back`: a call in between would read the refused
+            # state.
             later, self._waiting = self._waiting, Commit()
             go_back(kept)
             commit.fail(error)
@@ -156,8 +165,8 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class _Waiting:
-    """A poll for which nothing had happened yet. `since`: the first revision that may concern it,
-    once there is one.
+    """A poll that waits for a change. `since`: the revision of the first change that may concern
+    it, 0 while there is none.
     """
 
     prefix: str
@@ -166,8 +175,10 @@ class _Waiting:
 
 
 class EmbeddedStore(Store):
-    """See `Store`. `run` must be running for leases to end; `close` is for the owner, who ends
-    `run` as well.
+    """The store that one node serves; see `Store` for what it promises.
+
+    `run` must be running, or no lease ends and nothing is written. The owner calls `close`, which
+    also ends `run`.
     """
 
     def __init__(
@@ -179,24 +190,24 @@ class EmbeddedStore(Store):
         self._environment = environment
         self._machine = StoreMachine() if machine is None else machine
         self._journal = journal
-        # A dict for its order: polls are woken in the order in which they came, in every run of a
-        # simulation.
+        # A dict, because it keeps insertion order: polls are woken in the order in which they came,
+        # so that runs of a simulation are reproducible.
         self._waiting: dict[_Waiting, None] = {}
         self._sooner = trio.Event()
         self._asked_for = math.inf
         self._closed = ""
-        """Why, once it is."""
+        """Why the store refuses calls; empty while it is open."""
         self.silence: trio.Event | None = None
-        """For simulations: while it is there nothing is answered, as by a store whose process is
-        stopped, until it is set.
+        """For simulations: while this event exists and is not set, no call is answered, as by a
+        store whose process is stopped.
         """
 
     @classmethod
     async def on_disk(
         cls, environment: Environment, directory: Path, disk: Disk = open_file
     ) -> EmbeddedStore:
-        """The store in `directory`, a new one if there is none. Its leases have their whole time
-        again. Raises `StoreDataError`.
+        """Open the store in `directory`, or create one there. Every lease gets its full time again,
+        because renewals could not arrive while the store was away. Raises `StoreDataError`.
         """
         medium = await disk(directory)
         try:
@@ -212,11 +223,10 @@ class EmbeddedStore(Store):
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """End leases when their time is over, and write what is to be written, until the store is
-        closed.
+        """End expired leases and write commits, until the store is closed.
 
-        Raises `StoreDataError` if the disk fails so that it is unknown what is on it. The store is
-        closed then.
+        Raises `StoreDataError` after a disk error that leaves it unknown what is on disk. The store
+        is closed then.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -230,18 +240,16 @@ class EmbeddedStore(Store):
             self._close("the store has ended; see why on its node")
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two steps. Looks at every key: for tests and
-        simulations.
-        """
+        """Assert the invariants of the machine. Looks at every key: for tests and simulations."""
         self._machine.check_invariants()
 
     async def _end_leases(self) -> None:
-        """End leases whose time is over, but put the ends off after a time in which the loop did
-        not run: holders may have sent renewals that were not handled.
+        """End leases whose time is over. If the loop did not run for some time, postpone that:
+        renewals may have arrived and not been handled.
 
-        The lateness of a lease's own end does not show such a pause: the loop may have stood still
-        all the time before it. So the loop wakes up every `Timings.expiry_look` during the last
-        `Timings.expiry_watch` before an end.
+        How late one wake-up is does not show such a pause, because the loop may have stood still
+        before it as well. So the loop wakes every `Timings.expiry_look` seconds during the last
+        `Timings.expiry_watch` seconds before an expiry.
         """
         timings = self._environment.timings
         watch, every = timings.expiry_watch, timings.expiry_look
@@ -255,19 +263,20 @@ class EmbeddedStore(Store):
             now = self._environment.now()
             late = now - min(look, self._asked_for)
             if late > timings.expiry_late:
-                # The loop did not run: renewals may be waiting to be handled.
+                # The loop stood still, so renewals may be waiting in its sockets. Expiring now
+                # would take leases from holders that renewed in time.
                 self._machine.postpone(now + min(max(late, watch), timings.restart_grace))
             self._step(partial(StoreMachine.expire, now=now))
 
     def _look_sooner(self) -> None:
-        """Wake `run`: the time until which it sleeps has changed."""
+        """Wake `_end_leases`: the next expiry is earlier or later than it assumed."""
         if not self._sooner.is_set():
             self._asked_for = self._environment.now()
             self._sooner.set()
 
     def close(self) -> None:
-        """Refuse calls from now on and end those that wait, with StoreError. Closing twice is
-        closing once.
+        """Refuse calls from now on, and end waiting calls with `StoreError`. Does nothing the
+        second time.
         """
         self._close("the store is closed: its node has left")
 
@@ -321,8 +330,8 @@ class EmbeddedStore(Store):
         await self._open()
         due = self._machine.next_expiry()
         lease = self._step(lambda machine: machine.grant(ttl, self._environment.now()))
-        # `run` sleeps until the end that was next: it needs to know of one before that, and of no
-        # other.
+        # `_end_leases` sleeps until the earliest expiry. Wake it only if the new lease changes
+        # that.
         if self._machine.next_expiry() != due:
             self._look_sooner()
         await self._lasting(wrote=True)
@@ -345,15 +354,16 @@ class EmbeddedStore(Store):
         await self._lasting(wrote=True)
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`. A poll that waits keeps pace: what is compacted meanwhile does not
-        concern it.
+        """See `Store.poll`. A compaction during the wait does not end a poll that has seen
+        everything before it.
         """
         await trio.lowlevel.checkpoint()
         await self._not_silent()
         self._refuse_if_closed()
         machine, since = self._machine, from_revision
         while (batch := machine.changes(prefix, since)) is None:
-            # Entered with no await since the look: a change in between would be missed.
+            # No await between the look at the history and this registration, or a change in between
+            # would be missed.
             waiting = _Waiting(prefix)
             self._waiting[waiting] = None
             try:
@@ -363,19 +373,22 @@ class EmbeddedStore(Store):
             await self._not_silent()
             self._refuse_if_closed()
             if machine is self._machine:
+                # Start at the change that woke this poll. All revisions before it were looked at,
+                # and may be compacted by now.
                 since = max(since, waiting.since)
             else:
-                # The store went back, and the revisions that it skipped for this poll will be
-                # others.
+                # The store went back to its disk. Revisions that this poll has skipped will be used
+                # again for other changes, so it must look at all of them again.
                 machine, since = self._machine, from_revision
         if self._journal is not None and (commit := self._journal.latest()) is not None:
-            # It may take as long as it takes: nothing may have happened at all.
+            # Without a time-out, unlike other calls: a poll may wait for any time, so its caller
+            # cannot take silence for a failure.
             await commit.done(wrote=False)
         return batch
 
     async def _open(self) -> None:
-        # The only checkpoint before the step: a call that is cancelled here has not been applied,
-        # and no other call comes between this and its step.
+        # The only checkpoint before the step. A call that is cancelled here has not been applied,
+        # and no other call runs between this checkpoint and its own step.
         await trio.lowlevel.checkpoint()
         seconds = self._environment.timings.store_call
         with trio.move_on_after(seconds) as patience:
@@ -393,8 +406,11 @@ class EmbeddedStore(Store):
             raise StoreError(self._closed)
 
     def _step(self, step: Callable[[StoreMachine], T]) -> T:
-        """Change the machine; note the change in the journal; wake the polls concerned."""
-        # No await from here to the end: the step, its note in the journal and the wake-ups are one.
+        """Run `step` on the machine, note it in the journal, and wake the polls that it
+        concerns.
+        """
+        # No await from here to the end. A call in between could see the step before it is in the
+        # journal, and answer with what is not on disk.
         before = self._machine.revision
         leases = frozenset(self._machine.leases) if self._journal is not None else frozenset()
         result = step(self._machine)
@@ -404,11 +420,14 @@ class EmbeddedStore(Store):
         return result
 
     async def _lasting(self, *, wrote: bool) -> None:
-        """Wait until all that this call has done, or seen, is on disk: for at most
-        `Timings.store_call`, as other nodes do not wait for ever either.
+        """Wait until everything that this call changed or read is on disk.
+
+        Waits at most `Timings.store_call` seconds, because remote callers give up then too. After
+        that, raises `StoreOutcomeUnknownError` if the call wrote something, and
+        `StoreUnavailableError` otherwise.
         """
-        # The latest commit, also for a read: it may have seen what another call has just written,
-        # and must not tell of it before that is on disk.
+        # Reads wait as well: a read may have seen a write that is not yet on disk, and must not
+        # report it before it is.
         commit = self._journal.latest() if self._journal is not None else None
         if commit is None:
             return
@@ -417,8 +436,8 @@ class EmbeddedStore(Store):
             await commit.done(wrote=wrote)
         if patience.cancelled_caught:
             what = (
-                f"the store's disk has not taken what it was given within {seconds:g} s; "
-                "is it full, or gone?"
+                f"the store's disk did not complete a write within {seconds:g} s; "
+                "is the disk full, or disconnected?"
             )
             raise (
                 StoreOutcomeUnknownError(f"the outcome of a write is unknown: {what}")
@@ -427,8 +446,8 @@ class EmbeddedStore(Store):
             )
 
     def _go_back(self, kept: Snapshot) -> None:
-        """Restore the machine to what is on disk (`kept`): steps that were not written count as
-        never done. Polls that wait for a change go on waiting.
+        """Replace the machine by one with the state on disk (`kept`). Steps that were not written
+        are undone. Waiting polls go on waiting.
         """
         self._machine = StoreMachine.restored(
             kept, self._environment.now(), self._environment.timings.restart_grace
@@ -436,11 +455,11 @@ class EmbeddedStore(Store):
         self._look_sooner()
 
     def _tell(self, before: int) -> None:
-        """Wake the polls that the changes after revision `before` concern."""
+        """Wake the polls that the changes after revision `before` may concern."""
         if self._waiting and self._machine.revision != before:
             changed = self._machine.changed_after(before)
-            # A step so large that it pushed its own beginning out of the history: it is unknown
-            # which polls that concerned, so all look again.
+            # The step had more events than the history keeps, so it is unknown which keys it
+            # changed: every poll must look again.
             partly_forgotten = self._machine.compacted > before
             for waiting in self._waiting:
                 if not waiting.since and (

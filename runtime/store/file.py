@@ -1,19 +1,19 @@
 """A store's file: SQLite with a write-ahead log, synced at every commit
 (https://www.sqlite.org/wal.html, `PRAGMA synchronous`).
 
-Plain blocking code: `FileMedium` calls it from a thread, one call at a time. Beside the file lies a
-lock that its process holds, so that a store is never served twice; the kernel gives it back when
-the process ends, however it ends.
+This is plain blocking code. `FileMedium` calls it from a thread, one call at a time.
 
-The file itself is held exclusively as well, so no other process can write to it; a copy is made
-while no node runs on it.
+Two locks keep other processes out. A lock file beside the store's file ensures that one process
+serves the store; the kernel releases it when the process ends for any reason. SQLite's exclusive
+locking mode keeps other programs from writing the file. Copy the directory only while no node runs
+on it.
 
-A new file gets its name when it is complete. One that is empty, or gone while its log is there, was
-damaged: it is not begun anew.
+A new file gets its name only when it is complete. So an empty file, or a log without a file, is
+damage, and is refused instead of replaced by a new store.
 
-Each commit has the next number, and beside the file lies a mark with the number and the checksum of
-the latest: what is found must have come as far (`_examined` says why). All is for its owner alone:
-it holds what actors have saved.
+Commits are numbered. A mark beside the file holds the number and the checksum of the latest one.
+When the store is opened, it must have at least this commit; `_examined` says why. All files are
+readable for their owner only, because they hold the saved state of actors.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from runtime.store.data_mark import MARK_NAME, OWNER_ONLY, Mark, read_mark
 from runtime.store.interface import Entry, StoreEvent
 from runtime.store.memory import Snapshot
 
-# A store as rows of plain fields, as they lie in its file, and back. No I/O.
+# A store as rows of plain fields, as they are in its file, and back. No I/O.
 #
-# Each row ends with a CRC-32 of its fields: SQLite checks the structure of its pages, but has no
-# checksums for what is on them (https://www.sqlite.org/cksumvfs.html), and a revision with one bit
-# turned over would give a name to two owners. The head, the one row that every commit replaces, has
-# the sum of all others' checksums: a row that is missing, or left from before, does not go unseen.
+# Each row ends with a CRC-32 of its fields. SQLite checks the structure of its pages but has no
+# checksums of their content (https://www.sqlite.org/cksumvfs.html), and one flipped bit in a
+# revision could give a name to two owners. The head, a single row that every commit replaces, holds
+# the sum of the checksums of all other rows, so that missing and outdated rows are found as well.
 
 Field = str | bytes | int | float | None
 
@@ -53,11 +53,10 @@ Row = tuple[Field, ...]
 
 @attrs.frozen
 class Head:
-    """How far a store has come. `revision`, `compacted`, `next_lease`: see `Snapshot`.
+    """The state of the store as a whole. `revision`, `compacted` and `next_lease`: see `Snapshot`.
 
-    `commits`: how many there have been, each with the next number. `total`: the sum of the
-    checksums of all other rows. `in_use`: a process has opened the store and not closed it, so its
-    log must be there as well.
+    `commits`: the number of the latest commit. `total`: the sum of the checksums of all other rows.
+    `in_use`: a process has opened the store and not closed it, so its log must exist too.
     """
 
     revision: int = 1
@@ -69,7 +68,7 @@ class Head:
 
     @property
     def row(self) -> Row:
-        """Its fields, with their checksum."""
+        """The fields as a row, with their checksum at the end."""
         return _sealed(
             "state",
             self.revision,
@@ -82,14 +81,16 @@ class Head:
 
     @property
     def checksum(self) -> int:
-        """That of the row, and so of the whole store."""
+        """The checksum of the row. It covers `total`, and so the whole store."""
         found = self.row[-1]
         assert isinstance(found, int)
         return found
 
 
 def head_from(rows: Iterable[Row]) -> Head:
-    """The head in the one row that there must be. Raises ValueError."""
+    """Read the head from the table `state`, which must have one row. Raises ValueError if it is
+    damaged.
+    """
     found = [_opened("state", row) for row in rows]
     if len(found) != 1:
         raise ValueError(f"{len(found)} rows of state instead of one")
@@ -98,17 +99,17 @@ def head_from(rows: Iterable[Row]) -> Head:
 
 
 def total_of(rows: Iterable[Row]) -> int:
-    """The sum of their checksums."""
+    """Return the sum of the checksums of the rows."""
     return sum(row[-1] for row in rows if isinstance(row[-1], int))
 
 
 def lease_row(lease: int, seconds: float) -> Row:
-    """A lease that has not ended, and for how many seconds it was granted."""
+    """Encode a lease that has not ended. `seconds`: the time for which it was granted."""
     return _sealed("lease", lease, float(seconds))
 
 
 def entry_row(entry: Entry) -> Row:
-    """A key as it is now."""
+    """Encode the present value of a key."""
     return _sealed(
         "entry",
         entry.key,
@@ -121,7 +122,7 @@ def entry_row(entry: Entry) -> Row:
 
 
 def event_row(event: StoreEvent) -> Row:
-    """A change, for watches."""
+    """Encode a change, which watches may still ask for."""
     return _sealed(
         "event",
         event.kind,
@@ -136,11 +137,10 @@ def event_row(event: StoreEvent) -> Row:
 def snapshot_from(
     head: Head, leases: Sequence[Row], entries: Sequence[Row], events: Sequence[Row]
 ) -> Snapshot:
-    """The store that these rows tell of, the entries in the order of their keys, the events in that
-    of the changes.
+    """Decode the store from its rows. `entries` must be ordered by key, `events` by revision.
 
-    Raises ValueError, saying where, if a row is not as it was written, or if the rows cannot have
-    been written together.
+    Raises ValueError, which says where, if a row does not have its checksum, or if the rows were
+    not written together.
     """
     snapshot = Snapshot(
         head.revision,
@@ -163,7 +163,7 @@ def snapshot_from(
 
 
 def _check(snapshot: Snapshot) -> None:
-    """What holds for every store: a row that is missing would break it, mostly."""
+    """Check the invariants of a store. Most missing rows violate one of them. Raises ValueError."""
     if not 0 <= snapshot.compacted <= snapshot.revision:
         raise ValueError(
             f"changes are forgotten up to revision {snapshot.compacted}, and the last is "
@@ -185,7 +185,7 @@ def _check(snapshot: Snapshot) -> None:
                 f"a change of revision {event.revision} does not belong to those that are kept"
             )
         latest[event.key] = event.revision if event.kind == "put" else 0
-    # Every revision changed something, so none is missing among those that are kept.
+    # Every revision has at least one change, so a gap in the revisions means a missing row.
     if len({event.revision for event in snapshot.events}) != snapshot.revision - max(
         snapshot.compacted, 1
     ):
@@ -218,8 +218,8 @@ def _opened(table: str, row: Row) -> list[Any]:
 
 
 def _checksum(table: str, fields: Iterable[Field]) -> int:
-    """Over the fields with their types and lengths, so that nothing can move from one to the next
-    unseen.
+    """Compute the checksum of the fields with their types and lengths, so that moving bytes from
+    one field to the next changes it.
     """
     found = zlib.crc32(table.encode())
     for field in fields:
@@ -241,8 +241,8 @@ APPLICATION = 0x756E6473
 
 
 VERSION = 3
-"""Of the tables. Files of other versions are refused: 1 had no checksums, 2 no numbers of commits,
-and neither was ever released.
+"""The version of the tables. Files of other versions are refused. Version 1 had no checksums,
+version 2 no commit numbers; neither was released.
 """
 
 
@@ -250,7 +250,7 @@ _MAGIC = b"SQLite format 3\0"
 
 
 _HEADER_BYTES = 512
-"""The smallest database there is; SQLite takes a file with less for an empty one, and overwrites
+"""Bytes of the smallest database. SQLite takes a shorter file for an empty database and overwrites
 it.
 """
 
@@ -291,18 +291,21 @@ _EVENTS = (
 
 
 class StoreFile:
-    """The file of one store in `directory`, which is made if it is not there.
+    """The file of one store in `directory`, which is created if it does not exist.
 
-    Raises `StoreDataError` for a directory that is in use or cannot be used, and for a file that is
-    damaged, of another version, or of something else. Nothing is changed then.
+    Raises `StoreDataError` if the directory is in use or cannot be used, or if the file is damaged,
+    has another version, or is of another program. Nothing is changed then.
     """
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self._log = directory / f"{FILE_NAME}-wal"
         self._failed = False
-        """True once it is unknown what is on the disk: then nothing more is written."""
-        # First of all: whatever is looked at below, no other process changes it from here on.
+        """True after a failed sync, when it is unknown what is on disk. Nothing is written after
+        that.
+        """
+        # Take the lock before anything is looked at: from here on no other process changes the
+        # files.
         self._lock = _locked(directory)
         try:
             with self._explained():
@@ -323,16 +326,17 @@ class StoreFile:
             raise
 
     def load(self) -> Snapshot:
-        """Everything that was committed. Raises `StoreDataError` if it is not as it was written."""
+        """Return everything that was committed. Raises `StoreDataError` if the file is damaged."""
         with self._explained():
             return _snapshot(self._database, _head(self._database))
 
     def write(self, changes: Changes) -> None:
-        """Commit `changes`. When this returns they outlast the process and the machine.
+        """Commit `changes`. When this returns, they survive the end of the process and of the
+        machine.
 
-        Raises `StoreDataError` if nothing of them was written, and nothing will be. Raises
-        `StoreOutcomeUnknownError` if the disk failed while it was told to keep them: what it holds
-        is only known when the file has been opened again, so this object must not be used any more.
+        Raises `StoreDataError` if nothing was written and nothing will be. Raises
+        `StoreOutcomeUnknownError` if the disk failed during the sync: only opening the file again
+        shows what is on disk, so this object must not be used any more.
         """
         leases = [
             lease_row(lease, seconds)
@@ -374,7 +378,7 @@ class StoreFile:
         self._advance(head)
 
     def rewrite(self, snapshot: Snapshot) -> None:
-        """Commit `snapshot` in the place of all there is. Raises like `write`."""
+        """Replace the whole content by `snapshot`, in one commit. Raises like `write`."""
         leases = [lease_row(lease, seconds) for lease, seconds in snapshot.leases.items()]
         entries, events = (
             list(map(entry_row, snapshot.entries)),
@@ -397,12 +401,13 @@ class StoreFile:
         self._advance(head)
 
     def close(self) -> None:
-        """Close the file and release the directory."""
+        """Mark the file as closed, close it, and release the directory's lock."""
         try:
             if not self._failed:
                 self._end_use()
         except (StoreDataError, StoreOutcomeUnknownError):
-            # The disk is full, or failed: the file is left as by a process that was killed.
+            # The disk is full or failed. The file stays marked as in use, as after a kill, and is
+            # checked when it is opened next.
             pass
         finally:
             try:
@@ -412,7 +417,7 @@ class StoreFile:
                 os.close(self._lock)
 
     def _create(self) -> None:
-        """An empty store, under its name only when it is complete and on disk."""
+        """Create an empty store. The file gets its name only when it is complete and on disk."""
         if self._log.exists():
             raise self._damaged(f"it is gone, and its log {self._log.name} is there")
         unfinished = self.path.with_name(self.path.name + ".new")
@@ -420,7 +425,8 @@ class StoreFile:
         for leftover in leftovers:
             leftover.unlink(missing_ok=True)
         try:
-            # SQLite gives the log and the journal the rights of the file.
+            # SQLite gives its log and journal the permissions of the file, so they must be right
+            # from the start.
             os.close(os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, OWNER_ONLY))
             database = _connected(unfinished)
             try:
@@ -435,7 +441,8 @@ class StoreFile:
                 run("COMMIT")
             finally:
                 database.close()
-            # Only a complete file gets the name: an empty one that is found is a damaged one.
+            # Renaming is atomic: no crash leaves an incomplete file under this name. So an empty
+            # file that is found there later is damaged.
             unfinished.rename(self.path)
         except BaseException:
             for leftover in leftovers:
@@ -444,8 +451,8 @@ class StoreFile:
         _sync_names(self.path.parent)
 
     def _check_header(self) -> None:
-        """Refuse what is not ours before SQLite touches it, which might tidy it up:
-        https://www.sqlite.org/fileformat2.html, 1.3.
+        """Refuse files that are not a store of this version, before SQLite opens them: opening may
+        change a file. Offsets: https://www.sqlite.org/fileformat2.html, 1.3.
         """
         with self.path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -472,12 +479,12 @@ class StoreFile:
             )
 
     def _examined(self, mark: tuple[int, int]) -> Head:
-        """The head of a store that is sound, and has come as far as `mark`. Raises `StoreDataError`
-        for any other; never changes anything.
+        """Check the store, and that it has at least the commit of `mark`. Returns its head. Raises
+        `StoreDataError` if anything is wrong. Never changes the files.
 
-        SQLite moves the log into the file when that is closed, sound or not; so a copy of both is
-        looked at. Without a log the file is read as one that is never written to:
-        https://www.sqlite.org/uri.html, "immutable".
+        SQLite moves the log into the file when it closes a database, even a damaged one. So the
+        check runs on a copy of both files. Without a log the file itself is opened as "immutable"
+        (https://www.sqlite.org/uri.html).
         """
         if self._log.exists() and self._log.stat().st_size:
             with tempfile.TemporaryDirectory(prefix="understudy-store-") as directory:
@@ -491,8 +498,8 @@ class StoreFile:
             )
             log = "is gone"
         commits, checksum = mark
-        # SQLite takes a log that is gone or damaged for one that ends earlier: what was
-        # acknowledged would silently not have been. The mark knows how far the store had come.
+        # SQLite treats a lost or damaged log like one that ends earlier, so acknowledged commits
+        # would be lost silently. The mark says how many commits there must be.
         if commits > head.commits:
             raise self._damaged(
                 f"its log {self._log.name} {log}: the latest commits, {commits - head.commits}, "
@@ -500,7 +507,7 @@ class StoreFile:
             )
         if commits == head.commits and checksum != head.checksum:
             raise self._damaged(f"its log {self._log.name} or {MARK_NAME} is of another store")
-        # A process that closes the file in order says so in it: without that, there was a log.
+        # An orderly close clears `in_use` in the file itself. While it is set, a log must exist.
         if head.in_use and log == "is gone":
             raise self._damaged(
                 f"its log {self._log.name} is gone, and the last process that used it was killed "
@@ -514,7 +521,9 @@ class StoreFile:
         return head
 
     def _checked(self, database: sqlite3.Connection) -> Head:
-        """The head, once all is as it was written."""
+        """Check integrity, checksums and invariants; return the head. Raises ValueError or
+        `StoreDataError`.
+        """
         try:
             if (found := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
                 raise self._damaged(found)
@@ -526,14 +535,14 @@ class StoreFile:
 
     def _prepare(self) -> None:
         for path in (self.path, self._log):
-            # Also of a file that was copied here. What others could read in the meantime is not
-            # undone by it.
+            # Also for files that were copied here with wider permissions. This does not undo what
+            # others have read before.
             if path.exists():
                 path.chmod(OWNER_ONLY)
         run = self._database.execute
-        # Before the first access, or the index of the log would be a file, which could fail to grow
-        # on a full disk after the commit is in the log: what was refused would be there after a
-        # restart.
+        # Before the first access: with another locking mode SQLite keeps the index of the log in a
+        # file. On a full disk growing that file could fail after the commit is in the log, and a
+        # refused commit would reappear after a restart.
         run("PRAGMA locking_mode = EXCLUSIVE")
         mode = run("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
@@ -542,19 +551,19 @@ class StoreFile:
                 "directory on a local disk"
             )
         run("PRAGMA synchronous = FULL")
-        # A file that says that it is in use has a mark beside it at any moment, or a kill between
-        # the two would look like damage.
+        # Write the mark before `in_use` is set. A kill between the two would otherwise leave a
+        # store that is in use without a mark, which looks like damage.
         self._mark.set(self._head.commits, self._head.checksum)
         self._mark.sync()
         self._set_in_use(in_use=True)
-        # Into the file itself, which is asked when the log is gone. FULL leaves the log as it is:
-        # from now on it is never empty.
+        # Move `in_use` into the file itself, where it is read when the log is lost. FULL does not
+        # truncate the log, so from now on the log is never empty.
         run("PRAGMA wal_checkpoint(FULL)")
         self._mark.sync()
 
     def _end_use(self) -> None:
-        # First all that is in the log goes into the file: then the log begins anew, and needs no
-        # room on a disk that is full.
+        # First move the whole log into the file. SQLite then starts the log from its beginning, so
+        # the last commit needs no more room on a full disk.
         with self._explained():
             self._database.execute("PRAGMA wal_checkpoint(FULL)")
         self._set_in_use(in_use=False)
@@ -565,22 +574,24 @@ class StoreFile:
         self._advance(head)
 
     def _next(self, run: Callable[..., sqlite3.Cursor], head: Head) -> Head:
-        """Write the head of the next commit, as a part of it."""
+        """Write the head with the next commit number, in the current transaction. Returns it."""
         head = attrs.evolve(head, commits=self._head.commits + 1)
         run("DELETE FROM state")
         run(_STATE, head.row)
         return head
 
     def _advance(self, head: Head) -> None:
-        """The commit of `head` is on disk. Only now may the mark say so: it must never be ahead of
-        the store.
+        """Record that the commit of `head` is on disk. Called after the commit, never before: the
+        mark must never be ahead of the store.
         """
         self._head = head
         self._mark.set(head.commits, head.checksum)
 
     @contextmanager
     def _committed(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        """A transaction: all of the block, or nothing of it. Raises like `write`."""
+        """Run the block in a transaction, which is committed at its end and rolled back on an
+        error. Raises like `write`.
+        """
         with self._explained():
             run = self._database.execute
             run("BEGIN IMMEDIATE")
@@ -593,9 +604,10 @@ class StoreFile:
                 run("COMMIT")
             except sqlite3.Error as error:
                 self._roll_back()
-                # A disk that is full refuses the end of the log, so there is no commit in it. A
-                # disk that fails to sync may have kept it, and the kernel forgets that it failed:
-                # asking again proves nothing (https://lwn.net/Articles/752063/).
+                # On a full disk SQLite could not write the end of the commit to the log, so it is
+                # not committed. After a failed sync the commit may or may not be on disk. The
+                # kernel reports such a failure only once, so a second sync proves nothing
+                # (https://lwn.net/Articles/752063/).
                 if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
                     raise
                 self._failed = True
@@ -641,7 +653,8 @@ class StoreFile:
                 "there"
             ) from error
         except ValueError as error:
-            # Of `snapshot_from`, or text that is no UTF-8, even in SQLite's own messages.
+            # From `snapshot_from`, or from text that is not UTF-8, even within SQLite's own
+            # messages.
             raise self._damaged(str(error)) from error
 
     def _damaged(self, text: str) -> StoreDataError:
@@ -660,13 +673,13 @@ _OF_DAMAGE = (
     sqlite3.SQLITE_MISMATCH,
     sqlite3.SQLITE_SCHEMA,
 )
-"""What SQLite says when the statements of this module, which fit the tables, do not fit what it
-finds. 0: text that cannot be decoded.
+"""Error codes that mean damage: the statements of this module fit the tables, so these codes mean
+that the file does not. 0: text that cannot be decoded.
 """
 
 
 def _code(error: BaseException) -> int:
-    """The primary result code; extended ones have it in their low byte
+    """Return the primary result code, which is the low byte of an extended one
     (https://www.sqlite.org/rescode.html).
     """
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
@@ -705,13 +718,15 @@ def _snapshot(database: sqlite3.Connection, head: Head) -> Snapshot:
 def _checksums(
     run: Callable[..., sqlite3.Cursor], table: str, column: str, keys: Iterable[int | str]
 ) -> int:
-    """The sum of the checksums of the rows that are there under these keys."""
+    """Return the sum of the checksums of the rows with these keys."""
     query = f"SELECT checksum FROM {table} WHERE {column} = ?"
     return sum(row[0] for key in keys for row in run(query, (key,)))
 
 
 def _sync_names(directory: Path) -> None:
-    """Make the names in `directory`, and its own, outlast the machine."""
+    """Sync the entries of `directory` and its own entry in its parent, so that new names survive a
+    loss of power.
+    """
     for each in (directory, directory.parent):
         descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -721,7 +736,9 @@ def _sync_names(directory: Path) -> None:
 
 
 def _locked(directory: Path) -> int:
-    """A descriptor that holds the directory's lock for as long as it is open."""
+    """Lock the directory. Returns a descriptor; closing it releases the lock. Raises
+    `StoreDataError` if another process has it.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ONLY)
@@ -749,6 +766,7 @@ def _locked(directory: Path) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     except OSError:
-        # On a full disk: the lock holds all the same, it only cannot say whose it is.
+        # The disk is full. The lock holds; only the holder's pid, which the error above shows, is
+        # missing.
         pass
     return lock

@@ -31,16 +31,16 @@ import attrs
 from actors.messages import message
 
 MAX_OPERATIONS = 120
-"""Conditions, and operations in either branch, of one transaction: what etcd takes by default (128)
-and what we add, so that programs fit every store.
+"""Conditions, and operations in either branch, of one transaction. etcd accepts 128 by default; the
+difference is what our etcd client adds.
 """
 
 MAX_LEASE_SECONDS = 9_000_000_000
-"""Of one lease: what etcd takes at most."""
+"""The longest time to live of a lease that etcd accepts, in seconds."""
 
 
 def check_key(key: object) -> None:
-    """Refuse what no store can keep as a key. Raises TypeError or ValueError."""
+    """Check that every store can keep the key. Raises TypeError or ValueError."""
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {type(key).__name__}")
     if not key:
@@ -59,7 +59,7 @@ def _key(instance: object, attribute: attrs.Attribute[Any], value: object) -> No
 
 
 def _value(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    # Nothing but bytes: what can still change after the call would change the store's past.
+    # Only bytes: a mutable buffer could change after the call, and with it the store's history.
     if not isinstance(value, bytes):
         raise TypeError(f"a value is bytes, not {type(value).__name__}")
 
@@ -87,10 +87,9 @@ def _expected(instance: Compare, attribute: attrs.Attribute[Any], value: object)
 @message
 @attrs.frozen
 class Entry:
-    """A key as it is now.
-
-    `create_revision` and `mod_revision`: of its creation and of its last write. `version` counts
-    its writes since its creation, from 1. `lease` is 0 if it is tied to none.
+    """The present value of a key. `create_revision` and `mod_revision`: the revisions of its
+    creation and of its last write. `version`: the number of writes since its creation, from 1.
+    `lease`: 0 if it has none.
     """
 
     key: str
@@ -104,10 +103,8 @@ class Entry:
 @message
 @attrs.frozen
 class Compare:
-    """A condition: the field of the key equals what is expected.
-
-    A key that is not there has revisions and version 0, and no value: a condition on its value
-    never holds.
+    """A condition: a field of the key equals `expected`. A missing key has 0 as its revisions and
+    version, and no value, so a condition on its value is false.
     """
 
     key: str = attrs.field(validator=_key)
@@ -120,8 +117,8 @@ class Compare:
 @message
 @attrs.frozen
 class Put:
-    """Write a key, tied to `lease` or, with 0, to none; it is no longer tied to an earlier lease.
-    Answered with None.
+    """Write a key and tie it to `lease`, or to none if that is 0; an earlier lease no longer holds
+    it. Its response is None.
     """
 
     key: str = attrs.field(validator=_key)
@@ -132,7 +129,7 @@ class Put:
 @message
 @attrs.frozen
 class Delete:
-    """Delete a key. Answered with whether it was there."""
+    """Delete a key. Its response is True if the key existed."""
 
     key: str = attrs.field(validator=_key)
 
@@ -140,8 +137,8 @@ class Delete:
 @message
 @attrs.frozen
 class Get:
-    """Read a key, as the operations before this one have left it. Answered with its `Entry` or
-    None.
+    """Read a key, after the operations before this one in the transaction. Its response is the
+    `Entry` or None.
     """
 
     key: str = attrs.field(validator=_key)
@@ -154,8 +151,8 @@ Response = Entry | bool | None
 @message
 @attrs.frozen
 class TransactionResult:
-    """Whether all conditions held, the store's revision afterwards, and an answer for each
-    operation carried out.
+    """Whether all conditions held, the store's revision after the transaction, and a response for
+    each operation of the branch.
     """
 
     succeeded: bool
@@ -166,8 +163,8 @@ class TransactionResult:
 @message
 @attrs.frozen
 class RangeResult:
-    """The keys under a prefix, in order, as of `revision`. A watch from `revision` + 1 sees all
-    that happens afterwards.
+    """The keys under a prefix, in order, as of `revision`. A watch from `revision` + 1 sees every
+    change after that.
     """
 
     entries: tuple[Entry, ...]
@@ -177,11 +174,9 @@ class RangeResult:
 @message
 @attrs.frozen
 class StoreEvent:
-    """One change.
-
-    `value` is b"" for deletions. `revision` is that of the change, for a put the key's mod
-    revision. `create_revision` tells which life of the key was written to or ended. `previous` is
-    the value before the change; None if there was none, or it is no longer known.
+    """One change. `value`: b"" for deletions. `revision`: that of the change. `create_revision`: of
+    the key that was written or deleted, which tells two keys of one name apart. `previous`: the
+    value before the change; None if there was none or it is no longer known.
     """
 
     kind: Literal["put", "delete"]
@@ -195,8 +190,8 @@ class StoreEvent:
 @message
 @attrs.frozen
 class WatchBatch:
-    """Changes in order, those of one revision together. It covers all up to `revision`: the next
-    poll starts at `revision` + 1.
+    """Changes in order. Those of one revision are never split. The batch covers everything up to
+    `revision`: the next poll starts at `revision` + 1.
     """
 
     events: tuple[StoreEvent, ...]
@@ -206,10 +201,9 @@ class WatchBatch:
 def check_transaction(
     compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
 ) -> None:
-    """Refuse what not every store can carry out: too many parts, and two writes of one key in one
-    revision.
-
-    Raises ValueError, or TypeError for parts that are neither conditions nor operations.
+    """Check that every store can carry out the transaction: it has no more than `MAX_OPERATIONS`
+    parts, and writes no key twice, because all writes have one revision. Raises ValueError, or
+    TypeError for parts that are neither conditions nor operations.
     """
     _check_parts(compare, Compare, "conditions")
     for operations in (then, otherwise):
@@ -236,7 +230,7 @@ def _check_parts(parts: Sequence[object], allowed: type | UnionType, what: str) 
 
 
 def check_time_to_live(ttl: object) -> None:
-    """Refuse what no lease can be granted for. Raises TypeError or ValueError."""
+    """Check that every store can grant a lease of this time. Raises TypeError or ValueError."""
     if not isinstance(ttl, int | float):
         raise TypeError(f"a lease's ttl is a number of seconds, not {type(ttl).__name__}")
     if not 0 < ttl <= MAX_LEASE_SECONDS:
@@ -247,7 +241,7 @@ def check_time_to_live(ttl: object) -> None:
 
 
 def check_revision(from_revision: int) -> None:
-    """Refuse what no watch can begin with. Raises ValueError."""
+    """Check that a watch can start at this revision. Raises ValueError."""
     if from_revision < 1:
         raise ValueError(f"revisions begin with 1; a watch from {from_revision} was asked for")
 

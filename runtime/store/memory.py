@@ -38,12 +38,13 @@ from runtime.store.interface import (
     check_transaction,
 )
 
-# The changes that a store still knows, for watches that come late: the latest ones, bounded by
+# The changes that a store still knows, for watches that start late: the latest ones, bounded by
 # number and by bytes.
 #
-# Older changes are compacted, whole revisions at a time, and a watch that asks for them is told so:
-# it sees everything, or learns that it does not. The newest revision is always kept, however large,
-# so that a watch that keeps pace is never sent away. etcd's event history works alike.
+# Older changes are compacted, whole revisions at a time. A watch that asks for them gets
+# `StoreCompactedError`: it sees every change, or learns that it cannot. The newest revision is
+# always kept, however large it is, so that a watch that keeps up is never refused. etcd's event
+# history works in the same way.
 
 MAX_EVENTS = 10_000
 
@@ -52,18 +53,18 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 BATCH_EVENTS = 1_000
-"""A batch ends with the revision that brings it to this many changes; a far-away watch gets what it
-missed in frames of a bounded size.
+"""Events after which a batch ends, at the next end of a revision. It bounds the frames in which a
+watch on another node gets what it missed.
 """
 
 
 BATCH_BYTES = 4 * 1024 * 1024
-"""Likewise for the bytes of keys and values."""
+"""Bytes of keys and values after which a batch ends, likewise."""
 
 
 class ChangeHistory:
-    """Changes in the order of their revisions. `max_bytes` counts keys and values, previous ones
-    included.
+    """Changes in the order of their revisions. `max_bytes` counts keys, values and previous
+    values.
     """
 
     def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
@@ -82,7 +83,9 @@ class ChangeHistory:
         return len(self._events)
 
     def add(self, event: StoreEvent) -> None:
-        """Remember a change; its revision is that of the one before or higher."""
+        """Append a change. Its revision must not be lower than that of the last one. Compacts the
+        oldest revisions if a bound is exceeded.
+        """
         assert event.revision > self.compacted
         assert not self._events or event.revision >= self._events[-1].revision
         self._events.append(event)
@@ -100,20 +103,18 @@ class ChangeHistory:
         assert self._bytes >= 0 if self._events else self._bytes == 0
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two changes. Looks at every event: for tests and
-        simulations.
-        """
+        """Assert the invariants of the history. Looks at every event: for tests and simulations."""
         assert self._bytes == sum(map(_size, self._events))
         revisions = [event.revision for event in self._events]
         assert revisions == sorted(revisions)
         assert not revisions or self.compacted < revisions[0], "what is compacted is gone"
-        # One revision may be larger than the bounds: the newest is kept whole.
+        # One revision may exceed the bounds: the newest is kept whole.
         assert (len(revisions) <= self._max_events and self._bytes <= self._max_bytes) or revisions[
             0
         ] == revisions[-1]
 
     def after(self, revision: int) -> list[StoreEvent]:
-        """The changes after `revision`, as far as they are kept. Costs what it returns."""
+        """Return the kept changes after `revision`. The cost is proportional to their number."""
         found: list[StoreEvent] = []
         for event in reversed(self._events):
             if event.revision <= revision:
@@ -123,11 +124,11 @@ class ChangeHistory:
         return found
 
     def since(self, prefix: str, from_revision: int, present: int) -> WatchBatch | None:
-        """The first batch of changes under `prefix` at or after `from_revision`; None if there are
-        none yet.
+        """Return the first batch of changes under `prefix` at or after `from_revision`, or None if
+        there are none yet.
 
-        `present`: the store's revision, up to which a batch that holds all there is reaches. Raises
-        like `Store.poll`.
+        `present`: the revision of the store. A batch that was not cut covers everything up to it.
+        Raises like `Store.poll`.
         """
         check_revision(from_revision)
         if from_revision <= self.compacted:
@@ -163,8 +164,8 @@ class _Lease:
 
 @attrs.frozen
 class Snapshot:
-    """A store at one moment. `compacted`: changes up to it are not among `events`; `leases`:
-    seconds by number.
+    """The whole state of a store at one moment. `compacted`: changes up to this revision are not in
+    `events`. `leases`: the granted seconds by lease.
     """
 
     revision: int
@@ -176,8 +177,8 @@ class Snapshot:
 
 
 class StoreMachine:
-    """One store. `now` is in seconds on a monotonic clock; `history`: the changes kept for watches,
-    bounded as it says.
+    """One store. `now` is always in seconds on a monotonic clock. `history` keeps changes for
+    watches.
     """
 
     def __init__(self, history: ChangeHistory | None = None) -> None:
@@ -213,7 +214,8 @@ class StoreMachine:
         check_transaction(compare, then, otherwise)
         succeeded = all(self._holds(condition) for condition in compare)
         operations = then if succeeded else otherwise
-        # All that can be refused is refused before anything is changed: a transaction is one step.
+        # Check everything that can be refused before the first change: a transaction is atomic, and
+        # there is no roll-back.
         for operation in operations:
             if (
                 isinstance(operation, Put)
@@ -228,7 +230,7 @@ class StoreMachine:
         return TransactionResult(succeeded, self.revision, responses)
 
     def grant(self, ttl: float, now: float) -> int:
-        """See `Store.grant`. The numbers of leases are never used again."""
+        """See `Store.grant`. Lease numbers are never reused."""
         check_time_to_live(ttl)
         lease = self._next_lease
         assert lease not in self._leases, "the number of a lease is never used again"
@@ -237,11 +239,11 @@ class StoreMachine:
         return lease
 
     def keep_alive(self, lease: int, now: float) -> float:
-        """See `Store.keep_alive`. A lease that is overdue but has not been ended lives on: its keys
-        cannot have been taken yet.
+        """See `Store.keep_alive`. A lease that is overdue but not yet ended is renewed: its keys
+        are still there, so no other client can have taken them.
         """
         found = self._lease(lease)
-        # A renewal never shortens: `postpone` may have put the end off further.
+        # Never shorten the time: `postpone` may have extended it further.
         found.ends = max(found.ends, now + found.ttl)
         return found.ttl
 
@@ -260,10 +262,10 @@ class StoreMachine:
         del self._leases[lease]
 
     def expire(self, now: float) -> None:
-        """End the leases whose time is over, the longest overdue first, each in a revision of its
-        own.
+        """End the leases whose time is over, the longest overdue first, each in its own
+        revision.
         """
-        # In the order of their ends, then of their numbers: the same in each run of a simulation.
+        # Ordered by expiry, then by number, so that every run of a simulation is the same.
         overdue = sorted(
             (found.ends, lease) for lease, found in self._leases.items() if found.ends <= now
         )
@@ -271,29 +273,29 @@ class StoreMachine:
             self.revoke(lease)
 
     def next_expiry(self) -> float | None:
-        """When `expire` has something to do; None if there are no leases."""
+        """Return the time at which `expire` must be called next, or None if there is no lease."""
         return min((found.ends for found in self._leases.values()), default=None)
 
     def changes(self, prefix: str, from_revision: int) -> WatchBatch | None:
-        """The changes to answer a poll with; None if there are none yet. Raises like
+        """Return the changes for a poll, or None if there are none yet. Raises like
         `Store.poll`.
         """
         return self._history.since(prefix, from_revision, self.revision)
 
     def postpone(self, until: float) -> None:
-        """End no lease before `until`: the machine was not driven for a time, and renewals may be
-        waiting to be handled.
+        """End no lease before `until`. For use after the machine was not driven for some time:
+        renewals may be waiting.
         """
         for found in self._leases.values():
             found.ends = max(found.ends, until)
 
     @property
     def leases(self) -> dict[int, float]:
-        """The leases that have not ended, and for how many seconds each was granted."""
+        """The leases that have not ended, with the granted time in seconds."""
         return {lease: found.ttl for lease, found in self._leases.items()}
 
     def snapshot(self) -> Snapshot:
-        """All there is, to be kept elsewhere."""
+        """Return the whole state, to be stored."""
         entries = tuple(self._entries[key] for key in self._keys)
         events = tuple(self._history.after(self._history.compacted))
         return Snapshot(
@@ -304,7 +306,7 @@ class StoreMachine:
     def restored(
         cls, kept: Snapshot, now: float, grace: float, history: ChangeHistory | None = None
     ) -> StoreMachine:
-        """The machine that `kept` was taken from. Its leases have their whole time again, and at
+        """Return a machine with the state of `kept`. Every lease gets its full time again, and at
         least `grace` seconds.
         """
         machine = cls(history)
@@ -325,11 +327,11 @@ class StoreMachine:
 
     @property
     def next_lease(self) -> int:
-        """The number of the next lease."""
+        """The number that the next lease will get."""
         return self._next_lease
 
     def events_after(self, revision: int) -> list[StoreEvent]:
-        """The changes after `revision`, as far as they are still known."""
+        """Return the kept changes after `revision`."""
         return self._history.after(revision)
 
     @property
@@ -338,14 +340,12 @@ class StoreMachine:
         return self._history.compacted
 
     def changed_after(self, revision: int) -> list[str]:
-        """The keys that were changed after `revision`, as far as that is still known, in the order
-        of the changes.
-        """
+        """Return the keys of the kept changes after `revision`, in the order of the changes."""
         return [event.key for event in self._history.after(revision)]
 
     def compact(self, revision: int) -> None:
-        """Forget the changes up to `revision`; the keys stay as they are. Raises ValueError if that
-        lies in the future.
+        """Forget the changes up to `revision`. The keys stay. Raises ValueError if the revision is
+        in the future.
         """
         if revision > self.revision:
             raise ValueError(
@@ -354,7 +354,7 @@ class StoreMachine:
         self._history.compact(revision)
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two steps. Looks at everything: for tests and
+        """Assert the invariants of the store. Looks at every key, event and lease: for tests and
         simulations.
         """
         assert self._keys == sorted(self._entries)

@@ -16,8 +16,8 @@ DEFAULT_PREFIX = "understudy"
 
 @attrs.frozen
 class EtcdAddress:
-    """Where an etcd is. `ca`, `cert` and `key` are files in PEM; `prefix` is put before all keys,
-    so that others may use the same etcd.
+    """The address of an etcd. `ca`, `cert` and `key`: paths of PEM files. `prefix`: put before all
+    keys, so that others may use the same etcd.
     """
 
     endpoints: tuple[tuple[str, int], ...]
@@ -39,7 +39,7 @@ class EtcdAddress:
         """
         scheme, colon, _ = text.partition("://")
         if not colon or scheme != SCHEME:
-            # Whatever it is, it may hold a password.
+            # Do not quote the text: it may hold a password.
             what = (
                 f"{scheme}://"
                 if colon
@@ -82,8 +82,8 @@ class EtcdAddress:
 
     @property
     def public(self) -> str:
-        """The address as others may see it; "" if it takes more than an address to get in: then
-        each must be given its own.
+        """The address without secrets, to be told to others; "" if it names files or a password,
+        because these must be configured on each machine.
         """
         if self.user or self.tls:
             return ""
@@ -124,7 +124,7 @@ def _options(query: str) -> dict[str, str]:
 def _endpoint(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if host and not port.isdigit():
-        # Not quoted: it may be a password whose @ is missing.
+        # Not quoted in the error: it may be a password whose @ is missing.
         raise ValueError(
             f"a member of an etcd is HOST:PORT; what follows {host + ':'!r} is no number; its "
             "clients' port is 2379 by default"

@@ -1,5 +1,5 @@
-"""Requests to an etcd of one or more members: asks one member after another until there is an
-answer, as far as that is safe.
+"""Requests to the JSON gateways of an etcd's members. A request goes to one member after another
+until one answers, as far as repeating it is safe.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from runtime.timings import Timings
 # One HTTP/1.1 connection to a member of an etcd: h11 for the protocol, trio for the bytes.
 
 MAX_BODY = 256 * 1024 * 1024
-"""Bytes of one answer, or of one line of a stream."""
+"""The maximum bytes of one answer, or of one line of a stream."""
 
 
 CHUNK = 64 * 1024
 
 
 KEEP_ALIVE_SECONDS = 5
-"""After so long without a byte, the kernel asks whether the other end is still there; a watch may
-be silent for days.
+"""Seconds without a byte after which the kernel probes the peer. A watch may be silent for days, so
+without these probes a peer that vanished would stay unnoticed.
 """
 
 
 class NotSentError(Exception):
-    """The request certainly did not reach etcd."""
+    """The request certainly did not reach etcd, so it may be repeated."""
 
 
 class LostError(Exception):
-    """The request was sent, in part at least, and its answer did not come."""
+    """The request was sent at least in part, and no answer came. etcd may have executed it."""
 
 
 class ForeignError(LostError):
-    """Something answered that is no HTTP."""
+    """The answer is not HTTP."""
 
 
 def protocol() -> Any:
-    """h11, which only those need who use etcd. Raises `StoreError` if it is not installed."""
+    """Import h11, which only the etcd store needs. Raises `StoreError` if it is not installed."""
     try:
         import h11
     except ImportError:
@@ -82,7 +82,7 @@ def trust_of(address: EtcdAddress) -> ssl.SSLContext | None:
 
 
 class EtcdConnection:
-    """A connection that is open. Any failure closes it."""
+    """An open HTTP/1.1 connection. Any failure makes it unusable; its owner must close it."""
 
     def __init__(self, stream: trio.abc.Stream, socket: trio.socket.SocketType, host: str) -> None:
         h11 = protocol()
@@ -94,7 +94,7 @@ class EtcdConnection:
 
     @classmethod
     async def opened(cls, host: str, port: int, context: ssl.SSLContext | None) -> EtcdConnection:
-        """Connect. Raises `NotSentError`."""
+        """Connect to a member. Raises `NotSentError`."""
         try:
             plain = await trio.open_tcp_stream(host, port)
         except OSError as error:
@@ -137,14 +137,14 @@ class EtcdConnection:
             ) from error
 
     async def status(self) -> int:
-        """The status of the answer. Raises `LostError`."""
+        """Read the status code of the answer. Raises `LostError`."""
         event = await self._next()
         if not isinstance(event, self._h11.Response):
             raise LostError(f"{self._host}: no HTTP answer")
         return int(event.status_code)
 
     async def piece(self) -> bytes:
-        """More of the body of the answer, or nothing at its end. Raises `LostError`."""
+        """Read more of the answer's body; returns b"" at its end. Raises `LostError`."""
         event = await self._next()
         if isinstance(event, self._h11.EndOfMessage):
             return b""
@@ -153,7 +153,7 @@ class EtcdConnection:
         return bytes(event.data)
 
     async def body(self) -> bytes:
-        """The whole body of the answer. Raises `LostError`."""
+        """Read the whole body of the answer. Raises `LostError`."""
         collected = bytearray()
         while piece := await self.piece():
             collected += piece
@@ -162,7 +162,9 @@ class EtcdConnection:
         return bytes(collected)
 
     def free(self) -> bool:
-        """True if the connection can carry another request, after an answer was read to its end."""
+        """Return True if the connection can carry another request, and prepare it for that. Call it
+        when the answer was read to its end.
+        """
         h11 = self._h11
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
@@ -170,15 +172,18 @@ class EtcdConnection:
         return True
 
     def is_over(self) -> bool:
-        """True if the other end has closed it, or said something unasked: a request would be lost.
-        For a connection that is free.
+        """Return True if a free connection must not be reused, because the peer closed it or sent
+        unrequested data. A request on it would be lost, and then count as one that etcd may have
+        executed.
         """
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
     def close(self) -> None:
-        """Close it, without a word."""
+        """Close the socket at once, without TLS's close notification: nothing more would be
+        read.
+        """
         self._socket.close()
 
     async def _next(self) -> Any:
@@ -194,7 +199,7 @@ class EtcdConnection:
                     f"{self._host}: the connection was closed before the answer came"
                 ) from error
             raise ForeignError(
-                f"{self._host} does not speak HTTP as etcd does ({error})"
+                f"{self._host} did not answer with valid HTTP, as etcd does ({error})"
             ) from error
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
             raise LostError(f"{self._host}: the connection broke before the answer came") from error
@@ -202,8 +207,8 @@ class EtcdConnection:
 
 
 def _reason(error: BaseException) -> str:
-    """Why there is no connection, in the words of the kernel; trio gathers the failures of all of a
-    host's addresses.
+    """Describe why a connection failed, with the text of its errno. trio raises an exception group
+    with one error for each address of a host.
     """
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(map(_reason, error.exceptions)))
@@ -222,19 +227,19 @@ AUTHENTICATE = "/v3/auth/authenticate"
 
 
 class AmbiguousError(Exception):
-    """A request that changes something was sent, and whether it did is not known."""
+    """A request that changes something was sent, and it is unknown whether etcd executed it."""
 
 
 class TokenError(NotSentError):
-    """The token that was sent is no longer good, so nothing was done; the next attempt fetches
-    another.
+    """etcd refused the authentication token, so it executed nothing. The next attempt fetches a new
+    token.
     """
 
 
 @attrs.define(eq=False)
 class EtcdMember:
-    """One member of an etcd, and the connections to it: those that wait for a request, and those
-    that carry a stream.
+    """One member of an etcd. `idle`: connections that are free for a request. `streams`:
+    connections that carry a stream.
     """
 
     host: str
@@ -244,11 +249,11 @@ class EtcdMember:
 
     @property
     def name(self) -> str:
-        """For errors."""
+        """The member's address, for error messages."""
         return f"{self.host}:{self.port}"
 
     def waiting(self) -> EtcdConnection | None:
-        """A connection that waits for a request."""
+        """Take an idle connection that is still usable, or return None."""
         while self.idle:
             connection = self.idle.pop()
             if not connection.is_over():
@@ -257,14 +262,16 @@ class EtcdMember:
         return None
 
     def end_streams(self) -> None:
-        """Close those that carry a stream; who reads from them gets a `LostError`."""
+        """Close the connections that carry streams. Their readers get a `LostError`."""
         while self.streams:
             self.streams.popitem()[0].close()
 
 
 class Gateway:
-    """The JSON gateways of an etcd's members. Raises ValueError for certificates, and `StoreError`
-    for a missing h11, at once. `timings`: of the node; the defaults elsewhere.
+    """A client of the JSON gateways of an etcd's members.
+
+    `timings`: of the node; the defaults if None. Raises ValueError for certificates that cannot be
+    loaded, and `StoreError` if h11 is not installed.
     """
 
     def __init__(self, address: EtcdAddress, timings: Timings | None = None) -> None:
@@ -276,7 +283,7 @@ class Gateway:
         self._token = ""
         self._login = trio.Lock()
         self.is_ending = False
-        """True after `end_streams`."""
+        """True after `end_streams`. New streams are refused then."""
 
     async def ask(
         self,
@@ -287,12 +294,14 @@ class Gateway:
         quick: bool = False,
         seconds: float | None = None,
     ) -> Json:
-        """The answer to a request.
+        """Send a request and return its answer.
 
-        One that may not be made twice (`once`) raises `AmbiguousError` when its answer is lost;
-        others are made again, of another member. `quick`: it is wanted within a second or two.
-        Raises `StoreUnavailableError` when no member answers within `seconds` (by default
-        `Timings.store_call`), and `EtcdRefusalError` or a kin.
+        If the answer of a request is lost, another member is asked, unless `once` is set: then
+        `AmbiguousError` is raised, because the request must not be executed twice. `quick`: use the
+        shorter time-out `Timings.etcd_quick` for each attempt if there is another member to ask.
+
+        Raises `StoreUnavailableError` if no member answers within `seconds` (by default
+        `Timings.store_call`), and what `raise_refusal` raises if etcd refuses.
         """
         failures: dict[str, str] = {}
         timings = self._timings
@@ -319,8 +328,8 @@ class Gateway:
         )
 
     async def stream(self, path: str, body: Json) -> EtcdStream:
-        """What comes as an answer to one request, object by object. Raises `NotSentError`,
-        `LostError`, or what `ask` raises.
+        """Send a request whose answer is a stream of objects. Raises `NotSentError`, `LostError`,
+        or what `ask` raises.
         """
         member = self._members[0]
         try:
@@ -357,8 +366,8 @@ class Gateway:
         return EtcdStream(connection, member, token)
 
     async def confirm(self, member: EtcdMember, key: str) -> None:
-        """Make sure that `member` lives and is in touch with most others, by reading `key`. Raises
-        `LostError` if it does not seem so.
+        """Check that `member` is alive and has a quorum, by a linearizable read of `key`. Raises
+        `LostError` if not.
         """
         try:
             await self._asked(
@@ -371,10 +380,12 @@ class Gateway:
             raise LostError(str(error)) from error
 
     def failure(self, refusal: Refusal, member: EtcdMember, token: str) -> Exception:
-        """Return the error for the refusal of a request to `member` with `token`. Raises an error
-        that another attempt would not change.
+        """Return the error for a refusal by `member` of a request with `token`. If every other
+        member would refuse as well, raises that error instead; see `raise_refusal`.
         """
         if refusal.kind == "token" and self._address.user:
+            # Another task may have fetched a new token since this request was sent: forget only the
+            # refused one.
             if self._token == token:
                 self._token = ""
             return TokenError(f"{member.name}: {refusal.text}")
@@ -385,7 +396,7 @@ class Gateway:
         return kind(f"{member.name}: {refusal.text}")
 
     def end_streams(self) -> None:
-        """End all streams; their readers get a `LostError`."""
+        """End all streams. Their readers get a `LostError`."""
         self.is_ending = True
         for member in self._members:
             member.end_streams()
@@ -398,7 +409,7 @@ class Gateway:
                 member.idle.pop().close()
 
     async def _asked(self, member: EtcdMember, path: str, body: Json, seconds: float) -> Json:
-        """Ask one member once."""
+        """Send a request to one member, once."""
         sent = False
         connection: EtcdConnection | None = None
         begun = trio.current_time()
@@ -408,6 +419,8 @@ class Gateway:
                 connection = member.waiting() or await EtcdConnection.opened(
                     member.host, member.port, self._trust
                 )
+                # From here on bytes may reach etcd. A time-out before this point is safe to repeat;
+                # one after it is not.
                 sent = True
                 await connection.send(path, json.dumps(body).encode(), token)
                 status = await connection.status()
@@ -420,6 +433,8 @@ class Gateway:
                 raise LostError(f"{member.name}: no answer within {seconds:g} s") from None
             raise NotSentError(f"{member.name}: no connection within {seconds:g} s") from None
         except trio.Cancelled:
+            # The caller gave up. If this member was slow, the caller's next request should try
+            # another one.
             if trio.current_time() - begun > self._timings.etcd_slow:
                 self._distrust(member)
             raise
@@ -432,12 +447,13 @@ class Gateway:
         return answer
 
     async def _logged_in(self, member: EtcdMember, path: str) -> str:
-        """The token to send, "" for none. Raises `NotSentError`, or `EtcdRefusalError` for a wrong
-        password.
+        """Return the authentication token, "" if there is no user. Raises `NotSentError`, or
+        `EtcdRefusalError` for a wrong password.
         """
         if not self._address.user or path == AUTHENTICATE:
             return ""
         while not self._token:  # noqa: ASYNC913  nothing to wait for if there is one
+            # One login for all tasks that wait, each of which looks again when it has the lock.
             async with self._login:
                 if not self._token:
                     login = {"name": self._address.user, "password": self._address.password}
@@ -456,17 +472,19 @@ class Gateway:
         return self._token
 
     def _distrust(self, member: EtcdMember) -> None:
-        """Ask others first from now on."""
+        """Move the member to the end of the list, so that others are asked first."""
         if len(self._members) > 1:
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
-            # A member that does not answer may have fallen silent on its streams as well, which
-            # would stay unnoticed.
+            # A member that does not answer requests may be silent on its streams as well. Ending
+            # them makes their readers start again at another member.
             member.end_streams()
 
 
 class EtcdStream:
-    """The objects of an answer that comes line by line. `token`: the one sent with the request."""
+    """The objects of an answer that comes line by line. `token`: the one that the request was sent
+    with.
+    """
 
     def __init__(self, connection: EtcdConnection, member: EtcdMember, token: str) -> None:
         self._connection = connection
@@ -476,7 +494,9 @@ class EtcdStream:
         self._searched = 0
 
     async def next(self) -> Json:
-        """The next object. Raises `LostError` at the end, too. Cancelling loses nothing."""
+        """Return the next object. Raises `LostError`, also at the end of the stream. No data is
+        lost if the call is cancelled.
+        """
         while (end := self._rest.find(b"\n", self._searched)) < 0:
             self._searched = len(self._rest)
             piece = await self._connection.piece()
@@ -491,13 +511,13 @@ class EtcdStream:
         return _parsed(line)
 
     def close(self) -> None:
-        """Close its connection."""
+        """Close the stream's connection."""
         self.member.streams.pop(self._connection, None)
         self._connection.close()
 
 
 def _parsed(content: bytes) -> Json:
-    """A JSON object, or one that says that it is none."""
+    """Parse a JSON object. Returns an object with an `error` if the content is none."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

@@ -61,33 +61,34 @@ from runtime.store.interface import (
 )
 from runtime.timings import Timings
 
-# Whether a transaction took effect whose answer was lost.
+# Resolving transactions whose answer was lost.
 #
-# Sending it again could apply it twice, and reading alone proves nothing while it may still be on
-# its way to the leader. So each transaction of ours writes a marker with what it writes, on the
-# condition that the marker is as it was. When the answer is lost, we write the marker ourselves, on
-# the same condition: either that succeeds, and then the transaction never can, or the marker tells
-# that it has. (What becomes of blind repeats: https://jepsen.io/analyses/jetcd-0.8.2.)
+# Repeating such a transaction could apply it twice, and a read proves nothing while it may still be
+# on its way to the leader. So each transaction also writes a marker, on the condition that the
+# marker is unchanged. When the answer is lost, we write the marker ourselves, on the same
+# condition. If that succeeds, the transaction can never be applied any more. If it fails, the
+# marker's value says that the transaction was applied, and with which branch. (What blind repeats
+# do: https://jepsen.io/analyses/jetcd-0.8.2.)
 #
-# A marker serves one transaction at a time. All of a client's are tied to a lease, so that they go
-# when the client has.
+# A marker serves one transaction at a time. All markers of a client are tied to one lease, so that
+# they are deleted when the client is gone.
 
 
 @attrs.define
 class Marker:
-    """A key that tells whether a transaction was applied, and with which branch. `revision`: its
-    modification as far as is known, 0 if it was never written.
+    """A key whose value tells whether a transaction was applied, and with which branch. `revision`:
+    its mod revision as far as known, 0 if it was never written.
     """
 
     key: str
     lease: int
     revision: int = 0
     stale: bool = False
-    """True if another client may have changed it: it is not used again."""
+    """True if its revision is not known for certain. It is not used again."""
 
     def slot(self, token: str) -> Json:
-        """For `translation.guarded`; `token` is what the transaction writes, with the branch that
-        it took before it.
+        """Return the marker's part of a transaction, for `translation.guarded`. The transaction
+        writes the branch that it takes, and `token`.
         """
         return {
             "key": self.key,
@@ -98,8 +99,8 @@ class Marker:
         }
 
     def cancellation(self, token: str) -> Json:
-        """A transaction that keeps the one of `token` from ever taking effect, or reads what it has
-        written.
+        """Build a transaction that makes it impossible for the transaction of `token` to be applied
+        later, or reads the marker if it was applied already.
         """
         return {
             "compare": [
@@ -124,7 +125,7 @@ class Marker:
 
 
 class Markers:
-    """The markers of one client, under `root`."""
+    """The markers of one client, as keys that begin with `root`."""
 
     def __init__(self, root: str, environment: Environment) -> None:
         self._root = root
@@ -132,7 +133,7 @@ class Markers:
         self._idle: list[Marker] = []
 
     def take(self, lease: int) -> Marker:
-        """A marker for one transaction, tied to `lease`."""
+        """Return a marker that no other transaction uses, tied to `lease`."""
         while self._idle:
             marker = self._idle.pop()
             if marker.lease == lease:
@@ -140,13 +141,13 @@ class Markers:
         return Marker(text_of(self._root + self._environment.token(12).hex()), lease)
 
     def give_back(self, marker: Marker) -> None:
-        """The transaction is over, and what the marker is then is known."""
+        """Keep the marker for another transaction, unless it is stale."""
         if not marker.stale:
             self._idle.append(marker)
 
 
-# Watches in etcd: streams that are kept from one poll to the next, and begun anew elsewhere when
-# they break or fall silent.
+# Watches in etcd. A stream is kept from one poll to the next. It is started again at another member
+# when it breaks or is silent and its member does not confirm that it is well.
 
 KEPT_WATCHES = 16
 
@@ -154,9 +155,10 @@ KEPT_WATCHES = 16
 class EtcdWatching:
     """One stream of the changes at or after `from_revision`.
 
-    It asks for those of the revision before as well, and drops them: etcd's compaction at a
-    revision removes the deletions of that very revision, and a watch from there is not notified
-    (https://github.com/etcd-io/etcd/issues/18089); one from before is refused, as it must be.
+    It starts one revision earlier and drops that revision's changes. etcd's compaction at a
+    revision removes the deletions of this very revision, and a watch that starts there is not told
+    (https://github.com/etcd-io/etcd/issues/18089). A watch that starts one revision earlier is
+    refused, as it must be.
     """
 
     def __init__(
@@ -172,8 +174,8 @@ class EtcdWatching:
     async def begun(
         cls, gateway: Gateway, space: Space, prefix: str, from_revision: int
     ) -> EtcdWatching:
-        """Begin to watch. Raises `LostError`, `NotSentError` or a `StoreError`."""
-        # One earlier: etcd loses the deletions of a revision at which it was compacted.
+        """Start a watch. Raises `LostError`, `NotSentError` or a `StoreError`."""
+        # One revision earlier, because of etcd's issue 18089; see the class.
         start = max(1, from_revision - 1)
         request = {
             **space.under(prefix),
@@ -185,11 +187,11 @@ class EtcdWatching:
         return cls(gateway, stream, space, from_revision)
 
     async def batch(self) -> WatchBatch:
-        """The next changes, those of one revision together. Raises like `begun`; cancelling loses
-        nothing.
+        """Return the next changes, without splitting a revision. Raises like `begun`. No change is
+        lost if the call is cancelled.
 
-        etcd sends whole revisions, but cuts what is too large for it anywhere (`fragment`): what
-        may be incomplete is held back.
+        With `fragment` etcd may split an answer that is too large within a revision. So the last
+        revision of a fragment is held back until the rest has come.
         """
         while True:
             result = self._result(await self._stream.next())
@@ -202,11 +204,13 @@ class EtcdWatching:
                 return WatchBatch(tuple(whole), whole[-1].revision)
 
     async def confirm(self) -> None:
-        """Make sure that silence means that there is nothing to say. Raises `LostError`."""
+        """Check that the stream is silent because nothing has changed, and not because its member
+        is gone or partitioned. Raises `LostError`.
+        """
         await self._gateway.confirm(self._stream.member, self._space.key(""))
 
     def close(self) -> None:
-        """End it."""
+        """End the stream."""
         self._stream.close()
 
     def _result(self, answer: Json) -> Json:
@@ -226,17 +230,20 @@ class EtcdWatching:
 
 
 class EtcdWatches:
-    """All watches of one store."""
+    """The watches of one store."""
 
     def __init__(self, gateway: Gateway, space: Space, timings: Timings) -> None:
         self._timings = timings
         self._gateway = gateway
         self._space = space
-        # Between two polls, by their prefix and the revision that comes next.
+        # Streams between two polls, by their prefix and the next poll's revision. At most
+        # `KEPT_WATCHES`: one that is not polled any more must not stay for ever.
         self._kept: OrderedDict[tuple[str, int], EtcdWatching] = OrderedDict()
 
     async def poll(self, prefix: str, from_revision: int) -> WatchBatch:
-        """See `Store.poll`. Raises also `LostError` if the streams were ended on purpose."""
+        """See `Store.poll`. Also raises `LostError` or `NotSentError` if the streams were ended by
+        `Gateway.end_streams`.
+        """
         until = trio.current_time() + self._timings.store_call
         failures = 0
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
@@ -249,7 +256,7 @@ class EtcdWatches:
                 raise failure
             now = trio.current_time()
             if now - begun >= self._timings.etcd_silent:
-                # It worked until now.
+                # The watch was working for a while, so this is a new failure with its own time-out.
                 until, failures = now + self._timings.store_call, 0
             if now > until:
                 raise StoreUnavailableError(
@@ -264,6 +271,8 @@ class EtcdWatches:
             watching = await EtcdWatching.begun(self._gateway, self._space, prefix, from_revision)
         try:
             while True:
+                # A stream that is silent for this long is not given up, it is checked: an idle
+                # prefix has no changes to send.
                 with trio.move_on_after(self._timings.etcd_silent):
                     batch = await watching.batch()
                     self._keep(prefix, batch.revision + 1, watching)
@@ -283,12 +292,12 @@ class EtcdWatches:
 
 
 MARKER_SECONDS = 60
-"""For how long markers outlast their client."""
+"""Seconds for which a client's markers exist after it has ended."""
 
 
 class EtcdStore(Store):
-    """The keys of cluster `cluster` in the etcd at `address`. `run` must be running while it is
-    used.
+    """The store of cluster `cluster` in the etcd at `address`. Task `run` must be running while it
+    is used: it renews the lease of the markers.
     """
 
     def __init__(self, address: EtcdAddress, cluster: str, environment: Environment) -> None:
@@ -304,7 +313,9 @@ class EtcdStore(Store):
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the markers alive until the store is closed."""
+        """Renew the lease of the markers until the store is closed, then revoke it and close all
+        connections.
+        """
         task_status.started()
         try:
             while not self._over.is_set():
@@ -316,15 +327,18 @@ class EtcdStore(Store):
                     except LeaseLostError:
                         self._lease = 0
                     except StoreError:
-                        # The store is away: requests that use it fail on their own.
+                        # The store cannot be reached. Calls that need it raise that themselves;
+                        # here the next turn tries again.
                         continue
         finally:
+            # Shielded so that a cancelled node still revokes its lease, and bounded because etcd
+            # may not answer.
             with trio.CancelScope(shield=True), trio.move_on_after(1.0):
                 await self._say_goodbye()
 
     def close(self) -> None:
-        """Refuse calls from now on and end the polls that wait, with StoreError. Closing twice is
-        closing once.
+        """Refuse calls from now on, and end waiting polls with `StoreError`. Does nothing the
+        second time.
         """
         self._over.set()
         self._gateway.end_streams()
@@ -349,7 +363,8 @@ class EtcdStore(Store):
 
     async def delete(self, key: str) -> bool:
         """See `Store.delete`."""
-        # Where nothing is there nothing is written, not even a marker: the revision stays.
+        # Written as a condition, so that deleting a missing key writes nothing, not even a marker:
+        # the revision must stay.
         gone = await self.transaction([Compare(key, "create_revision", 0)], [], [Delete(key)])
         return not gone.succeeded
 
@@ -368,6 +383,8 @@ class EtcdStore(Store):
             marker = self._markers.take(await self._marker_lease())
             try:
                 result = await self._attempt(marker, compare, then, otherwise, until)
+            # Also for Cancelled: the transaction may or may not have been applied, so the marker's
+            # revision is unknown.
             except BaseException:
                 marker.stale = True
                 raise
@@ -382,9 +399,10 @@ class EtcdStore(Store):
                 )
 
     async def grant(self, ttl: float) -> int:
-        """See `Store.grant`. etcd counts in whole seconds."""
+        """See `Store.grant`. etcd counts in whole seconds, so the time is rounded up."""
         check_time_to_live(ttl)
-        # A number of our own makes this safe to repeat.
+        # We choose the lease's id, so repeating a grant whose answer was lost cannot make two
+        # leases. etcd refuses the second one because the id exists, which is success here.
         lease = int.from_bytes(self._environment.token(8), "big") >> 1 | 1
         try:
             await self._ask("/v3/lease/grant", {"ID": str(lease), "TTL": str(math.ceil(ttl))})
@@ -408,7 +426,7 @@ class EtcdStore(Store):
     async def time_to_live(self, lease: int) -> float:
         """See `Store.time_to_live`."""
         answer = await self._ask("/v3/lease/timetolive", {"ID": str(lease)})
-        # What is 0 is left out; a lease that is no more has -1.
+        # The gateway leaves out fields that are 0. A lease that has ended has -1.
         if number(answer, "TTL") < 0:
             raise LeaseLostError(f"lease {lease} has expired or was revoked")
         return float(number(answer, "TTL"))
@@ -419,7 +437,8 @@ class EtcdStore(Store):
             await self._ask("/v3/lease/revoke", {"ID": str(lease)}, once=True)
             return
         except AmbiguousError:
-            # Whichever time it did, it has ended afterwards.
+            # The answer was lost. Revoke again: it does not matter which of the two requests ended
+            # the lease.
             pass
         try:
             await self._ask("/v3/lease/revoke", {"ID": str(lease)})
@@ -437,8 +456,8 @@ class EtcdStore(Store):
             raise
 
     async def compact(self, revision: int) -> None:
-        """Let etcd forget changes up to `revision`, for all its users: an operator's decision, or a
-        test's.
+        """Make etcd forget the changes up to `revision`, for all its users. For operators and
+        tests.
         """
         await self._ask("/v3/kv/compaction", {"revision": str(revision)})
 
@@ -453,8 +472,8 @@ class EtcdStore(Store):
     async def _read(
         self, compare: Sequence[Compare], then: Sequence[Operation], otherwise: Sequence[Operation]
     ) -> TransactionResult:
-        """A transaction that changes nothing: its answer can be lost as often as it likes, another
-        attempt gives one as good.
+        """Run a transaction that changes nothing. It can be repeated freely when an answer is
+        lost.
         """
         answer = await self._ask("/v3/kv/txn", reading(self._space, compare, then, otherwise))
         succeeded = bool(answer.get("succeeded"))
@@ -471,7 +490,9 @@ class EtcdStore(Store):
         otherwise: Sequence[Operation],
         until: float,
     ) -> TransactionResult | None:
-        """Try a transaction; None if it certainly was not applied and may be tried again."""
+        """Try a transaction once. Returns None if it was certainly not applied and may be tried
+        again.
+        """
         token = self._environment.token(8).hex()
         try:
             answer = await self._ask(
@@ -488,9 +509,11 @@ class EtcdStore(Store):
             return await self._resolve(marker, token, then, otherwise, failure, until)
         if isinstance(failure, EtcdFullError):
             return await self._applied_all_the_same(marker, token, then, otherwise, failure)
+        # A lease was missing. If the markers' lease still exists, it was a lease of the caller's.
         if await self._is_alive(marker.lease):
             raise failure
-        # The markers' own lease has ended, or that as well.
+        # The lease of the markers has ended (perhaps the caller's as well, which the next attempt
+        # will show).
         if marker.lease == self._lease:
             self._lease = 0
         return None
@@ -504,7 +527,7 @@ class EtcdStore(Store):
     ) -> TransactionResult | None:
         outcome = outcome_of(answer)
         if outcome is None:
-            # This happens only if another client deletes our markers.
+            # The marker is not as we left it. Another client has changed or deleted it.
             marker.stale = True
             return None
         succeeded, responses = outcome
@@ -512,7 +535,8 @@ class EtcdStore(Store):
         revision = number(answer["header"], "revision")
         if wrote_marker(operations, responses):
             marker.revision = revision
-        # The marker's response is one more than there are operations.
+        # etcd's responses include one for the marker, which `map` leaves out because it is the
+        # last.
         return TransactionResult(
             succeeded, revision, tuple(map(self._space.response, operations, responses))
         )
@@ -526,8 +550,10 @@ class EtcdStore(Store):
         lost: AmbiguousError,
         until: float,
     ) -> TransactionResult | None:
-        """The answer was lost: see to it that the transaction has been applied, or never
-        will be.
+        """Resolve a transaction whose answer was lost. Returns its result if it was applied.
+        Returns None if it was not, and then it can never be applied any more.
+
+        Raises `StoreOutcomeUnknownError` if that cannot be found out until the time `until`.
         """
         while True:  # noqa: ASYNC913  whatever it comes to, it waits for the network
             try:
@@ -537,6 +563,8 @@ class EtcdStore(Store):
                 branch = _branch_told(answer["responses"][0]["response_range"], token)
                 if branch == "never":
                     return None
+                # Neither ours nor empty: the marker was changed by another client, so it says
+                # nothing about the transaction.
                 if not branch:
                     raise self._unknown(lost)
                 return await self._told(
@@ -558,8 +586,9 @@ class EtcdStore(Store):
         otherwise: Sequence[Operation],
         full: EtcdFullError,
     ) -> TransactionResult:
-        """etcd said that it is full, which it says before it does a thing or after: the marker
-        tells. Raises `full` if it was before.
+        """Resolve a transaction that etcd refused because it is full: etcd may do so before or
+        after applying it (issue 16659), which the marker tells. Returns its result if it was
+        applied; raises `full` if not.
         """
         try:
             found = await self._ask("/v3/kv/range", {"key": marker.key})
@@ -579,7 +608,7 @@ class EtcdStore(Store):
         then: Sequence[Operation],
         otherwise: Sequence[Operation],
     ) -> TransactionResult:
-        """The result of a transaction that was applied, by the marker that was found."""
+        """Return the result of a transaction that was applied, from the marker that was read."""
         operations = then if branch == "then" else otherwise
         revision = number(found["kvs"][0], "mod_revision")
         return TransactionResult(
@@ -589,7 +618,12 @@ class EtcdStore(Store):
     async def _answers(
         self, operations: Sequence[Operation], revision: int
     ) -> tuple[Entry | bool | None, ...]:
-        """What a transaction that was applied at `revision` has answered, read from etcd's past."""
+        """Return the responses of a transaction that was applied at `revision`, read from etcd's
+        older revisions.
+
+        Keys that the transaction itself wrote before are read at its own revision, others at the
+        one before.
+        """
         answers: list[Entry | bool | None] = []
         written: set[str] = set()
         for operation in operations:
@@ -618,6 +652,7 @@ class EtcdStore(Store):
 
     async def _marker_lease(self) -> int:
         if not self._lease:
+            # One grant for all tasks that wait, each of which looks again when it has the lock.
             async with self._granting:
                 if not self._lease:
                     self._lease = await self.grant(MARKER_SECONDS)
@@ -635,15 +670,16 @@ class EtcdStore(Store):
             if self._lease:
                 await self._gateway.ask("/v3/lease/revoke", {"ID": str(self._lease)}, seconds=0.5)
         except StoreError:
-            # It ends of itself.
+            # The lease expires by itself after `MARKER_SECONDS`.
             pass
         finally:
             self._gateway.close()
 
 
 def _branch_told(found: Mapping[str, Any], token: str) -> str:
-    """ "then", "otherwise" or "never": what a marker says about the transaction of `token`; "" if
-    it is not that transaction's.
+    """Return what a marker says about the transaction of `token`: "then" or "otherwise" if it was
+    applied with this branch, "never" if it was cancelled, and "" if the marker was not written for
+    it.
     """
     entries = found.get("kvs", ())
     branch, _, theirs = (

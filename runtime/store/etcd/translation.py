@@ -1,5 +1,5 @@
-"""Translates between our terms and etcd's JSON: keys and values in base64, 64-bit numbers as text,
-what is zero or empty left out.
+"""Translates between the store's terms and etcd's JSON: keys and values are base64, 64-bit numbers
+are text, and fields that are zero or empty are left out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import attrs
 from actors.errors import LeaseLostError, StoreCompactedError, StoreError
 from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Response, StoreEvent
 
-# etcd's error answers, sorted by what its client has to do then. No I/O.
+# etcd's error answers, classified by what a client has to do. No I/O.
 #
-# The texts and codes are those of etcd's `api/v3rpc/rpctypes/error.go`; codes are gRPC's
+# The texts and codes are those of etcd's `api/v3rpc/rpctypes/error.go`; the codes are gRPC's
 # (https://grpc.io/docs/guides/status-codes).
 
 Kind = Literal[
@@ -29,11 +29,12 @@ Kind = Literal[
     "busy",
     "refused",
     "unsure",
-    "stranger",
+    "not etcd",
 ]
-"""`token`: to be renewed. `busy`: not done, another time it would be. `unsure`: perhaps done,
-perhaps another member knows better. `refused`, `denied` and `too large`: every member would say so.
-`full`: it is unknown whether it was done. `stranger`: what answered is no etcd.
+"""What a refusal means for a client. `token`: fetch a new token. `busy`: not executed, repeat it.
+`unsure`: perhaps executed; another member may answer better. `refused`, `denied`, `too large`:
+every member would refuse. `full`: no space; it is unknown whether the request was executed.
+`not etcd`: another program answered.
 """
 
 
@@ -62,11 +63,11 @@ _CODES: dict[int, Kind] = {
     12: "refused",
     16: "token",
 }
-"""Others are those of a member in trouble, or of one on its way to or from a leader."""
+"""Other codes come from a member in trouble, or from one that is gaining or losing its leader."""
 
 
 _PROXIES = (502, 503, 504)
-"""What stands in front of an etcd answers so while there is none behind it."""
+"""What a proxy in front of etcd answers while etcd is down."""
 
 
 _REASON = re.compile(r"rpc error: code = (\w+) desc = (.*)", re.DOTALL)
@@ -86,28 +87,28 @@ _NAMES |= {"Unavailable": 14, "Unauthenticated": 16}
 
 
 class EtcdRefusalError(StoreError):
-    """etcd answered that it will not do it."""
+    """etcd refused a request."""
 
 
 class EtcdFullError(EtcdRefusalError):
-    """etcd has no room left: it may have done this last thing all the same
+    """etcd has no space left. It may nevertheless have applied the request
     (https://github.com/etcd-io/etcd/issues/16659).
     """
 
 
 @attrs.frozen
 class Refusal:
-    """`text` is etcd's own."""
+    """A refusal. `text` is etcd's own message."""
 
     kind: Kind
     text: str
 
 
 def refusal_in(answer: Mapping[str, Any], status: int) -> Refusal | None:
-    """What an answer with HTTP status `status` says in place of a result; None if it is one.
+    """Classify an answer with HTTP status `status`; None if it is a result.
 
-    A call whose answer is a stream reports an error as an object within it (grpc-gateway's
-    `StreamError`), others as their whole answer.
+    An error in a stream comes as an object within it (grpc-gateway's `StreamError`), other errors
+    are the whole answer.
     """
     if status == 200 and "error" not in answer:
         return None
@@ -122,7 +123,7 @@ def refusal_in(answer: Mapping[str, Any], status: int) -> Refusal | None:
 
 
 def refusal_of_watch(reason: str) -> Refusal:
-    """Why a watch was ended, by its `cancel_reason`."""
+    """Classify the `cancel_reason` of a watch that etcd ended."""
     match = _REASON.match(reason)
     return (
         _sorted(match[2], _NAMES.get(match[1], 14), 200)
@@ -132,10 +133,9 @@ def refusal_of_watch(reason: str) -> Refusal:
 
 
 def raise_refusal(refusal: Refusal, where: str, prefix: str) -> None:
-    """Raise for what no other member would answer differently: `LeaseLostError`,
-    `StoreCompactedError`, `EtcdRefusalError`; else return.
-
-    `where`: the member. `prefix`: of the keys that we use.
+    """Raise the error for a refusal that every member would repeat: `LeaseLostError`,
+    `StoreCompactedError` or `EtcdRefusalError`. Returns for other refusals. `where`: the member.
+    `prefix`: of the keys that we use.
     """
     text = refusal.text
     if refusal.kind == "lease lost":
@@ -164,7 +164,7 @@ def raise_refusal(refusal: Refusal, where: str, prefix: str) -> None:
         )
     if refusal.kind == "refused":
         raise EtcdRefusalError(f"etcd at {where} refused: {text}")
-    if refusal.kind == "stranger":
+    if refusal.kind == "not etcd":
         raise EtcdRefusalError(
             f"what answers at {where} is not etcd, or an etcd without its JSON gateway ({text}); "
             "check the address"
@@ -181,7 +181,7 @@ def _sorted(text: str, code: int, status: int) -> Refusal:
             return Refusal(kind, text)
     if code:
         return Refusal(_CODES.get(code, "unsure"), text)
-    return Refusal("unsure" if status in _PROXIES else "stranger", text)
+    return Refusal("unsure" if status in _PROXIES else "not etcd", text)
 
 
 Json = dict[str, Any]
@@ -196,18 +196,18 @@ _TARGETS = {
 
 
 def number(found: Mapping[str, Any], name: str) -> int:
-    """A 64-bit number, 0 if it is left out."""
+    """Read a 64-bit number, which is 0 if it is left out."""
     return int(found.get(name, 0))
 
 
 def text_of(data: str | bytes) -> str:
-    """As etcd wants bytes in JSON."""
+    """Encode bytes as etcd's JSON expects them: base64."""
     return b64encode(data.encode() if isinstance(data, str) else data).decode()
 
 
 def end_of_prefix(prefix: bytes) -> bytes:
-    """The first key after all those that begin with `prefix`; zero byte for "no end" if there is
-    none.
+    """Return the first key after all keys that begin with `prefix`; a zero byte, which means "no
+    end", if there is none.
     """
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
@@ -222,16 +222,16 @@ class Space:
     root: str
 
     def key(self, key: str) -> str:
-        """Our key, as etcd's."""
+        """Encode a key of ours."""
         return text_of(self.root + key)
 
     def under(self, prefix: str) -> Json:
-        """The keys under a prefix."""
+        """Return the key range of a prefix."""
         start = (self.root + prefix).encode()
         return {"key": text_of(start), "range_end": text_of(end_of_prefix(start))}
 
     def condition(self, compare: Compare) -> Json:
-        """A condition of a transaction."""
+        """Encode a condition of a transaction."""
         expected = (
             text_of(compare.expected)
             if isinstance(compare.expected, bytes)
@@ -245,7 +245,7 @@ class Space:
         }
 
     def operation(self, operation: Operation) -> Json:
-        """An operation of a transaction."""
+        """Encode an operation of a transaction."""
         key = self.key(operation.key)
         if isinstance(operation, Put):
             put: Json = {"key": key, "value": text_of(operation.value)}
@@ -257,7 +257,7 @@ class Space:
         return {"request_range": {"key": key}}
 
     def entry(self, found: Mapping[str, Any]) -> Entry:
-        """A key with what etcd knows of it."""
+        """Decode a key with its metadata."""
         return Entry(
             key=b64decode(found["key"]).decode()[len(self.root) :],
             value=b64decode(found.get("value", "")),
@@ -268,7 +268,7 @@ class Space:
         )
 
     def response(self, operation: Operation, answer: Mapping[str, Any]) -> Response:
-        """What etcd answered to an operation."""
+        """Decode etcd's response to an operation."""
         if isinstance(operation, Put):
             return None
         if isinstance(operation, Delete):
@@ -277,8 +277,8 @@ class Space:
         return self.entry(found[0]) if found else None
 
     def event(self, found: Mapping[str, Any]) -> StoreEvent:
-        """A change; etcd leaves the kind out for puts, and the lives of deleted keys to what was
-        there before.
+        """Decode a change. etcd leaves out the kind of puts. It has no create revision for
+        deletions, so that is taken from the previous value.
         """
         now = found["kv"]
         before = found.get("prev_kv")
@@ -304,12 +304,12 @@ def guarded(
     then: Sequence[Operation],
     otherwise: Sequence[Operation],
 ) -> Json:
-    """Build a transaction that writes a marker beside its other writes, and that does nothing once
-    another client has changed its marker.
+    """Build a transaction that also writes a marker, and that does nothing if another client has
+    changed the marker.
 
-    `slot` has the marker's `key`, its `mod_revision` as known, its `lease`, and two values to
-    write: `then` and `otherwise`; see `runtime.store.etcd.store.Marker`. What `then` writes is not
-    nested: etcd's quota of space does not count what is
+    `slot` has the marker's `key`, its known `mod_revision`, its `lease`, and the values to write in
+    either branch: `then` and `otherwise`; see `runtime.store.etcd.store.Marker`. What `then` writes
+    is not nested, because etcd's space quota does not count nested writes
     (https://github.com/etcd-io/etcd/pull/22134).
     """
     unchanged = {
@@ -326,8 +326,8 @@ def guarded(
         if any(isinstance(operation, Put) for operation in operations):
             asked.append(write)
         elif deleted:
-            # What changes nothing must not raise the revision: no marker if none of these keys was
-            # there before.
+            # A branch that changes nothing must not raise the revision, so it writes the marker
+            # only if one of its keys exists.
             absent = [space.condition(Compare(key, "create_revision", 0)) for key in deleted]
             asked.append({"request_txn": {"compare": absent, "failure": [write]}})
         return asked
@@ -348,8 +348,8 @@ def reading(
     then: Sequence[Operation],
     otherwise: Sequence[Operation],
 ) -> Json:
-    """A transaction that only reads: it needs no marker, and can be repeated whether or not it was
-    applied.
+    """Build a transaction that only reads. It needs no marker, because it can be repeated in any
+    case.
     """
     return {
         "compare": [space.condition(condition) for condition in compare],
@@ -359,8 +359,8 @@ def reading(
 
 
 def outcome_of(answer: Mapping[str, Any]) -> tuple[bool, Sequence[Mapping[str, Any]]] | None:
-    """Which branch a transaction of `guarded` took, and the responses to its operations and its
-    marker; None if its marker was changed.
+    """Return which branch a transaction of `guarded` took, and the responses to its operations and
+    its marker. None if its marker was changed by another client.
     """
     responses: Sequence[Mapping[str, Any]] = answer.get("responses", ())
     if answer.get("succeeded"):
@@ -370,12 +370,11 @@ def outcome_of(answer: Mapping[str, Any]) -> tuple[bool, Sequence[Mapping[str, A
 
 
 def wrote_marker(operations: Sequence[Operation], responses: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the branch of these operations wrote its marker, by its responses: the marker's comes
-    after those of the operations.
+    """Return whether the branch of these operations wrote its marker: its response comes after
+    those of the operations.
     """
     if len(responses) == len(operations):
         return False
     last = responses[-1]
-    # Of the deletions alone: the marker was written if it was not so that none of the keys was
-    # there.
+    # The branch has only deletions. It wrote its marker if at least one of its keys existed.
     return "response_put" in last or not last["response_txn"].get("succeeded")

@@ -112,7 +112,10 @@ async def test_an_answer_that_is_too_long_is_not_taken_in(monkeypatch: pytest.Mo
     monkeypatch.setattr(gateway_module, "MAX_BODY", 1000)
     long = answer({"kvs": ["x" * 2000]})
     endless = b"HTTP/1.1 200 OK\r\n" + b"X-Header: " + b"x" * 100_000
-    for content, why in ((long, "more than 1000 bytes"), (endless, "does not speak HTTP")):
+    for content, why in (
+        (long, "more than 1000 bytes"),
+        (endless, "did not answer with valid HTTP"),
+    ):
         async with listening(saying(content)) as port, gateway_to(port) as opened:
             with pytest.raises(StoreUnavailableError, match=why):
                 await opened.ask(*READ, seconds=0.3)
