@@ -356,6 +356,9 @@ class MapRun:
                 problem = error
         least, most = self._definition.arity
         worked = self.schedule.has_work
+        # In a batch they would arrive as references: values are fetched for the arguments of calls.
+        references = [argument for argument in args if isinstance(argument, Reference)]
+        place = references[0].owner if references else ""
         known: tuple[object, ...] | None = None
         digest = b""
         if self._journal is not None and problem is None:
@@ -363,7 +366,9 @@ class MapRun:
                 digest, known = self._journal.find(self._pulled, args)
             except (EncodeError, DecodeError) as error:
                 problem = error
-        index = self.schedule.on_item(args, sum(map(weight, args)), digest)
+        index = self.schedule.on_item(
+            args, sum(map(weight, args)), digest, place=place, alone=bool(references)
+        )
         if problem is None and not least <= len(args) <= most:
             try:
                 self._definition.check(f"pool {self._crew.name}", args, {})
@@ -389,7 +394,7 @@ class MapRun:
     def _see_members(self) -> None:
         present = set(self._crew.present())
         for member in sorted(present - self._resting):
-            self.schedule.on_member(member)
+            self.schedule.on_member(member, self._crew.node_of(member))
         for known in self.schedule.known():
             if known not in present:
                 self.schedule.on_drained(known)

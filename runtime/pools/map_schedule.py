@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
 from typing import Literal, TypedDict
 
 import attrs
@@ -62,6 +63,16 @@ OVERDUE_SECONDS = 0.05
 has not started is recalled if another member is idle.
 """
 
+PLACE_SECONDS = 0.1
+"""How long members without local work are turned away from items whose values are on the nodes of
+others (delay scheduling; Zaharia and others, 2010).
+"""
+
+LOOK_AHEAD = 64
+"""Waiting items among which a member's local ones are looked for, and how often the first of them
+may be passed over.
+"""
+
 LEAST_WINDOW = 64
 MOST_WINDOW = 8192
 MOST_HELD_BYTES = 64 * 1024 * 1024
@@ -96,6 +107,10 @@ class MapItem:
     weight: int = 0
     digest: bytes = b""
     """Of `args`, if there is a journal."""
+    place: str = ""
+    """The node that has its value, if it is a reference."""
+    passed_over: int = 0
+    """How often another item was taken before it."""
     deaths: list[str] = attrs.Factory(list)
     refusals: int = 0
     attempts: int = 0
@@ -158,6 +173,7 @@ class _Pace:
     seconds: float | None = None
     largest: int = 0
     draining: bool = False
+    place: str = ""
 
 
 class MapSchedule:
@@ -193,6 +209,10 @@ class MapSchedule:
         self._delay = delay
         self._total = total
         self._journalled = journalled
+        self._with_place = 0
+        """Waiting items that have a place: without any, no item is looked for."""
+        self._turned_away: float | None = None
+        """Since when members are turned away from items of other places."""
         self._unwritten: dict[int, Result] = {}
         """What members have returned, and the journal does not have yet."""
         self._to_write: list[Result] = []
@@ -248,10 +268,21 @@ class MapSchedule:
         room = 4 * max(1, len(self._members)) * self._largest
         return min(MOST_WINDOW, max(LEAST_WINDOW, room))
 
-    def on_item(self, args: tuple[object, ...], weight: int = 0, digest: bytes = b"") -> int:
-        """The source has given an item; returns its index."""
+    def on_item(
+        self,
+        args: tuple[object, ...],
+        weight: int = 0,
+        digest: bytes = b"",
+        *,
+        place: str = "",
+        alone: bool = False,
+    ) -> int:
+        """The source has given an item; returns its index. `place`: where it runs best; it waits
+        for a member there, but not for long. `alone`: it travels in a call of its own.
+        """
         index, self._next_item = self._next_item, self._next_item + 1
-        self._waiting.append(MapItem(index, args, weight, digest))
+        self._waiting.append(MapItem(index, args, weight, digest, place, alone=alone))
+        self._with_place += bool(place)
         self._open.add(index)
         self._weights[index] = weight
         self._held_bytes += weight
@@ -260,12 +291,14 @@ class MapSchedule:
     def on_misfit(self, index: int, error: BaseException) -> None:
         """The item that was given last is none that a member could be called with."""
         item = self._waiting.pop()
+        self._with_place -= bool(item.place)
         assert item.index == index
         self._finish(Result(index, error=error))
 
     def on_known(self, index: int, value: object) -> None:
         """The item that was given last was done by an earlier run, with this result."""
         item = self._waiting.pop()
+        self._with_place -= bool(item.place)
         assert item.index == index
         self._resumed += 1
         self._settle(Result(index, value))
@@ -284,9 +317,11 @@ class MapSchedule:
 
     # The members
 
-    def on_member(self, member: Hashable) -> None:
-        """A member may take items from now on. One that is known is left as it is."""
-        self._members.setdefault(member, _Pace())
+    def on_member(self, member: Hashable, place: str = "") -> None:
+        """A member may take items from now on; `place`: its node. One that is known is left as it
+        is.
+        """
+        self._members.setdefault(member, _Pace(place=place))
 
     def on_drained(self, member: Hashable) -> None:
         """The member takes no more items; those that it has it may finish."""
@@ -341,7 +376,10 @@ class MapSchedule:
         self._bring_back(now)
         if not self._waiting:
             return None
-        items = [self._waiting.popleft()]
+        first = self._take_first(pace, now)
+        if first is None:
+            return None
+        items = [first]
         most = self._size(pace)
         weight = items[0].weight
         while (
@@ -352,6 +390,7 @@ class MapSchedule:
             and weight + self._waiting[0].weight <= MOST_BATCH_BYTES
         ):
             items.append(self._waiting.popleft())
+            self._with_place -= bool(items[-1].place)
             weight += items[-1].weight
         for item in items:
             self._repeated += item.attempts > 0
@@ -590,6 +629,7 @@ class MapSchedule:
         assert self._open.isdisjoint(given)
         assert set(self._weights) == self._open.union(given)
         assert self._held_bytes == sum(self._weights.values())
+        assert self._with_place == sum(bool(item.place) for item in self._waiting)
         assert self._window is None or len(self._weights) <= self._window
         for member, pace in self._members.items():
             for number, batch in pace.batches.items():
@@ -607,6 +647,35 @@ class MapSchedule:
             return 1
         last = next(reversed(pace.batches.values()))
         return 2 if pace.seconds * len(last.items) < PREFETCH_BELOW else 1
+
+    def _take_first(self, pace: _Pace, now: float) -> MapItem | None:
+        """The first item of a member's next batch; None if all that it may have are for others, who
+        are there.
+        """
+        head = self._waiting[0]
+        chosen: int | None = None
+        if not self._with_place or head.passed_over >= LOOK_AHEAD:
+            chosen = 0
+        else:
+            places = {each.place for each in self._members.values() if not each.draining}
+            for number, item in enumerate(islice(self._waiting, LOOK_AHEAD)):
+                if item.place and item.place == pace.place:
+                    chosen, self._turned_away = number, None
+                    break
+                if chosen is None and (not item.place or item.place not in places):
+                    chosen = number
+        if chosen is None:
+            if self._turned_away is None:
+                self._turned_away = now
+            if now - self._turned_away < PLACE_SECONDS:
+                return None
+            chosen = 0
+        if chosen:
+            head.passed_over += 1
+        item = self._waiting[chosen]
+        del self._waiting[chosen]
+        self._with_place -= bool(item.place)
+        return item
 
     def _size(self, pace: _Pace) -> int:
         """How many items the next batch of a member may have."""
@@ -661,6 +730,7 @@ class MapSchedule:
     def _back(self, items: Sequence[MapItem]) -> None:
         """These wait again, before all others: later ones may wait for their results."""
         self._waiting.extendleft(reversed(items))
+        self._with_place += sum(bool(item.place) for item in items)
 
     def _bring_back(self, now: float) -> None:
         """Items whose delay is over wait for a member."""

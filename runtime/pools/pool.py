@@ -244,8 +244,12 @@ class PoolMembers:
 
     def node_of(self, member: ActorId) -> str:
         """See `Crew.node_of`."""
-        found = self._handles.get(member)
-        return found.address.node if found is not None else ""
+        address = self._addresses.get(member)
+        if address is None:
+            # It is none any more, and has items still.
+            found = self._handles.get(member)
+            address = found.address if found is not None else None
+        return address.node if address is not None else ""
 
     def on_calls(self, member: ActorId, change: int) -> None:
         """See `Crew.on_calls`."""

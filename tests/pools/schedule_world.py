@@ -50,6 +50,7 @@ class World:
         batch: int | None = None,
         poison: frozenset[int] = frozenset(),
         raises: frozenset[int] = frozenset(),
+        places: tuple[str, ...] = ("",),
     ) -> None:
         self.draw = random.Random(seed)
         self.items = items
@@ -57,6 +58,8 @@ class World:
         self.ordered = ordered
         self.poison = poison
         self.raises = raises
+        self.places = places
+        """Where items are, and members: one of them each, or nowhere."""
         self.schedule = MapSchedule(ordered=ordered, repeats=repeats, window=window, batch=batch)
         self.now = 0.0
         self.workers: list[Worker] = []
@@ -91,7 +94,7 @@ class World:
             self.born += 1
             worker = Worker(f"member-{self.born}")
             self.workers.append(worker)
-            self.schedule.on_member(worker.name)
+            self.schedule.on_member(worker.name, self.draw.choice(self.places))
         else:
             self.work(self.draw.choice(self.workers))
 
@@ -101,7 +104,11 @@ class World:
             if not self.schedule.is_over:
                 self.schedule.on_source_over()
         elif self.schedule.wants_items:
-            index = self.schedule.on_item((self.given,), self.draw.choice([0, 100, 600_000]))
+            index = self.schedule.on_item(
+                (self.given,),
+                self.draw.choice([0, 100, 600_000]),
+                place=self.draw.choice(self.places),
+            )
             assert index == self.given
             self.given += 1
 

@@ -16,8 +16,10 @@ from actors.errors import (
 from runtime.pools.map_schedule import (
     BATCH_SECONDS,
     LEAST_WINDOW,
+    LOOK_AHEAD,
     MOST_REFUSALS,
     NOT_STARTED,
+    PLACE_SECONDS,
     RAISED,
     RETURNED,
     Batch,
@@ -343,3 +345,55 @@ def test_counts_say_how_far_it_has_come_and_how_long_it_will_take() -> None:
 def test_a_map_of_nothing_is_over_when_its_source_is(total: int) -> None:
     schedule = filled(total)
     assert schedule.is_over is (total == 0)
+
+
+def placed(*places: str, members: dict[str, str]) -> MapSchedule:
+    """Items with these places, and members with theirs."""
+    schedule = MapSchedule(ordered=False, batch=1)
+    for member, place in members.items():
+        schedule.on_member(member, place)
+    for index, place in enumerate(places):
+        schedule.on_item((index,), place=place, alone=bool(place))
+    return schedule
+
+
+def test_an_item_runs_where_its_value_is_if_a_member_is_there() -> None:
+    schedule = placed("b", "a", "", "c", members={"a-1": "a", "b-1": "b"})
+    assert indices(taken(schedule, "a-1")) == [1]
+    assert indices(taken(schedule, "b-1")) == [0]
+    schedule.on_member("b-2", "b")
+    assert indices(taken(schedule, "b-2")) == [2], "what is nowhere, it takes like anyone"
+    schedule.on_member("b-3", "b")
+    assert indices(taken(schedule, "b-3")) == [3], "no member is where that is"
+
+
+def test_a_member_without_local_items_takes_others_after_a_moment() -> None:
+    schedule = placed("a", "a", "a", members={"a-1": "a", "b-1": "b"})
+    assert schedule.take("b-1", 1.0) is None
+    assert schedule.has_work
+    assert schedule.take("b-1", 1.0 + 0.9 * PLACE_SECONDS) is None
+    late = 1.0 + 1.1 * PLACE_SECONDS
+    assert indices(taken(schedule, "b-1", late)) == [0]
+    assert indices(taken(schedule, "a-1", late)) == [1], "which begins it anew"
+    schedule.on_member("b-2", "b")
+    assert schedule.take("b-2", late) is None
+    schedule.on_drained("a-1")
+    assert indices(taken(schedule, "b-2", late)) == [2], "that member takes no more"
+
+
+def test_local_items_pass_over_others_so_often_and_no_oftener() -> None:
+    schedule = placed("", *["a"] * 200, members={"a-1": "a"})
+    found: list[int] = []
+    for _ in range(LOOK_AHEAD + 1):
+        batch = taken(schedule, "a-1")
+        found += indices(batch)
+        answer(schedule, batch)
+        schedule.check_invariants()
+    assert found == [*range(1, LOOK_AHEAD + 1), 0]
+
+
+@given(st.integers(0, 2**32))
+def test_places_change_nothing_of_what_becomes_of_items(seed: int) -> None:
+    world = World(seed, places=("", "a", "b"), repeats=bool(seed % 2))
+    world.run()
+    world.judge()

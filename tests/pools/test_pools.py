@@ -349,6 +349,11 @@ async def test_what_is_submitted_gives_a_reference_and_items_may_be_references(
     assert await reference.fetch() == 49
     values = [await pair.here.put([1, 2]), await pool.submit(Squares.pair, 4)]
     assert await everything(pool.map(Squares.total, values)) == [3, 8]  # type: ignore[arg-type]
+    # Also those that are so quick that they would travel together.
+    many = [await pair.here.put([number]) for number in range(100)]
+    for batch in (None, 5):
+        totals = pool.map(Squares.total, many, batch=batch)  # type: ignore[arg-type]
+        assert await everything(totals) == list(range(100))
     kept = await everything(pool.map(Squares.square, [5], keep=True))
     assert kept[0].owner == "there"  # type: ignore[attr-defined]
     assert await kept[0].fetch() == 25  # type: ignore[attr-defined]

@@ -43,6 +43,11 @@ class Worker(Actor):
         await trio.sleep(0.002 * (item % 7))
         return item * item
 
+    @method(idempotent=True)
+    async def here(self, value: int) -> tuple[int, str]:
+        await trio.sleep(0.001)
+        return value, self.node.name
+
 
 async def maps(simulation: Simulation) -> None:
     Books.ran.clear()
@@ -89,6 +94,21 @@ def judge(name: str, found: list[object], *, ordered: bool) -> None:
     for item in range(ITEMS):
         if item * item in values:
             assert Books.ran[name, item] >= 1
+
+
+async def local_work(simulation: Simulation) -> None:
+    """References that members have made are run by the members on the same nodes."""
+    async with await simulation.node.pool("jobs", Worker, size=4) as pool:
+        await pool.ready(4)
+        made = [await pool.submit(Worker.often, item) for item in range(40)]
+        owners = {reference.owner for reference in made}
+        assert len(owners) > 1
+        found = [one async for one in pool.map(Worker.here, made)]  # type: ignore[arg-type]
+        assert found == [(item * item, made[item].owner) for item in range(40)]
+
+
+def test_an_item_that_is_a_reference_runs_where_its_value_is() -> None:
+    simulate(local_work, seeds=range(3), faults=[])
 
 
 @pytest.mark.slow
