@@ -28,6 +28,7 @@ COMMANDS = (
     "logs",
     "node",
     "pools",
+    "profile",
     "refs",
     "reopen",
     "run",

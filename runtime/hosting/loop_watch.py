@@ -78,6 +78,22 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def actor_of_code(frame: FrameType) -> str:
+    """The actor whose code this frame of the runtime runs; "" for any other frame. Raises KeyError
+    or AttributeError if its variables are not set yet, or are gone.
+    """
+    find = _ACTORS.get(frame.f_code)
+    return str(find(frame.f_locals)) if find is not None else ""
+
+
+_ACTORS: dict[CodeType, Callable[[dict[str, Any]], str]] = {
+    TaskWorkers._run.__code__: lambda found: found["job"].cell.address.name,
+    ActorHost.begin.__code__: lambda found: found["address"].name,
+    host.run_on_stop.__code__: lambda found: found["cell"].address.name,
+    LazyNursery.run.__code__: lambda found: found["self"].name,
+}
+
+
 _ACTORS_CODE: dict[CodeType, Callable[[dict[str, Any]], str]] = {
     TaskWorkers._run.__code__: lambda found: (
         f"{found['job'].cell.address.name}.{found['job'].definition.name}"

@@ -144,6 +144,10 @@ class ActorProxy(Actor):
             return {"silent": "it has not started yet", "tasks": [], "threads": []}
         return await self._process.stacks()
 
+    async def profile(self, seconds: float, rate: int) -> bytes:
+        """See `ChildProcessHandle.profile`."""
+        return b"" if self._process is None else await self._process.profile(seconds, rate)
+
     async def on_start(self) -> None:
         """Start the process and the actor in it. Raises `StartFailedElsewhereError`, `Ignore`, or
         the error of the process's start.

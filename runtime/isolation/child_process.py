@@ -16,7 +16,7 @@ from actors.supervision import ExitReason
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.identifiers import NodeId
 from runtime.isolation.messages import CONTROL_SERVICE, ISOLATED_ACTOR, LaunchRequest, StartFailure
-from runtime.isolation.stack_thread import ask_thread
+from runtime.isolation.stack_thread import ask_for_profile, ask_for_stacks
 from runtime.processes import ChildProcess, ExitStatus
 
 logger = logging.getLogger("understudy.isolation")
@@ -150,11 +150,22 @@ class ChildProcessHandle:
             return {"silent": silent, "tasks": [], "threads": await self._threads()}
         return answer
 
+    async def profile(self, seconds: float, rate: int) -> bytes:
+        """Where the threads of the process spend their time; see `packed_profile`. b"" if the
+        process does not answer.
+        """
+        with trio.move_on_after(seconds + STACKS_SECONDS):
+            try:
+                return await ask_for_profile(self.identity.name, seconds, rate)
+            except OSError as error:
+                logger.debug("%s cannot be profiled: %s", self.identity.name, error)
+        return b""
+
     async def _threads(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         with trio.move_on_after(STACKS_SECONDS):
             try:
-                found = await ask_thread(self.identity.name)
+                found = await ask_for_stacks(self.identity.name)
             except (OSError, ValueError) as error:
                 logger.debug("%s does not tell its threads: %s", self.identity.name, error)
         return found

@@ -1,8 +1,9 @@
-"""A thread in the process of an isolated actor that tells what the other threads run, while the
-event loop there is blocked, as such actors may do.
+"""A thread in the process of an isolated actor that tells what the other threads run, and profiles
+them, while the event loop there is blocked, as such actors may do.
 
 Its node connects to a Unix socket in Linux's abstract namespace, named by the process's identity,
-and reads JSON until the end. Only processes of the same user are answered.
+sends a question as JSON and the end of it, and reads until the end. Only processes of the same user
+are answered.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import threading
 
 import trio
 
+from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import stacks_of_threads
 
-MOST_BYTES = 1024 * 1024
+MOST_BYTES = 64 * 1024 * 1024
 """Of one answer."""
+
+MOST_QUESTION = 1024
+"""Bytes of a question."""
 
 WAITING = 4
 """Connections that wait for an answer; more are refused."""
@@ -51,10 +56,19 @@ def _answer(listening: socket.socket) -> None:
             with asking:
                 asking.settimeout(WRITE_SECONDS)
                 if _same_user(asking):
-                    asking.sendall(json.dumps(stacks_of_threads()[0]).encode())
+                    asking.sendall(
+                        _answer_to(json.loads(asking.makefile("rb").read(MOST_QUESTION)))
+                    )
         except (OSError, ValueError, RuntimeError) as error:
             # The next one is answered: threads come and go while they are read.
             logger.debug("did not tell the stacks of the threads: %s", error)
+
+
+def _answer_to(question: dict[str, object]) -> bytes:
+    seconds, rate = question.get("seconds"), question.get("rate")
+    if not isinstance(seconds, int | float) or not isinstance(rate, int):
+        return json.dumps(stacks_of_threads()[0]).encode()
+    return packed_profile(seconds, rate, "", threading.Event())
 
 
 def _same_user(asking: socket.socket) -> bool:
@@ -63,22 +77,33 @@ def _same_user(asking: socket.socket) -> bool:
     return bool(user == os.getuid())
 
 
-async def ask_thread(identity: str) -> list[dict[str, object]]:
+async def ask_for_stacks(identity: str) -> list[dict[str, object]]:
     """What the threads of that process of this machine run; see `stacks_of_threads`. Raises OSError
     or ValueError.
     """
+    told = json.loads(await _ask(identity, {}))
+    if not isinstance(told, list):
+        raise ValueError("what was told is no list of threads")
+    return told
+
+
+async def ask_for_profile(identity: str, seconds: float, rate: int) -> bytes:
+    """Profile that process of this machine; see `packed_profile`. Raises OSError."""
+    return await _ask(identity, {"seconds": seconds, "rate": rate})
+
+
+async def _ask(identity: str, question: dict[str, object]) -> bytes:
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         await asking.connect(_path(identity))
+        await asking.send(json.dumps(question).encode())
+        asking.shutdown(socket.SHUT_WR)
         found = bytearray()
         while len(found) < MOST_BYTES:
             some = await asking.recv(65_536)
             if not some:
                 break
             found += some
-    told = json.loads(found)
-    if not isinstance(told, list):
-        raise ValueError("what was told is no list of threads")
-    return told
+    return bytes(found)
 
 
 def _path(identity: str) -> str:

@@ -17,11 +17,12 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import trio
 
+from actors.call_context import CURRENT
 from runtime.hosting.cell import ActorCell, Invocation
 from runtime.hosting.host import STARTING, ActorHost, LazyNursery
 from runtime.hosting.threads import THREAD_TURN
@@ -53,18 +54,6 @@ class LogFields:
     span_id: str = ""
 
 
-class TraceSource(Protocol):
-    """Says in which trace the running task is: its `traceparent` of W3C, or "". Called where a
-    record is made, in any thread.
-    """
-
-    def __call__(self) -> str: ...
-
-
-def _no_trace() -> str:
-    return ""
-
-
 class LogCapture:
     """The log of one node, or of the process of an isolated actor: finds the fields of its
     records, and keeps the latest. `nursery` is the one that all tasks of the node are in.
@@ -78,12 +67,10 @@ class LogCapture:
         host: ActorHost,
         nursery: trio.Nursery,
         limit: int = LOG_MEMORY_BYTES,
-        trace: TraceSource = _no_trace,
     ) -> None:
         self.identity = identity
         self._host = host
         self._nursery = nursery
-        self._trace = trace
         self._ring = LogRing(limit)
         self._lock = threading.Lock()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -152,7 +139,7 @@ class LogCapture:
         own task it is.
         """
         node, incarnation = self.identity
-        trace_id, span_id = _trace_ids(self._trace())
+        trace_id, span_id = _trace_ids()
         method = call = ""
         if isinstance(source, Invocation):
             method, call = source.definition.name, _id_of(source, node)
@@ -300,9 +287,12 @@ def _id_of(job: Invocation, node: str) -> str:
     return f"{node if peer is None else peer.name}/{job.number}"
 
 
-def _trace_ids(parent: str) -> tuple[str, str]:
-    """Trace and span of a `traceparent` (`00-TRACE-SPAN-FLAGS`); "" for what is none."""
-    parts = parent.split("-")
-    if len(parts) < 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
+def _trace_ids() -> tuple[str, str]:
+    """Trace and span of the running call, of its `traceparent` (`00-TRACE-SPAN-FLAGS`); "" if it
+    has none.
+    """
+    context = CURRENT.get()
+    if context is None or not context.traceparent:
         return "", ""
-    return parts[1], parts[2]
+    _, trace, span, _ = context.traceparent.split("-", 3)
+    return trace, span

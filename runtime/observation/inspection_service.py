@@ -6,7 +6,9 @@ ask it, and so do dashboards.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -17,6 +19,7 @@ from actors.method import method
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.host import ActorHost
+from runtime.hosting.profiler import packed_profile
 from runtime.hosting.stacks import read_stacks
 from runtime.identifiers import NodeId
 from runtime.isolation.actor_proxy import ActorProxy
@@ -105,6 +108,7 @@ class InspectionService(Actor):
         self._node = node
         self._environment = environment
         self._blocked = BlockedLoops(environment)
+        self._profiling = False
         self._measurement = measurement
         self._overviews = Overviews(host, environment, facts)
         self._members = members
@@ -163,6 +167,26 @@ class InspectionService(Actor):
         if cell is not None and isinstance(cell.instance, ActorProxy):
             told["process"] = await cell.instance.stacks()
         return told
+
+    @method(concurrent=True)
+    async def profile(self, seconds: float, rate: int, actor: str = "") -> bytes:
+        """Where the threads of this process, or those that run this actor, spend their time; see
+        `packed_profile`. b"" while another profile is taken, which would see this one.
+        """
+        cell = self._host.cells.get(actor)
+        if cell is not None and isinstance(cell.instance, ActorProxy):
+            return await cell.instance.profile(seconds, rate)
+        if self._profiling:
+            return b""
+        self._profiling = True
+        stop = threading.Event()
+        try:
+            work = partial(packed_profile, seconds, rate, actor, stop)
+            return await self._environment.in_thread(work, abandon=True)
+        finally:
+            # Also when the one who asked has gone: the thread ends at its next sample.
+            stop.set()
+            self._profiling = False
 
     @method(concurrent=True, idempotent=True)
     async def actor(self, name: str) -> dict[str, Any] | None:

@@ -201,6 +201,7 @@ def test_only_the_methods_of_the_service_can_be_called() -> None:
         "calls",
         "on_blocked",
         "overview",
+        "profile",
         "stacks",
         "statistics",
     }

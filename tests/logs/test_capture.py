@@ -15,6 +15,7 @@ import pytest
 import trio
 
 from actors import Actor, method
+from actors.call_context import CURRENT, CallContext
 from runtime import LogFilter, Node, open_node
 from runtime.logs.capture import RecordFactory
 from runtime.logs.formats import JsonFormatter
@@ -116,6 +117,23 @@ async def test_each_line_names_the_actor_and_method_wherever_it_is_logged() -> N
         assert {one["epoch"] for one in of_actor} == {talker.address.epoch}
         calls = [one["call"] for one in of_actor[2:4]]
         assert calls[0] == calls[1] != ""
+
+
+async def test_a_line_has_the_trace_of_the_call_also_in_a_thread() -> None:
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    async with opened() as node:
+        talker = await node.options(name="talker").spawn(Talker)
+        token = CURRENT.set(CallContext.of(traceparent=parent))
+        try:
+            await talker.say("traced")
+            await talker.plain()
+        finally:
+            CURRENT.reset(token)
+        await talker.say("without")
+        found = [(one["text"], one["trace_id"], one["span_id"]) for one in await lines(node)]
+    assert ("traced", "a" * 32, "b" * 16) in found
+    assert ("in a thread", "a" * 32, "b" * 16) in found
+    assert ("without", "", "") in found
 
 
 async def test_nodes_of_one_process_each_have_the_lines_of_their_own_actors() -> None:

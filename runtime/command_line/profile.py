@@ -1,0 +1,122 @@
+"""`understudy profile`: where a node, or one actor, spends its time, as a file for speedscope."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from actors.errors import CallError, NodeUnreachableError
+from runtime.command_line.asking import NODE_SECONDS, find_actor, inspection, why
+from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.units import Number
+from runtime.hosting.profiler import MOST_RATE, MOST_SECONDS
+from runtime.observation.tree import plain
+
+SHOWN = 10
+"""Functions of the summary."""
+
+MOST_BYTES = 512 * 1024 * 1024
+"""Of the file, when it is uncompressed."""
+
+
+@click.command(epilog="Example:  understudy profile w1 --seconds 5 -o w1.speedscope.json")
+@click.argument("name")
+@click.option("--seconds", type=Number(min=0.1, max=MOST_SECONDS), default=10.0, show_default=True)
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1, max=MOST_RATE),
+    default=100,
+    show_default=True,
+    help="Samples in a second.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file for speedscope. Default: NAME.speedscope.json.",
+)
+@cluster_options
+def profile(
+    name: str,
+    seconds: float,
+    rate: int,
+    output: Path | None,
+    address: str,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Sample what the threads of the node or actor NAME run, and write a file for
+    https://www.speedscope.app.
+    """
+    path = output or Path(f"{name.replace('/', '-')}.speedscope.json")
+    told = trio.run(_ask, name, seconds, rate, address, cluster, secret_file)
+    told["file"]["name"] = name
+    path.write_text(json.dumps(told["file"]))
+    facts = {
+        "file": str(path),
+        **told["facts"],
+        "functions": [
+            {"function": function, "seconds": spent}
+            for function, spent in _own_times(told["file"]).most_common(SHOWN)
+        ],
+    }
+    click.echo(json.dumps(facts, indent=2) if as_json else "\n".join(_lines(facts)))
+
+
+async def _ask(
+    name: str, seconds: float, rate: int, address: str, cluster: str, secret_file: Path | None
+) -> dict[str, Any]:
+    async with connect(address, cluster, secret_file) as client:
+        members = {member["name"]: member for member in client.status["members"]}
+        member = members.get(name)
+        actor = ""
+        if member is None:
+            actor, member = name, await find_actor(client, name)
+        service = inspection(client, member).options(timeout=seconds + 2 * NODE_SECONDS)
+        try:
+            packed: bytes = await service.profile(seconds, rate, actor)
+        except CallError as error:
+            raise NodeUnreachableError(
+                f"node {member['name']} did not answer: {why(error)}; `understudy stack "
+                f"{member['name']}` names what blocks it",
+                node=member["name"],
+            ) from error
+    if not packed:
+        raise click.ClickException(
+            f"{name} cannot be profiled now: another profile of it is being taken, or its process "
+            "has ended"
+        )
+    # Bounded: what a peer sends may uncompress to more than there is memory.
+    told: dict[str, Any] = json.loads(zlib.decompressobj().decompress(packed, MOST_BYTES))
+    return told
+
+
+def _own_times(file: dict[str, Any]) -> Counter[str]:
+    """Seconds by function, counted where it was the innermost."""
+    frames = file["shared"]["frames"]
+    spent: Counter[str] = Counter()
+    for thread in file["profiles"]:
+        for stack, weight in zip(thread["samples"], thread["weights"], strict=True):
+            frame = frames[stack[-1]]
+            place = f" ({frame['file']}:{frame['line']})" if "file" in frame else ""
+            spent[f"{frame['name']}{place}"] += weight
+    return spent
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    lines = [f"{facts['samples']} samples; {facts['file']} opens in https://www.speedscope.app"]
+    for thread in facts["threads"]:
+        if thread["busy"]:
+            lines.append(
+                f"  thread {plain(thread['thread'])}: {thread['busy']:.1f} s busy, "
+                f"{thread['idle']:.1f} s idle"
+            )
+    lines += [f"  {one['seconds']:7.2f} s  {plain(one['function'])}" for one in facts["functions"]]
+    return lines if len(lines) > 1 else [*lines, "  nothing ran"]

@@ -1,0 +1,108 @@
+"""`profile` as a user meets it: a busy node, an isolated actor that blocks, and wrong names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_line.test_commands import Shell, check_mistake
+from tests.hosting.test_profiler import check_speedscope
+
+BUSY = """
+import trio
+from actors import Actor, method
+
+class Busy(Actor):
+    @method
+    async def spin(self) -> None:
+        while True:
+            self.compute()
+            await trio.lowlevel.checkpoint()
+
+    def compute(self) -> None:
+        sum(range(10_000))
+
+    @method
+    async def block(self, path: str) -> None:
+        open(path).read()
+"""
+
+SCRIPT = """
+import sys, trio
+from busy import Busy
+from runtime import open_node
+
+async def main(address: str, path: str) -> None:
+    async with open_node("script", join=address) as node, trio.open_nursery() as nursery:
+        busy = await node.options(name="busy", on="first").spawn(Busy)
+        alone = await node.options(name="alone", on="first", isolation="process").spawn(Busy)
+        nursery.start_soon(busy.spin)
+        nursery.start_soon(alone.block, path)
+        print("ready", flush=True)
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path)
+    (tmp_path / "busy.py").write_text(BUSY)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    os.mkfifo(tmp_path / "gate")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.cluster
+def test_a_profile_names_what_a_busy_node_and_a_blocked_process_run(shell: Shell) -> None:
+    _, first = shell.start_node("--name", "first", "--listen", "127.0.0.1:0")
+    address = first["address"]
+    script = subprocess.Popen(
+        [sys.executable, "script.py", address, str(shell.place / "gate")],
+        cwd=shell.place,
+        env=shell.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    shell.running.append(script)
+    assert script.stdout is not None
+    assert script.stdout.readline() == "ready\n", script.communicate()[1]
+    for name, function in (("first", "Busy.compute"), ("busy", "Busy.compute"), ("alone", "block")):
+        done = shell.run("profile", name, "--seconds", "1", "-o", "out.json", "--address", address)
+        assert done.returncode == 0, done
+        file = json.loads((shell.place / "out.json").read_text())
+        check_speedscope(file)
+        assert file["name"] == name
+        used = {
+            file["shared"]["frames"][frame]["name"]
+            for thread in file["profiles"]
+            for stack in thread["samples"]
+            for frame in stack
+        }
+        assert any(function in one for one in used), used
+        assert "samples; out.json opens in" in done.stdout
+    facts = json.loads(
+        shell.run("profile", "busy", "--seconds", "1", "--json", "--address", address).stdout
+    )
+    assert facts["file"] == "busy.speedscope.json"
+    assert facts["functions"]
+    check_mistake(
+        shell.run("profile", "bisy", "--seconds", "1", "--address", address),
+        "no actor called 'bisy'",
+        "did you mean 'busy'?",
+    )
+    wrong = shell.run("profile", "busy", "--seconds", "1e9", "--address", address)
+    assert wrong.returncode == 2
+    where = shell.run(
+        *("profile", "busy", "--seconds", "0.1", "-o", "no/such/place", "--address", address)
+    )
+    check_mistake(where, "no/such/place", "No such file or directory")
