@@ -83,6 +83,7 @@ def connect(
     name: str | None = None,
     call_timeout: float | None = None,
     tls: TlsMode | None = None,
+    tracing: bool = False,
 ) -> AioOpening[AioCluster]:
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`: by `async with`, or
     by `await` and later `await cluster.close()`.
@@ -91,7 +92,13 @@ def connect(
     outside of asyncio.
     """
     block = connection(
-        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout, tls=tls
+        address,
+        name=name,
+        cluster=cluster,
+        secret=secret,
+        call_timeout=call_timeout,
+        tls=tls,
+        tracing=tracing,
     )
     return AioOpening(block, lambda node: AioCluster(ConnectionDoor(block, node)))
 
@@ -102,11 +109,20 @@ def open_local_cluster(
     cluster: str = "local",
     store: str | None = None,
     call_timeout: float | None = None,
+    tracing: bool = False,
+    on_process_start: Callable[[], object] | str | None = None,
 ) -> AioOpening[AioLocalCluster]:
     """Start a cluster of real processes on this machine, as `runtime.open_local_cluster` does; by
     `async with`, or by `await`.
     """
-    block = local_cluster(nodes, cluster=cluster, store=store, call_timeout=call_timeout)
+    block = local_cluster(
+        nodes,
+        cluster=cluster,
+        store=store,
+        call_timeout=call_timeout,
+        tracing=tracing,
+        on_process_start=on_process_start,
+    )
     return AioOpening(
         block, lambda opened: AioLocalCluster(ConnectionDoor(block, opened.node), opened)
     )

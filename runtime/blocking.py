@@ -100,18 +100,26 @@ def connect(
     name: str | None = None,
     call_timeout: float | None = None,
     tls: TlsMode | None = None,
+    tracing: bool = False,
 ) -> BlockingCluster:
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`; close it by `with`,
     `close()`, or the end of the program.
 
-    `cluster`, `secret`, `tls`: as for `open_node`; of a local cluster of this user they are found.
-    `name`: of this connection, as `understudy status` shows it. `call_timeout`: seconds for calls
-    without a `timeout`. Raises `JoinError`, a `HandshakeError` such as `WrongSecretError`, and
-    `WrongDoorError` in an event loop: use `runtime.aio` there, or `runtime.open_node`.
+    `cluster`, `secret`, `tls`, `tracing`: as for `open_node`; the first two are found of a local
+    cluster of this user. `name`: of this connection, as `understudy status` shows it.
+    `call_timeout`: seconds for calls without a `timeout`. Raises `JoinError`, a `HandshakeError`
+    such as `WrongSecretError`, and `WrongDoorError` in an event loop: use `runtime.aio` there, or
+    `runtime.open_node`.
     """
     _refuse_loops()
     session = connection(
-        address, name=name, cluster=cluster, secret=secret, call_timeout=call_timeout, tls=tls
+        address,
+        name=name,
+        cluster=cluster,
+        secret=secret,
+        call_timeout=call_timeout,
+        tls=tls,
+        tracing=tracing,
     )
     _open(session)
     return BlockingCluster(BlockingDoor(session, session.opened))
@@ -123,12 +131,21 @@ def open_local_cluster(
     cluster: str = "local",
     store: str | None = None,
     call_timeout: float | None = None,
+    tracing: bool = False,
+    on_process_start: Callable[[], object] | str | None = None,
 ) -> BlockingLocalCluster:
     """Start a cluster of real processes on this machine, as `runtime.open_local_cluster` does; its
     founding node runs beside this program's threads.
     """
     _refuse_loops()
-    session = local_cluster(nodes, cluster=cluster, store=store, call_timeout=call_timeout)
+    session = local_cluster(
+        nodes,
+        cluster=cluster,
+        store=store,
+        call_timeout=call_timeout,
+        tracing=tracing,
+        on_process_start=on_process_start,
+    )
     _open(session)
     return BlockingLocalCluster(BlockingDoor(session, session.opened.node), session.opened)
 

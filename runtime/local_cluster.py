@@ -19,12 +19,14 @@ import trio
 from actors.errors import JoinError, NodeNotFoundError, UnderstudyError
 from runtime.announcements import Announcement, announced
 from runtime.environment import SystemEnvironment
+from runtime.functions.named import call_hook
 from runtime.logs.formats import write_logs, written_format, written_level
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
 from runtime.node import Node
 from runtime.node.opening import open_node
 from runtime.processes import ChildDiedError, ChildProcess, ExitStatus, ForkServer, open_fork_server
 from runtime.processes.fork_loop import settle_collector
+from runtime.tracing import NO_SPANS, Tracing
 
 PRELOADED = ("runtime.local_cluster", "actors")
 
@@ -132,6 +134,8 @@ class LocalCluster:
             "call_timeout": self.node._endpoint.caller.call_timeout,
             "level": written_level(),
             "log_format": written_format(),
+            "tracing": self.node._endpoint.spans is not NO_SPANS,
+            "on_process_start": self.node._endpoint.on_process_start,
         }
         child = await self._server.start(
             "runtime.local_cluster:run_node", cbor2.dumps(settings), name
@@ -173,6 +177,8 @@ async def open_local_cluster(
     cluster: str = "local",
     store: str | None = None,
     call_timeout: float | None = None,
+    tracing: bool = False,
+    on_process_start: Callable[[], object] | str | None = None,
     on_line: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Start `nodes` node processes called `worker-1`, `worker-2`, ... around a founding node in
@@ -182,15 +188,23 @@ async def open_local_cluster(
     `if __name__ == "__main__"` part. What the processes print comes out here line by line with the
     node's name in front; `on_line(name, line)` takes the lines instead. `store`: an `etcd://`
     address to keep the cluster's store in; by default the founding node keeps it. `call_timeout`:
-    as for `open_node`, on all nodes. Leaving the block stops all. While it is open, `understudy
-    status` and the other commands of this user find it, and scripts come in with the address and
-    the secret of `cluster.node`.
+    as for `open_node`, on all nodes, and so is `tracing`. `on_process_start`: a function, or its
+    `module:function`, that each node process, and each process of an isolated actor, calls before
+    all else. Leaving the block stops all. While it is open, `understudy status` and the other
+    commands of this user find it, and scripts come in with the address and the secret of
+    `cluster.node`.
     """
     _check_count(nodes)
     async with (
         open_fork_server(preload=PRELOADED, on_line=on_line) as server,
         open_cluster_on(
-            server, nodes, cluster=cluster, store=store, call_timeout=call_timeout
+            server,
+            nodes,
+            cluster=cluster,
+            store=store,
+            call_timeout=call_timeout,
+            tracing=tracing,
+            on_process_start=on_process_start,
         ) as opened,
     ):
         yield opened
@@ -211,6 +225,8 @@ async def open_cluster_on(
     cluster: str = "local",
     store: str | None = None,
     call_timeout: float | None = None,
+    tracing: bool = False,
+    on_process_start: Callable[[], object] | str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """A local cluster whose processes come from `server`, which outlives it: one warm process for
@@ -228,6 +244,8 @@ async def open_cluster_on(
         secret=secret,
         labels=labels,
         call_timeout=call_timeout,
+        tracing=tracing,
+        on_process_start=on_process_start,
     ) as node:
         announcement = Announcement(
             node.address, cluster, secret, environment.process(), Path(sys.argv[0]).name
@@ -249,12 +267,16 @@ def run_node(argument: bytes, report: Callable[[bytes], None]) -> None:
     """What a node process does; started by the fork server."""
     settings = cbor2.loads(argument)
     write_logs(settings["level"], settings["log_format"], times=False)
+    call_hook(settings["on_process_start"])
     try:
         trio.run(_serve, settings, report)
     except UnderstudyError as error:
         # One line, and status 1: that the cluster cannot be entered, or gave this node up, is no
         # mistake in the program that a traceback would show.
         sys.exit(str(error))
+    finally:
+        if settings["tracing"]:
+            Tracing().flush()
 
 
 async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -> None:
@@ -268,6 +290,8 @@ async def _serve(settings: dict[str, object], report: Callable[[bytes], None]) -
         labels=settings["labels"],  # type: ignore[arg-type]
         blocked_limit=settings["blocked_limit"],  # type: ignore[arg-type]
         call_timeout=settings["call_timeout"],  # type: ignore[arg-type]
+        tracing=bool(settings["tracing"]),
+        on_process_start=str(settings["on_process_start"]) or None,
     )
     async with opening as node, leaving_on_signals(node):
         settle_collector()

@@ -168,6 +168,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "lifetime",
         "service_calls",
         "timings",
+        "tracing",
         "user_errors",
         "version",
     ),

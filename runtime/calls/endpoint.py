@@ -48,6 +48,7 @@ from runtime.references.service import REFERENCE_SERVICE, ReferenceService
 from runtime.references.values import FailedValue
 from runtime.service_calls import NODE_CALLS, SYSTEM_CALLS
 from runtime.statistics.call_statistics import CallStatistics
+from runtime.tracing import spans_of
 from runtime.wire.codec import Codec, Extension
 from runtime.wire.handshake import Introduction, Peer
 
@@ -196,6 +197,13 @@ class RpcEndpoint:
 
     def _filter(self, filters: tuple[Filter, ...]) -> CallClient | FilteredCaller:
         """Put the filters around users' methods, and return what makes users' calls."""
+        self.spans = self.host.spans = self.references.spans = spans_of(filters)
+        # A node may be opened within a span. Its workers go on when that has ended.
+        self.spans.leave_trace(self.host.workers.context)
+        self.on_process_start = ""
+        """The path of a function that each process of an isolated actor calls first; "" for
+        none.
+        """
         self.host.filters = on_side(filters, "server")
         around = on_side(filters, "client")
         return FilteredCaller(self.caller, around) if around else self.caller

@@ -33,6 +33,7 @@ from runtime.node import Node
 from runtime.node.opening import open_node
 from runtime.processes.fork_loop import settle_collector
 from runtime.references.manager import OnLeave
+from runtime.tracing import Tracing
 
 
 def _pairs(option: str, what: str, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -70,6 +71,14 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
         if not 0 <= amounts[key] < math.inf:
             raise click.UsageError(f"--resource takes KEY=NUMBER, zero or more, not {key}={text}")
     return amounts
+
+
+def _check_tracing() -> None:
+    """Raises ClickException if what traces need is not installed."""
+    try:
+        Tracing()
+    except ModuleNotFoundError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @click.command(epilog="Example:  understudy node --name w1 --join 127.0.0.1:7400")
@@ -160,6 +169,17 @@ def _amounts(pairs: tuple[str, ...]) -> dict[str, float]:
     show_default=True,
     help="Seconds for which the node stays a member while its event loop is blocked.",
 )
+@click.option(
+    "--tracing",
+    is_flag=True,
+    help="Make OpenTelemetry spans of calls and starts; the SDK is set up by --import or by "
+    "opentelemetry-instrument.",
+)
+@click.option(
+    "--on-process-start",
+    metavar="MODULE:FUNCTION",
+    help="Function that each process of an isolated actor calls first, such as to set up an SDK.",
+)
 @log_format_option
 @click.option(
     "--log-memory",
@@ -199,6 +219,8 @@ def node(
     thread_limit: int,
     blocked_limit: float,
     log_memory: str,
+    tracing: bool,
+    on_process_start: str | None,
     dashboard: bool,
     metrics: str | None,
     modules: tuple[str, ...],
@@ -213,6 +235,8 @@ def node(
     module of the actor's class, or with --import.
     """
     import_modules(modules)
+    if tracing:
+        _check_tracing()
     if data_dir is not None and (join is not None or store is not None):
         raise click.UsageError(
             "--data-dir is for the node that founds a cluster and keeps its store; leave it out "
@@ -245,6 +269,8 @@ def node(
         tls=chosen_tls(),
         log_memory=bytes_of("--log-memory", log_memory),
         metrics=_checked(metrics),
+        tracing=tracing,
+        on_process_start=on_process_start,
     )
     if dashboard:
         check_extra()

@@ -5,6 +5,7 @@ cluster.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, cast
@@ -38,6 +39,7 @@ def connection(
     secret: bytes | str | None,
     call_timeout: float | None,
     tls: TlsMode | None,
+    tracing: bool,
 ) -> OpenBlock[Node]:
     """A session of a node that joins the cluster at `address` to make calls, and is given no
     actors by others.
@@ -59,17 +61,31 @@ def connection(
         labels={CALLS_ONLY: "true"},
         call_timeout=call_timeout,
         tls=tls,
+        tracing=tracing,
     )
     return OpenBlock(opening, f"the connection to {address}", _has_left)
 
 
 def local_cluster(
-    nodes: int, *, cluster: str, store: str | None, call_timeout: float | None
+    nodes: int,
+    *,
+    cluster: str,
+    store: str | None,
+    call_timeout: float | None,
+    tracing: bool,
+    on_process_start: Callable[[], object] | str | None,
 ) -> OpenBlock[LocalCluster]:
     """A session of a local cluster."""
 
     def opening() -> AbstractAsyncContextManager[LocalCluster]:
-        return open_local_cluster(nodes, cluster=cluster, store=store, call_timeout=call_timeout)
+        return open_local_cluster(
+            nodes,
+            cluster=cluster,
+            store=store,
+            call_timeout=call_timeout,
+            tracing=tracing,
+            on_process_start=on_process_start,
+        )
 
     return OpenBlock(
         opening, "the local cluster of this program", lambda opened: _has_left(opened.node)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -100,6 +101,9 @@ class FunctionCall:
             ) from error.__cause__
 
 
+logger = logging.getLogger("understudy.functions")
+
+
 def function_path(function: object) -> str:
     """`module:qualified.name` of a function that other processes find by it. Raises
     FunctionNotImportableError, which says what to do instead.
@@ -173,6 +177,30 @@ def find_function(path: str) -> Callable[..., Any]:
             f"{path} cannot be imported where it was to run ({why}): {advice}", method=path
         )
     return cast("Callable[..., Any]", found)
+
+
+def hook_path(hook: object) -> str:
+    """The path of a function that other processes call, given as itself or as its path. "" for
+    None. Raises FunctionNotImportableError.
+    """
+    if hook is None:
+        return ""
+    if not isinstance(hook, str):
+        return function_path(hook)
+    find_function(hook)
+    return hook
+
+
+def call_hook(path: str) -> None:
+    """Call the function of this path, unless that is "". What it raises is logged: the process
+    goes on without what it was to set up.
+    """
+    if not path:
+        return
+    try:
+        find_function(path)()
+    except Exception:
+        logger.exception("%s, the on_process_start of this process, raised", path)
 
 
 def _walked(module: object, name: str) -> object:

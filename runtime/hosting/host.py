@@ -60,6 +60,7 @@ from runtime.hosting.workers import TaskWorkers
 from runtime.identifiers import ActorId, NodeId
 from runtime.statistics.call_statistics import class_of, reason_of
 from runtime.statistics.counts import NodeCounts
+from runtime.tracing import NO_SPANS, Spans
 from runtime.user_errors import (
     is_cancellation,
     is_interrupt,
@@ -486,6 +487,7 @@ class ActorHost:
         """
         self._start_failures: OrderedDict[ActorId, Callable[[], ActorStartError]] = OrderedDict()
         self._next_number = 0
+        self.spans: Spans = NO_SPANS
         self.filters: tuple[Filter, ...] = ()
         """Around the methods of all actors that start from now on; set by the endpoint."""
         self.item_batches: ItemBatches
@@ -730,7 +732,9 @@ class ActorHost:
         try:
             if on_behalf_of:
                 self.supervisors[name] = on_behalf_of
-            await self.begin(cls, args, kwargs, options, address)
+            facts = {"understudy.actor": name, "understudy.node": address.node}
+            with self.spans.span("actor.start", facts):
+                await self.begin(cls, args, kwargs, options, address)
         except BaseException as error:
             cancelled = is_cancellation(error)
             if cancelled or is_interrupt(error):

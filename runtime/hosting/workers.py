@@ -220,7 +220,8 @@ class TaskWorkers:
         self._doubt = doubt
         self._replay = replay
         self._in_thread = threads.method
-        self._context = copy_context()
+        self.context = copy_context()
+        """That in which the worker tasks start."""
         self.names_until = math.inf
         """Until when the node relies on its lease, on its own clock."""
         self.ask_lease: Callable[[], float] = lambda: self.names_until
@@ -265,7 +266,7 @@ class TaskWorkers:
         else:
             # In the context in which the node was opened: this worker will run calls that have
             # nothing to do with the code that happens to be the first to need it.
-            self._context.run(partial(self._nursery.start_soon, self._work, name="worker"))
+            self.context.run(partial(self._nursery.start_soon, self._work, name="worker"))
 
     async def _work(self) -> None:
         worker = TaskWorker()

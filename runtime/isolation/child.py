@@ -33,6 +33,7 @@ from actors.errors import (
     SpawnError,
     UnderstudyError,
 )
+from actors.filters import Filter
 from actors.groups import check_group_name
 from actors.handle import Handle
 from actors.messages import import_path
@@ -43,7 +44,7 @@ from runtime.calls.arguments import StartManyRequest, StartRequest
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.calls.routes import PeerDirectory
 from runtime.environment import Environment, SystemEnvironment
-from runtime.functions.named import FunctionCall
+from runtime.functions.named import FunctionCall, call_hook
 from runtime.groups.groups import Followed
 from runtime.groups.memberships import GroupMembership
 from runtime.hosting.cell import ActorCell, Invocation, why_not_started
@@ -74,6 +75,7 @@ from runtime.membership.members import peer_of_member
 from runtime.processes.fork_loop import name_process, settle_collector
 from runtime.references.manager import MemoryOptions
 from runtime.timings import Timings
+from runtime.tracing import Tracing
 from runtime.user_errors import guarded, is_cancellation, is_interrupt, module_name, text_of
 from runtime.wire.classes import import_class
 from runtime.wire.handshake import Introduction, Peer
@@ -592,6 +594,9 @@ class ChildSettings:
     call_timeout: float | None
     timings: dict[str, float]
     """The fields of the node's `Timings`."""
+    tracing: bool
+    on_process_start: str
+    """The path of a function to be called first; "" for none."""
     tls: TlsMode | None
     """As for the node: the process dials other nodes itself."""
 
@@ -630,10 +635,17 @@ def run(argument: bytes, report: Callable[[bytes], None]) -> None:
     settings = ChildSettings(**told)
     write_logs(settings.level, "json" if settings.log_format == "json" else "text", times=False)
     settle_collector()
-    trio.run(_reside, settings)
+    # Before there is a thread or a loop here: what it sets up may need its own.
+    call_hook(settings.on_process_start)
+    tracing = Tracing() if settings.tracing else None
+    try:
+        trio.run(_reside, settings, () if tracing is None else (tracing,))
+    finally:
+        if tracing is not None:
+            tracing.flush()
 
 
-async def _reside(settings: ChildSettings) -> None:
+async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
     environment = SystemEnvironment(Timings(**cast("Any", settings.timings)))
     me = Peer(
         name=settings.name,
@@ -655,6 +667,7 @@ async def _reside(settings: ChildSettings) -> None:
             lambda endpoint: ChildHost(endpoint, node, nursery, environment),
             memory=MemoryOptions(shared=True),
             call_timeout=settings.call_timeout,
+            filters=filters,
         )
         host = endpoint.host
         assert isinstance(host, ChildHost)

@@ -38,6 +38,7 @@ from runtime.processes import (
     ProcessError,
     open_fork_server,
 )
+from runtime.tracing import NO_SPANS
 
 logger = logging.getLogger("understudy.actors")
 
@@ -211,6 +212,8 @@ class IsolatedProcesses:
             "tls": self._tls,
             "level": written_level(),
             "log_format": written_format(),
+            "tracing": self._endpoint.spans is not NO_SPANS,
+            "on_process_start": self._endpoint.on_process_start,
         }
 
     async def _fork(self, argument: bytes, name: str, module: str) -> ChildProcess:

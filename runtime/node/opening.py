@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -23,6 +23,7 @@ from actors.filters import Filter, checked_filters
 from actors.options import CallOptions, check_name, checked_labels, checked_resources
 from runtime.environment import Environment, SystemEnvironment, raise_alone
 from runtime.faults import Faults
+from runtime.functions.named import hook_path
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory
@@ -57,6 +58,7 @@ from runtime.references.memory.values import MEMORY_BYTES
 from runtime.store.disk import Disk, open_file
 from runtime.store.embedded import EmbeddedStore
 from runtime.store.interface import Store
+from runtime.tracing import Tracing, spans_of
 from runtime.wire.handshake import Introduction, Peer
 
 if TYPE_CHECKING:
@@ -118,6 +120,7 @@ class _NodeSettings:
     call_timeout: float | None
     filters: tuple[Filter, ...]
     metrics: str | None
+    on_process_start: str
 
 
 @attrs.frozen
@@ -177,6 +180,8 @@ async def open_node(
     tls: TlsMode | None = None,
     filters: Sequence[Filter] = (),
     metrics: str | None = None,
+    tracing: bool = False,
+    on_process_start: Callable[[], object] | str | None = None,
     platform: Platform | None = None,
 ) -> AsyncIterator[Node]:
     """Open a node: found a cluster, or with `join="HOST:PORT"` (of any member) join one. Leaving
@@ -190,7 +195,9 @@ async def open_node(
     of this user on this machine share. `labels`: for placing actors. `resources`: amounts by name,
     which actors may take. `trace_references`: note where each `put` and `.remote(...)` is, for
     `understudy refs`. `call_timeout`: seconds for calls awaited on this node that have no
-    `timeout`. `filters`: around calls made and run on this node, see `Filter`. `thread_limit`:
+    `timeout`. `filters`: around calls made and run on this node, see `Filter`. `tracing`: make
+    spans with OpenTelemetry. `on_process_start`: a function, or its `module:function`, that each
+    process of an isolated actor calls before all else, such as to set up an SDK. `thread_limit`:
     plain methods that may run at once, in threads. `blocked_limit`: seconds for which a blocked
     loop keeps its membership. `log_memory`: bytes of the process's log that the node keeps for
     `understudy logs`; 0 keeps none. `data_dir`: where the founder keeps the cluster's store. Opened
@@ -216,11 +223,8 @@ async def open_node(
         metrics,
     )
     platform = platform or Platform()
-    environment = platform.environment
     mode = find_tls(tls)
-    network = platform.network or system_network(
-        environment, mode, os.environ.get(SPIN_VARIABLE) or "auto"
-    )
+    network = _network(platform, mode)
     listen = listen or await default_listen(network, join or store or "")
     settings = _NodeSettings(
         name=name,
@@ -228,12 +232,12 @@ async def open_node(
         listen=":".join(split_address(listen)),
         advertise=advertise,
         cluster=cluster,
-        secret=find_secret(secret, environment.token, needs_own=not is_loopback(listen)),
+        secret=find_secret(secret, platform.environment.token, needs_own=not is_loopback(listen)),
         labels=checked_labels({} if labels is None else labels),
         resources=checked_resources({} if resources is None else resources),
         data_dir=Path(data_dir) if data_dir is not None else None,
         store=store,
-        environment=environment,
+        environment=platform.environment,
         network=network,
         disk=platform.disk,
         isolation=_isolation(platform, mode),
@@ -244,11 +248,18 @@ async def open_node(
         blocked_limit=blocked_limit,
         log_memory=log_memory if platform.network is None else None,
         call_timeout=CallOptions(timeout=call_timeout).timeout,
-        filters=checked_filters(filters),
         metrics=metrics,
+        filters=(*((Tracing(),) if tracing else ()), *checked_filters(filters)),
+        on_process_start=hook_path(on_process_start),
     )
     async with _sheltered(settings) as node:
         yield node
+
+
+def _network(platform: Platform, mode: TlsMode | None) -> Network:
+    return platform.network or system_network(
+        platform.environment, mode, os.environ.get(SPIN_VARIABLE) or "auto"
+    )
 
 
 @asynccontextmanager
@@ -258,8 +269,14 @@ async def _sheltered(settings: _NodeSettings) -> AsyncIterator[Node]:
         async with trio.open_nursery() as outer:
             nursery: trio.Nursery = await outer.start(_shelter)
             try:
-                async with _opened(nursery, settings) as node:
-                    yield node
+                with ExitStack() as joining:
+                    span = spans_of(settings.filters).span
+                    joining.enter_context(
+                        span("node.join", {"understudy.cluster": settings.cluster})
+                    )
+                    async with _opened(nursery, settings) as node:
+                        joining.close()
+                        yield node
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
@@ -452,6 +469,7 @@ def _configure(node: Node, settings: _NodeSettings) -> None:
     """What can be said to a node after it is made."""
     if settings.trace_references:
         node._endpoint.references.site = calling_site
+    node._endpoint.on_process_start = settings.on_process_start
 
 
 async def _held_store(nursery: trio.Nursery, settings: _NodeSettings) -> _LocalStore | None:

@@ -53,6 +53,7 @@ from runtime.references.value_codec import (
     stored_to_plain,
 )
 from runtime.references.values import FailedValue, SharedValue, StoredValue
+from runtime.tracing import NO_SPANS, Spans
 from runtime.wire.codec import Codec, Extension, UnsendableError
 from runtime.wire.frames import Buffer, Outgoing
 
@@ -159,6 +160,7 @@ class ReferenceManager:
         self._landed: list[int] = []
         self.table = ReferenceTable(identity, numbers, self._finalized)
         self.passed = PassedReferences()
+        self.spans: Spans = NO_SPANS
         self.site: Callable[[], str] | None = None
         """Returns the file and line of the program that makes a value, if that is traced."""
         self.codec = make_codec(
@@ -333,7 +335,10 @@ class ReferenceManager:
 
     async def fetch(self, state: ReferenceState) -> object:
         """See `Reference.fetch`."""
-        return await self.fetcher.fetch(state)
+        if self.spans is NO_SPANS:
+            return await self.fetcher.fetch(state)
+        with self.spans.span("reference.fetch", {"understudy.node": state.owner}):
+            return await self.fetcher.fetch(state)
 
     def local_value(self, state: ReferenceState) -> object:
         """See `Reference.local_value`."""

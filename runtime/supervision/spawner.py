@@ -50,6 +50,7 @@ from runtime.supervision.placement import (
     choose_node,
     spread_over,
 )
+from runtime.tracing import Spans
 
 # Placing actors: what `runtime.supervision.placement` decides, with what this node knows of the
 # others.
@@ -204,6 +205,11 @@ class ActorSpawner:
         """Epochs of actors that are known to have started, by name: their nodes are not asked
         again.
         """
+
+    @property
+    def spans(self) -> Spans:
+        """Makes the spans of this node."""
+        return self._endpoint.spans
 
     def check_invariants(self) -> None:
         """Assert what must hold between any two steps: for tests and simulations."""

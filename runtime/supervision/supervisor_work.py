@@ -16,6 +16,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import attrs
@@ -165,9 +166,13 @@ async def start_somewhere(
                 if child.adopted is not None:
                     address, child.adopted = child.adopted, None
                     return address
-                return await spawner.start_actor(
-                    spec.actor, spec.args, dict(spec.kwargs), options, supervisor
-                )
+                start = partial(spawner.start_actor, spec.actor, spec.args, dict(spec.kwargs))
+                if not child.started_at:
+                    return await start(options, supervisor)
+                # A trace of its own: that of the supervisor's start may be of last month.
+                facts = {"understudy.actor": child.name, "understudy.supervisor": supervisor}
+                with spawner.spans.span("actor.restart", facts, root=True):
+                    return await start(options, supervisor)
             except NameTakenError as error:
                 last = error
                 # what is asked now decides whether it was an error

@@ -70,9 +70,9 @@ PATTERNS = {
 """What is not the same each time: the bank's seed depends on the version of Python."""
 
 
-ELSEWHERE = {"elastic_training.py", "test_counter.py", "web_service.py"}
+ELSEWHERE = {"elastic_training.py", "test_counter.py", "tracing.py", "web_service.py"}
 """Those that need more than a plain install with its extras: tests/pytorch has the first,
-tests/testing the second, and test_web_service the other.
+tests/testing the second, test_web_service the last; of traces the order differs.
 """
 
 
@@ -123,6 +123,28 @@ def test_the_readme_shows_the_counter_example_and_its_output() -> None:
     ]
     assert source in blocks
     assert OUTPUTS["counter.py"].strip() in blocks
+
+
+def test_the_example_of_traces_shows_the_spans_of_all_processes() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "tracing.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    # Each process prints when its spans end, in any order.
+    assert sorted((done.stdout + done.stderr).splitlines()) == [
+        "CLIENT Shop/order",
+        "[worker-1] CLIENT Stock/reserve, 2 attempts",
+        "[worker-1] SERVER Shop/order",
+        "[worker-2] SERVER Stock/reserve",
+        "[worker-2] SERVER Stock/reserve",
+        "[worker-2] [stock] SERVER Stock/reserve",
+        "[worker-2] [stock] SERVER Stock/reserve",
+        "a lamp for acme",
+    ], done.stderr
 
 
 def test_the_lines_of_the_readme_on_recovery_are_those_of_the_example() -> None:
