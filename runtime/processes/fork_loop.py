@@ -1,16 +1,17 @@
-"""The warm process: a fresh interpreter that has the imports done and forks children on request, in
+"""The warm process: a fresh interpreter that has done the imports and forks children on request, in
 about 3 ms each.
 
-Plain blocking code in one thread, for a fork copies only the thread that calls it. It never runs
-trio, so that each child starts its own event loop from nothing. It is the parent of all children,
-and reaps them. What a child leaves behind when it ends, in whatever way, ends with it: each child
-adopts the orphans among its own descendants, so all that is handed to this process comes from
-children that have ended, and is killed. When its own parent closes the socket, or ends in whatever
-way, it kills every descendant and ends. The idea is that of Android's zygote and of
-multiprocessing's fork server.
+Its code is blocking and runs in one thread, because a fork copies only the calling thread. It never
+runs trio, so each child starts its own event loop from nothing.
 
-What children share by the fork: all that was imported, including open files of user modules;
-`random` and `numpy.random` are seeded afresh.
+No process is left behind. The warm process is the parent of all children and reaps them. Each child
+is a subreaper (prctl(2)): it adopts orphans among its descendants. So orphans reach the warm
+process only when their child has ended, and then it kills them. When its own parent closes the
+socket, or ends for any reason, the warm process kills every descendant and ends.
+
+The design is that of Android's zygote and of multiprocessing's fork server. Children share what was
+imported, including files that user modules have opened. `random` and `numpy.random` are seeded
+again in each child.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ from actors.errors import UnderstudyError
 from actors.messages import MAIN_ALIAS
 from runtime.processes import protocol
 
-# The user's main script in another process, as multiprocessing's spawn method does it.
+# Importing the user's main script in another process, as multiprocessing's spawn method does.
 #
-# The parent describes its `__main__`; the warm process runs it once, under the name
-# `__understudy_main__`, so that its classes exist there and `if __name__ == "__main__":` does not
-# run. Both processes have the module under both names, so that import paths and pickles made on
-# either side are found on the other; `actors.messages.import_path` says `__main__` for either.
+# The parent describes its `__main__`. The warm process runs it once under the name
+# `__understudy_main__`, so that its classes exist there and `if __name__ == "__main__":` is false.
+# Both processes have the module under both names, so that import paths and pickles from one side
+# are found on the other. `actors.messages.import_path` writes `__main__` for either name.
 
 _IN_PROGRESS = "__understudy_importing__"
 
 
 @attrs.frozen
 class MainModule:
-    """A main script to run again elsewhere: its absolute `path`, and its import `name` if it was
-    run by `python -m name`.
+    """A main script that another process can import: its absolute `path`, and its module `name`
+    if it was run by `python -m name`.
     """
 
     name: str | None
@@ -61,8 +62,8 @@ class MainModule:
 
 
 class _MainScript(SourceFileLoader):
-    """Compiles afresh and caches nothing: Python leaves no `__pycache__` beside a script that it
-    runs either.
+    """Compiles the script without reading or writing a cache: Python itself leaves no `__pycache__`
+    beside a script that it runs.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:
@@ -71,10 +72,8 @@ class _MainScript(SourceFileLoader):
 
 
 def describe_main() -> MainModule | None:
-    """This process's main script; None for `-c`, the interactive prompt, console scripts, and
-    `python -m package`.
-
-    The last runs a `__main__.py`, which commonly does its work without a guard.
+    """Return this process's main script. None for `-c`, the interactive prompt, console scripts,
+    and `python -m package`: the `__main__.py` of a package commonly does its work without a guard.
     """
     main = sys.modules.get("__main__")
     spec: ModuleSpec | None = getattr(main, "__spec__", None)
@@ -88,20 +87,22 @@ def describe_main() -> MainModule | None:
 
 
 def share_main_alias() -> None:
-    """Let this process find its own main module under `MAIN_ALIAS` too: what children pickle or
-    write down may say so.
+    """Register this process's main module under `MAIN_ALIAS` too, because pickles and import paths
+    made by children may use that name.
     """
     if (main := sys.modules.get("__main__")) is not None:
         sys.modules.setdefault(MAIN_ALIAS, main)
 
 
 class UnguardedScriptError(UnderstudyError):
-    """The warm process runs the main script, and it starts processes: it lacks the guard."""
+    """The main script starts processes when it is imported, because it lacks the `__main__`
+    guard.
+    """
 
 
 def refuse_import_of_main() -> None:
-    """Raise UnguardedScriptError if this code runs because the warm process is running the main
-    script.
+    """Raise UnguardedScriptError if the warm process is running the main script, and that has
+    called this code.
     """
     if getattr(sys.modules.get("__main__"), _IN_PROGRESS, False):
         raise UnguardedScriptError(
@@ -111,8 +112,8 @@ def refuse_import_of_main() -> None:
 
 
 def _unguarded_line(error: BaseException, script: str) -> int:
-    """The line of the script, at its outermost level, that lacks the guard; 0 if it failed for
-    another reason.
+    """Return the line of the script, at module level, that lacks the guard; 0 if the script failed
+    for another reason.
     """
     causes = [error]
     while causes:
@@ -130,12 +131,12 @@ def _unguarded_line(error: BaseException, script: str) -> int:
 
 
 def run_main(main: MainModule) -> None:
-    """Run the script in this process and register it. Whatever the script raises comes out."""
+    """Run the script in this process and register its module. Raises what the script raises."""
     module = types.ModuleType(MAIN_ALIAS)
     module.__file__ = main.path
     module.__loader__ = loader = _MainScript(MAIN_ALIAS, main.path)
     if main.name is not None:
-        # The real spec: relative imports start from its parent.
+        # The real spec, because relative imports start from its parent.
         module.__spec__ = importlib.util.find_spec(main.name)
         module.__package__ = main.name.rpartition(".")[0]
     else:
@@ -146,11 +147,11 @@ def run_main(main: MainModule) -> None:
     delattr(module, _IN_PROGRESS)
 
 
-# The kernel's help in leaving no process behind: prctl(2).
+# What the Linux kernel offers for leaving no process behind: prctl(2).
 #
-# Linux only. The parent-death signal is sent when the *thread* that created a process ends, is not
-# inherited by fork, and is lost when the parent ended before it was asked for; `die_with_parent`
-# closes that last gap.
+# The parent-death signal is sent when the *thread* that created a process ends. It is not inherited
+# by fork. It is never sent if the parent ended before it was requested; `die_with_parent` closes
+# that gap.
 
 _PR_SET_PDEATHSIG = 1
 
@@ -162,9 +163,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(signum: int, parent: int) -> None:
-    """Have the kernel send `signum` to this process when its parent, whose pid is `parent`, ends.
-
-    Ends this process at once, without clean-up, if the parent has ended already.
+    """Ask the kernel to send `signum` to this process when its parent, whose pid is `parent`, ends.
+    If the parent has ended already, end this process at once, without clean-up.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signum))
     if os.getppid() != parent:
@@ -172,8 +172,8 @@ def die_with_parent(signum: int, parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, instead of the system's init
-    process.
+    """Become a subreaper: orphans among the descendants of this process become its children,
+    instead of the init process's.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -184,8 +184,8 @@ def name_process(name: str) -> None:
 
 
 def children_of_this_process() -> list[int]:
-    """The pids of our direct children, adopted ones included, zombies too. Empty if the kernel does
-    not tell.
+    """Return the pids of our direct children, including adopted ones and zombies. Empty if the
+    kernel does not offer the list.
     """
     try:
         return [
@@ -196,8 +196,8 @@ def children_of_this_process() -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """The pids of the direct children of another process, zombies too. Empty if it is gone or the
-    kernel does not tell.
+    """Return the pids of the direct children of another process, including zombies. Empty if the
+    process is gone or the kernel does not offer the list.
     """
     try:
         return [
@@ -210,8 +210,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """The pids of all that descends from another process, the nearest first. Empty if it is gone or
-    the kernel does not tell.
+    """Return the pids of all descendants of another process, nearest first. Empty if the process is
+    gone or the kernel does not offer the list.
     """
     found: list[int] = []
     todo = [pid]
@@ -223,8 +223,8 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def state_of(pid: int) -> str:
-    """The letter of proc(5) for a process's state, such as `T` for stopped and `Z` for a zombie.
-    Empty if it is gone.
+    """Return the letter of proc(5) for a process's state, such as `T` for stopped and `Z` for a
+    zombie. Empty if the process is gone.
     """
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
@@ -233,7 +233,7 @@ def state_of(pid: int) -> str:
 
 
 def kill_quietly(pid: int, signum: int) -> None:
-    """Send a signal; a process that is gone, or is no longer ours to signal, is no error."""
+    """Send a signal. Does nothing if the process is gone or may not be signalled by us."""
     try:
         os.kill(pid, signum)
     except (ProcessLookupError, PermissionError):
@@ -241,7 +241,7 @@ def kill_quietly(pid: int, signum: int) -> None:
 
 
 def kill_group_quietly(group: int) -> None:
-    """SIGKILL to a whole process group, if it still exists."""
+    """Kill a whole process group (SIGKILL), if it still exists."""
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -250,8 +250,8 @@ def kill_group_quietly(group: int) -> None:
 
 def _prctl(option: int, argument: int | ctypes.c_char_p) -> None:
     library = ctypes.CDLL(None, use_errno=True)
-    # Variadic in C: without explicit types a Python int would be passed as a C int where an
-    # unsigned long is read.
+    # These functions are variadic in C: without explicit types, ctypes would pass a Python int as a
+    # C int where an unsigned long is read.
     value = ctypes.c_ulong(argument) if isinstance(argument, int) else argument
     if (
         library.prctl(
@@ -263,18 +263,17 @@ def _prctl(option: int, argument: int | ctypes.c_char_p) -> None:
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
 
 
-# The garbage collector of a process that is a node and nothing else.
+# The garbage collector's settings for a process that is a node and nothing else.
 
 YOUNG, MIDDLE, OLD = 50_000, 20, 100
 
 
 def settle_collector() -> None:
-    """Look at fewer objects less often: what is there now is there to stay, and calls leave nothing
-    behind that needs collecting.
+    """Make garbage collections rarer and smaller: freeze what exists now, because it will stay, and
+    raise the thresholds, because calls leave no cycles. With Python's defaults, a busy node spends
+    a quarter of its time in collections of modules, classes and idle actors.
 
-    With Python's own settings a node that is busy spends a quarter of its time looking through
-    modules, classes and idle actors for cycles. For processes that are ours alone: a program that
-    opens a node of its own decides for itself (`docs/speed.md`).
+    Only for processes of our own. A program that opens a node decides for itself (`docs/speed.md`).
     """
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)
@@ -285,7 +284,9 @@ _CHUNK = 64 * 1024
 
 @attrs.frozen
 class _Task:
-    """What a freshly forked child is to do."""
+    """What a freshly forked child runs: `target` with `argument`. `report`: the descriptor of its
+    report pipe.
+    """
 
     target: str
     argument: bytes
@@ -306,13 +307,14 @@ class _Task:
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Be the warm process. `descriptor` is our end of the socket pair, `parent` the pid of the
+    """Run the warm process. `descriptor`: our end of the socket pair. `parent`: the pid of the
     process that started us.
 
-    Returns only in children, after their target has.
+    Returns only in children, after their target has returned.
     """
-    # Until there are children to clean up after, the kernel may end us outright: an import that
-    # hangs cannot outlive the parent.
+    # While there are no children, the kernel may kill us at the parent's end: an import that hangs
+    # must not outlive the parent. Later it sends SIGTERM, because then there are children to kill
+    # first.
     die_with_parent(signal.SIGKILL, parent)
     adopt_orphans()
     control = socket.socket(fileno=descriptor)
@@ -325,14 +327,16 @@ def main(descriptor: int, parent: int) -> None:
         try:
             task = server.serve()
         except BaseException:  # noqa: ASYNC103 - the end of this process, whatever it is; no trio runs here
+            # An exception in a child belongs to the child: it must not reach the parent's clean-up
+            # below.
             if os.getpid() != own_pid:
                 raise
             traceback.print_exc()
     if task is None:
         server.kill_everything()
         _flush_output()
-        # Not sys.exit: threads and exit handlers of user modules belong to the children, and must
-        # not keep us alive.
+        # Not sys.exit: it would run exit handlers and wait for threads of user modules, which could
+        # keep this process alive.
         os._exit(0)
     task.run()
 
@@ -346,13 +350,17 @@ class _ForkLoop:
         self._numbers: dict[int, int] = {}
         self._pids: dict[int, int] = {}
         self._older: frozenset[int] = frozenset()
-        """Processes that the imports had started before there were children."""
+        """Processes that imports started before there were children. They are not orphans of
+        children, so `_end_what_was_left` spares them.
+        """
         self._connected = True
         self._pid = os.getpid()
         self._wakeup, self._wakeup_writer = socket.socketpair()
 
     def set_up(self) -> bool:
-        """Import what the parent asks for, and say how it went."""
+        """Do the imports that the parent asks for, and report the result. Returns False if the
+        process must end.
+        """
         while not self._pending and self._connected:
             self._receive()
         if not self._connected:
@@ -372,8 +380,8 @@ class _ForkLoop:
             told = "" if line else _utf8(traceback.format_exc())
             self._send(protocol.SetUpFailed(_utf8(what), told, line))
             return False  # noqa: ASYNC104
-        # Nothing imported so far is garbage; left out of collections, its pages stay shared with
-        # the children.
+        # Nothing imported so far is garbage. Excluding it from collections keeps its pages shared
+        # with the children, because collections write to the objects that they look at.
         gc.freeze()
         self._older = frozenset(children_of_this_process())
         self._take_signals()
@@ -381,7 +389,9 @@ class _ForkLoop:
         return True
 
     def serve(self) -> _Task | None:
-        """Fork and reap until the parent is gone: None. In a new child: its task."""
+        """Fork and reap children until the parent is gone, then return None. In a new child,
+        returns its task.
+        """
         with selectors.PollSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(self._wakeup, selectors.EVENT_READ)
@@ -400,8 +410,8 @@ class _ForkLoop:
         return None
 
     def kill_everything(self) -> None:
-        """SIGKILL every descendant and reap it. A killed child's own children become ours, hence
-        the loop.
+        """Kill (SIGKILL) and reap every descendant. Orphans of a killed child become our children,
+        hence the loop.
         """
         while True:
             for pid in {*children_of_this_process(), *self._numbers}:
@@ -411,6 +421,8 @@ class _ForkLoop:
 
     def _act_upon(self, message: protocol.Message) -> _Task | None:
         if isinstance(message, protocol.Signal):
+            # Safe from pid reuse: only this process reaps the child, so a pid in the table is still
+            # the child's.
             if (pid := self._pids.get(message.number)) is not None:
                 kill_quietly(pid, message.signum)
             return None
@@ -419,8 +431,8 @@ class _ForkLoop:
             self._descriptors.popleft() for _ in range(protocol.DESCRIPTORS_PER_START)
         )
         _flush_output()
-        # A signal that reached the child before it has its own handlers would be written to *our*
-        # wake-up socket, and lost to it.
+        # Block signals until the child has its own handlers. Until then it shares our wake-up
+        # socket, so a signal to the child would be written there, and the child would never see it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
@@ -440,13 +452,15 @@ class _ForkLoop:
         return None
 
     def _become_child(self, name: str, output: int) -> None:
-        """Leave behind what was the server's: its session, signals and descriptors."""
+        """Release what belongs to the server: its session, signals and descriptors. Set up those of
+        the child.
+        """
         die_with_parent(signal.SIGKILL, self._pid)
-        # What its own subprocesses leave behind stays its descendant, also what goes into a session
-        # of its own: so it ends with it.
+        # Orphans among the child's descendants stay its descendants, even in sessions of their own,
+        # so that they can be found and killed when it ends.
         adopt_orphans()
-        # A session of its own: the terminal's Ctrl-C reaches the parent alone, which decides what
-        # it means for the children.
+        # A session of its own: Ctrl-C in a terminal reaches only the parent, which decides what it
+        # means for the children.
         os.setsid()
         signal.set_wakeup_fd(-1)
         for signum in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -466,8 +480,8 @@ class _ForkLoop:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
         name_process(name)
-        # `random` seeds itself after a fork; numpy's global generator does not, and all children
-        # would draw the same numbers.
+        # Python seeds `random` after a fork. numpy's global generator is not seeded, so all
+        # children would draw the same numbers.
         seed: Callable[[], object] | None = getattr(sys.modules.get("numpy.random"), "seed", None)
         if seed is not None:
             seed()
@@ -479,15 +493,16 @@ class _ForkLoop:
         signal.signal(signal.SIGCHLD, lambda signum, frame: None)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._terminated)
-        # Our caller may have had these blocked; we would never hear of a death.
+        # The process that started us may have blocked these signals, and the mask is inherited.
+        # With SIGCHLD blocked we would not learn of a child's end.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT})
 
     def _terminated(self, signum: int, frame: object) -> None:
         self._connected = False
 
     def _reap(self, options: int) -> bool:
-        """Report the children that ended; False when there are none at all. With WNOHANG until none
-        is left to reap, else just one.
+        """Reap children that have ended, and report their ends. Returns False if there are no
+        children at all. With WNOHANG, reaps all that have ended; otherwise waits for one.
         """
         while True:
             try:
@@ -497,7 +512,8 @@ class _ForkLoop:
             if pid == 0:
                 return True
             number = self._numbers.pop(pid, None)
-            # Before the end is reported: a successor must not meet processes that this one started.
+            # Before the end is reported: the parent may start a successor at once, which must not
+            # meet processes of its predecessor.
             self._end_what_was_left()
             if number is not None:
                 del self._pids[number]
@@ -506,8 +522,8 @@ class _ForkLoop:
                 return True
 
     def _end_what_was_left(self) -> None:
-        """SIGKILL to what children that have ended had started, and to all that descends from it;
-        each is reaped in its turn.
+        """Kill (SIGKILL) all processes that children left behind when they ended. They are reaped
+        later like children.
         """
         for pid in children_of_this_process():
             if pid not in self._numbers and pid not in self._older:
@@ -524,6 +540,8 @@ class _ForkLoop:
         for level, kind, payload in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 descriptors.frombytes(payload)
+        # MSG_CTRUNC: the kernel dropped descriptors because this process has too many. The stream
+        # of messages still counts them, so every later child would get those of another.
         if flags & socket.MSG_CTRUNC:
             raise OSError(
                 "too many open files: the descriptors of a child's pipes were lost; raise "
@@ -541,12 +559,16 @@ class _ForkLoop:
 
 
 def _utf8(text: str) -> str:
-    """`text` with escapes for what UTF-8 cannot hold: parts of file names that are not text."""
+    """Return `text` with escapes for what UTF-8 cannot encode, such as file names that are not
+    text.
+    """
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _flush_output() -> None:
-    """What is still buffered would otherwise be printed again by every child."""
+    """Flush all output streams. After a fork, every child would print what is still buffered once
+    more.
+    """
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         if stream is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -1,14 +1,14 @@
 """The fork server as its parent uses it: one warm process, many children, none left behind.
 
-The parent never forks itself, because a copy of its event loop would be useless. It starts
-a fresh interpreter, the warm process, which does the imports once and forks the children. The warm
-process learns of a child's end from the wait status, at once, and says so.
+The parent does not fork itself, because a copy of its event loop would be useless. It starts a
+fresh interpreter, the warm process, which does the imports once and forks the children; see
+`runtime.processes.fork_loop`. The warm process reaps its children and reports each end at once.
 
-However the block is left, and however the parent ends, SIGKILL included, no child outlives it: the
-warm process kills all its descendants when its socket closes or when the kernel tells it that its
-parent is gone, and the kernel kills the children when the warm process ends. If the warm process
-itself is killed, its children end with it and are reported as killed by SIGKILL; only `start`
-raises ForkServerDiedError.
+No child outlives the block of `open_fork_server` or the parent, even if the parent is killed by
+SIGKILL. The warm process kills all its descendants when its socket closes or when the kernel
+signals the end of its parent, and the kernel kills the children when the warm process ends. If the
+warm process itself is killed, its children end with it and are reported as killed by SIGKILL; after
+that `start` raises ForkServerDiedError.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ class ExitStatus:
 
     @classmethod
     def of_wait_status(cls, status: int) -> ExitStatus:
-        """Translate what `os.waitpid` returned."""
+        """Decode the status that `os.waitpid` returns."""
         return cls.of_return_code(os.waitstatus_to_exitcode(status))
 
     @classmethod
     def of_return_code(cls, code: int) -> ExitStatus:
-        """Translate the convention of `subprocess`: a negative code is a signal."""
+        """Decode the return code of `subprocess`, in which a negative number is a signal."""
         return cls(code, None) if code >= 0 else cls(None, -code)
 
     def describe(self) -> str:
-        """For people: `exit code 3`, `killed by SIGKILL`."""
+        """Return a text such as `exit code 3` or `killed by SIGKILL`."""
         if self.signal is None:
             return f"exit code {self.code}"
         try:
@@ -75,15 +75,15 @@ class ExitStatus:
             return f"killed by signal {self.signal}"
 
 
-# What can go wrong with the processes of this machine.
+# Errors of the processes of this machine.
 
 
 class ProcessError(UnderstudyError):
-    """The base of the errors of `runtime.processes`."""
+    """The base class of the errors of `runtime.processes`."""
 
 
 class ForkServerStartError(ProcessError):
-    """The warm process could not import what it was asked to; a note and `remote_traceback` (text)
+    """The warm process could not import what it was asked to. A note and `remote_traceback` (text)
     say where it failed.
     """
 
@@ -99,8 +99,8 @@ class ForkServerDiedError(ProcessError):
 
 
 class ChildDiedError(ProcessError):
-    """A child ended before it reported anything. `name`, `exit_status` and `last_lines` (of its
-    output) say how.
+    """A child ended before it reported anything. `name`, `exit_status` and `last_lines` of its
+    output say how.
     """
 
     def __init__(self, name: str, exit_status: ExitStatus, last_lines: tuple[str, ...]) -> None:
@@ -118,10 +118,10 @@ class ChildDiedError(ProcessError):
         return type(self), (self.name, self.exit_status, self.last_lines), vars(self)
 
 
-# Lines out of the raw output of a process: pure, and bounded however the bytes come.
+# Splits the output of a process into lines. Pure, and bounded for any input.
 
 MAX_LINE_BYTES = 64 * 1024
-"""A longer line is passed on in pieces of this size."""
+"""Bytes after which a line is passed on in pieces."""
 
 
 class LineSplitter:
@@ -133,7 +133,7 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes, without their line ends."""
+        """Return the lines that `data` completes, without line ends."""
         *whole, rest = (self._rest + data).split(b"\n")
         lines = [text for line in whole for text in self._pieces(line)]
         while len(rest) >= MAX_LINE_BYTES:
@@ -144,7 +144,7 @@ class LineSplitter:
         return lines
 
     def flush(self) -> list[str]:
-        """The last line, if it has no line end."""
+        """Return the last line if it has no line end."""
         rest, self._rest = self._rest, b""
         return self._pieces(rest) if rest else []
 
@@ -165,8 +165,8 @@ def _text(line: bytes) -> str:
 
 
 def _character_boundary(line: bytes, limit: int) -> int:
-    """The largest cut up to `limit` that does not split a UTF-8 character (at most four bytes
-    long).
+    """Return the largest cut up to `limit` that does not split a UTF-8 character (at most four
+    bytes).
     """
     if len(line) <= limit:
         return len(line)
@@ -180,8 +180,8 @@ def _character_boundary(line: bytes, limit: int) -> int:
 # end.
 
 KILL_SECONDS = 1.0
-"""How long the end of a process that was killed is waited for: one that the kernel cannot end now
-runs nothing of its own either.
+"""Seconds that `kill` waits for the end of the process. A process that the kernel cannot end in
+this time is in uninterruptible sleep and runs no code either.
 """
 
 
@@ -201,8 +201,8 @@ OnLine = Callable[[str, str], None]
 
 
 class Output:
-    """The read end of a process's stdout and stderr. Reads no faster than `on_line` takes: a flood
-    blocks its writer.
+    """The read end of a process's stdout and stderr. It is read no faster than `on_line` returns,
+    so a process that prints too fast blocks in its write.
     """
 
     def __init__(self, name: str, descriptor: int, on_line: OnLine) -> None:
@@ -213,20 +213,20 @@ class Output:
         self._splitter = LineSplitter()
 
     async def follow(self) -> None:
-        """Pass lines on until every process that holds the write end has ended."""
+        """Pass lines to `on_line` until every process that holds the write end has ended."""
         try:
             while data := await self._stream.receive_some(_CHUNK):
                 self._pass_on(self._splitter.feed(data))
             self._pass_on(self._splitter.flush())
         except trio.ClosedResourceError:
-            # Closed meanwhile, because the process never came to exist.
+            # Closed by `close`, because the process could not be created.
             pass
         finally:
             self.close()
 
     def drain(self) -> None:
-        """Pass on at once what its process wrote before it ended. Bounded, because a descendant may
-        still be writing.
+        """Pass on what the process wrote before it ended, without waiting. Bounded by
+        `_DRAIN_LIMIT`, because a descendant may still be writing.
         """
         if self._stream.fileno() < 0:
             return
@@ -238,11 +238,11 @@ class Output:
         self._pass_on(self._splitter.flush())
 
     def note(self, line: str) -> None:
-        """Pass on a line about the process, as if it had printed it."""
+        """Pass on a line about the process, as if the process had printed it."""
         self._pass_on([line])
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close the read end."""
         self._stream.close()
 
     def _pass_on(self, lines: list[str]) -> None:
@@ -253,7 +253,7 @@ class Output:
 
 class ChildProcess:
     """A process that a fork server started, from `ForkServer.start`. Its methods may be called from
-    many tasks at once.
+    several tasks at once.
     """
 
     def __init__(
@@ -262,7 +262,9 @@ class ChildProcess:
         self._name = name
         self._pid = 0
         self._birth = ""
-        """When it started, which tells it from a later process with the same id."""
+        """The start time of the process, which distinguishes it from a later process with the same
+        pid.
+        """
         self._refusal: str | None = None
         self._output = output
         self._report = trio.lowlevel.FdStream(report)
@@ -280,21 +282,21 @@ class ChildProcess:
 
     @property
     def name(self) -> str:
-        """As given to `start`."""
+        """The name that was given to `start`."""
         return self._name
 
     @property
     def pid(self) -> int:
-        """The process id; after the end of the process the system may give it to another."""
+        """The process id. After the process has ended, the system may reuse the id."""
         return self._pid
 
     @property
     def exit_status(self) -> ExitStatus | None:
-        """How it ended; None while it runs."""
+        """How the process ended; None while it runs."""
         return self._exit_status
 
     async def wait(self) -> ExitStatus:
-        """Wait for the end of the process; all that it printed has been passed on by then. Always a
+        """Wait for the end of the process. By then all its output has been passed on. Always a
         checkpoint.
         """
         await self._ended.wait()
@@ -302,11 +304,10 @@ class ChildProcess:
         return self._exit_status
 
     async def ready(self) -> bytes:
-        """The first message that the child reported. Always a checkpoint.
+        """Return the first message that the child reported. Always a checkpoint.
 
-        Raises ChildDiedError if the process ends without one; a process that writes anything but
-        reports to its report pipe is killed. A process that neither reports nor ends is waited for:
-        set a deadline.
+        Raises ChildDiedError if the process ends without a report. A process that writes anything
+        else to its report pipe is killed. There is no time-out: set a deadline.
         """
         await self._settled.wait()
         if self._first_report is not None:
@@ -315,66 +316,71 @@ class ChildProcess:
         raise ChildDiedError(self._name, self._exit_status, tuple(self._output.last_lines))
 
     def kill(self) -> None:
-        """Kill the process (SIGKILL), and return when it runs no more: this blocks for some
-        milliseconds, at most for `KILL_SECONDS`.
+        """Kill the process (SIGKILL) and wait until it has ended: this blocks the thread for some
+        milliseconds, at most for `KILL_SECONDS`. Does nothing if it has ended.
 
-        Nothing happens if it has ended.
+        It is synchronous: when it returns, the process runs no code any more.
         """
         if self._exit_status is not None:
             return
         try:
             descriptor = os.pidfd_open(self._pid)
         except OSError:
-            # It has just ended, or this kernel has no such thing; the warm process knows its
-            # children in any case.
+            # The process has just ended, or the kernel has no pidfd. The warm process, which reaps
+            # the child, can signal it safely in any case.
             self._send_signal(SIGKILL)
             return
         try:
-            # The child is the warm process's, which may have reaped it: the descriptor is of it if
-            # it has this pid still.
+            # The warm process may have reaped the child, and its pid may be another process's. The
+            # descriptor is the child's if the pid still has the child's start time after the
+            # descriptor was opened.
             if self._birth and process_start(self._pid) == self._birth:
                 pidfd_send_signal(descriptor, SIGKILL)
                 poll = select.poll()
                 poll.register(descriptor, select.POLLIN)
                 poll.poll(KILL_SECONDS * 1000)
         except ProcessLookupError:
-            # It ended by itself meanwhile.
+            # The process ended by itself in the meantime.
             pass
         finally:
             os.close(descriptor)
 
     def send_signal(self, signum: int) -> None:
-        """Have the process sent a signal, soon. Nothing happens if it has ended; its pid in other
-        hands is never signalled.
+        """Ask the warm process to signal the child. Does nothing if the child has ended, and never
+        signals another process that has its pid.
         """
         if self._exit_status is None:
             self._send_signal(signum)
 
     async def follow(self) -> None:
-        """Listen to the process's output and reports. For the fork server."""
+        """Read the process's output and reports. For the fork server."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._output.follow)
             nursery.start_soon(self._follow_reports)
 
     def set_started(self, pid: int) -> None:
-        """The process exists. For the fork server."""
+        """Record that the process exists. For the fork server."""
         self._pid = pid
         self._birth = process_start(pid)
         self.started.set()
 
     @property
     def refusal(self) -> str | None:
-        """Why there never was a process, once `started` is set. For the fork server."""
+        """Why the process could not be created, or None. Valid once `started` is set. For the fork
+        server.
+        """
         return self._refusal
 
     def set_refused(self, reason: str) -> None:
-        """The process could not be created. For the fork server."""
+        """Record that the process could not be created. For the fork server."""
         self._refusal = reason
         self.close()
         self.started.set()
 
     def set_ended(self, status: ExitStatus) -> None:
-        """The process has ended. For the fork server."""
+        """Record the end of the process. For the fork server."""
+        # First read what is still in the pipes: `wait` promises that all output has been passed on,
+        # and a report may have arrived with the end.
         self._output.drain()
         while data := read_available(self._report):
             self._reported(data)
@@ -385,7 +391,7 @@ class ChildProcess:
         self._ended.set()
 
     def close(self) -> None:
-        """Stop listening. For the fork server."""
+        """Close the pipes. For the fork server."""
         self._output.close()
         self._report.close()
 
@@ -394,7 +400,7 @@ class ChildProcess:
             while data := await self._report.receive_some(_CHUNK):
                 self._reported(data)
         except trio.ClosedResourceError:
-            # The process has ended; `set_ended` has read what was left.
+            # Closed by `set_ended`, which has read the rest.
             pass
         finally:
             self._report.close()
@@ -403,9 +409,12 @@ class ChildProcess:
         try:
             bodies = self._frames.feed(data)
         except ValueError as error:
-            # Nothing that follows can be told from garbage either.
+            # After an invalid length the boundaries of messages are lost, so nothing that follows
+            # can be decoded.
             self._report.close()
-            self._output.note(f"killed, because its report pipe brought no report: {error}")
+            self._output.note(
+                f"killed, because it wrote no valid report to its report pipe: {error}"
+            )
             self.send_signal(SIGKILL)
             return
         for body in bodies:
@@ -415,8 +424,8 @@ class ChildProcess:
 
 
 def read_available(stream: trio.lowlevel.FdStream) -> bytes:
-    """What can be read without waiting; empty if there is nothing, or the stream is closed or at
-    its end.
+    """Return what can be read without waiting; b"" if there is nothing, or the stream is closed or
+    at its end.
     """
     descriptor = stream.fileno()
     if descriptor < 0:
@@ -427,39 +436,41 @@ def read_available(stream: trio.lowlevel.FdStream) -> bytes:
         return b""
 
 
-# The warm process from outside: how its interpreter is started, and how it is ended when it does
-# not end by itself.
+# The warm process from outside: starting its interpreter, and ending it if it does not end by
+# itself.
 
 _POLL_TIME = 0.002
 
 
 @attrs.frozen
 class Warm:
-    """The warm process, our end of its socket, the read end of its output."""
+    """The warm process, our end of its socket, and the read end of its output."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket
     output: int
 
     def is_stopped(self) -> bool:
-        """Whether a signal or a debugger has stopped it: it answers nothing until it is
-        continued.
+        """Return True if a signal or a debugger has stopped the process. It does nothing until it
+        is continued.
         """
         return state_of(self.process.pid) in {"T", "t"}
 
     async def reap(self, seconds: float) -> bool:
-        """Wait for its end; False if it has not ended after `seconds`."""
+        """Wait for the end of the process, for at most `seconds`. Returns False if it has not
+        ended.
+        """
         with trio.move_on_after(seconds):
             await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
         return self.process.returncode is not None
 
     async def kill_tree(self, seconds: float) -> None:
-        """SIGKILL to all its descendants, then to itself, then reap it. Gives up on what the kernel
-        cannot end within `seconds`.
+        """Kill (SIGKILL) all its descendants and then the process itself, and reap it. Gives up
+        after `seconds`, because the kernel cannot end a process in uninterruptible sleep.
 
-        It is stopped first. Then it reaps nothing, so its children keep their pids until they have
-        been signalled, and it adopts the children of those that end, so that no descendant gets
-        away.
+        The process is stopped first. While it is stopped it reaps nothing, so its children keep
+        their pids until they are signalled; and orphans become its children, so none of them
+        escapes.
         """
         pid = self.process.pid
         if self.process.returncode is None:
@@ -473,7 +484,8 @@ class Warm:
                     for child in living:
                         kill_quietly(child, SIGKILL)
                     await trio.sleep(_POLL_TIME)
-            # What an import had started before there were children belongs to its own group.
+            # Processes that imports started before there were children are in the group of the warm
+            # process.
             kill_group_quietly(pid)
         self.process.kill()
         await self.reap(seconds)
@@ -543,17 +555,20 @@ async def open_fork_server(
     grace: float = 5.0,
     ready_timeout: float = 30.0,
 ) -> AsyncIterator[ForkServer]:
-    """Start a warm process, and end it and all its children when the block is left.
+    """Start a warm process. When the block is left, end it and all its children.
 
-    `preload` names modules to import once, before any child is forked; the main script of this
-    program is imported as well, as `__main__`, without running what stands under `if __name__ ==
-    "__main__":`. Modules that start threads do not belong there. `on_line` is called with a child's
-    name and each line that it or its descendants print (by default `[name] line` goes to stderr);
-    what the imports print comes under the name `fork-server`. What it raises ends the block, and it
-    is not called again. At the end children get SIGTERM, `grace` seconds to end, then SIGKILL;
-    their orphaned descendants are killed too.
+    `preload`: modules to import once, before any child is forked. The main script of this program
+    is imported as well, as `__main__`, without the code under `if __name__ == "__main__":`. Do not
+    preload modules that start threads, because a fork copies only one thread.
 
-    Raises ForkServerStartError if an import fails, with the traceback, if the script lacks the
+    `on_line` is called with a child's name and each line that it or its descendants print; by
+    default `[name] line` is written to stderr. Output of the imports has the name `fork-server`. If
+    `on_line` raises, that error ends the block, and it is not called again.
+
+    When the block is left, children get SIGTERM, after `grace` seconds SIGKILL. Their orphaned
+    descendants are killed too.
+
+    Raises ForkServerStartError if an import fails (with its traceback), if the script lacks the
     guard, or if the imports take more than `ready_timeout` seconds; ForkServerDiedError if the warm
     process ends before it is ready.
     """
@@ -573,14 +588,16 @@ async def open_fork_server(
                 failure = error
                 raise
             finally:
+                # Shielded, so that a cancelled caller leaves no processes behind. Bounded by the
+                # sum of the time-outs in `_close`.
                 with trio.move_on_after(grace + 5 * _KILL_TIME, shield=True):
                     await server._close()
                 server._stop_attending()
                 lines.settled.set()
     except BaseExceptionGroup as group:
-        # Ours is the only nursery around the caller's block: its own error, or that of `on_line`,
-        # should come out as it was raised. So should Ctrl-C, which interrupts whatever runs at the
-        # moment, one of our own tasks for example.
+        # The only nursery around the caller's block is ours. So the block's own error, or that of
+        # `on_line`, is raised as it is and not in a group. The same holds for Ctrl-C, which may
+        # interrupt one of our own tasks.
         alone = unwrap(group)
         if not isinstance(alone, KeyboardInterrupt):
             if group.exceptions not in ((failure,), (lines.failure,)):
@@ -591,8 +608,8 @@ async def open_fork_server(
 
 
 class ForkServer:
-    """Starts processes; from `open_fork_server`. Its methods may be called from many tasks
-    at once.
+    """Starts processes; from `open_fork_server`. Its methods may be called from several tasks at
+    once.
     """
 
     def __init__(self, on_line: OnLine, grace: float) -> None:
@@ -601,8 +618,8 @@ class ForkServer:
         self._warm = launch()
         self._control = trio.socket.from_stdlib_socket(self._warm.control)
         self._output = Output(_SERVER_NAME, self._warm.output, on_line)
-        # Unbounded, so that send_signal need not wait. Each request to start is waited for by its
-        # caller, and signals are small.
+        # Unbounded, so that `send_signal` need not wait. The number of messages is bounded by the
+        # tasks in `start`, each of which waits for its answer, and by signals, which are small.
         self._outgoing, self._to_send = trio.open_memory_channel[_OutgoingMessages](math.inf)
         self._children: dict[int, ChildProcess] = {}
         self._last_number = 0
@@ -621,14 +638,13 @@ class ForkServer:
         return self._warm.process.pid
 
     async def start(self, target: str, argument: bytes, name: str) -> ChildProcess:
-        """Fork a child that calls `target(argument, report)`, and return once it exists.
+        """Fork a child that calls `target(argument, report)`. Returns when the process exists.
 
-        `target` is `module:function`; it is imported in the child, so a mistake there ends the
-        child with a traceback and exit code 1. `report` takes up to 64 KiB and sends them here: see
-        `ChildProcess.ready`, which returns the first message; later ones are dropped. The child
+        `target` is `module:function`. It is imported in the child, so if it does not exist the
+        child ends with a traceback and exit code 1. `report` is a function that sends up to 64 KiB
+        here: `ChildProcess.ready` returns the first message, later ones are dropped. The child
         leads its own session, reads nothing from stdin, and has default signal handlers. When
-        `target` returns it exits with code 0. If the caller is cancelled, the child, should it have
-        come to exist, is killed.
+        `target` returns, it exits with code 0. If the caller is cancelled, the child is killed.
 
         Raises ForkServerDiedError if the warm process has ended or is closing, ProcessError if the
         system grants no more processes, ValueError if `argument` is larger than 64 MiB. A
@@ -650,6 +666,8 @@ class ForkServer:
         self._outgoing.send_nowait(_OutgoingMessages(request, theirs))
         try:
             await child.started.wait()
+        # The request cannot be withdrawn: the child may exist already, or soon. The signal follows
+        # the request in the same queue, so it finds the child.
         except trio.Cancelled:
             child.send_signal(SIGKILL)
             raise
@@ -663,7 +681,9 @@ class ForkServer:
         return child
 
     async def _attend(self) -> None:
-        """Carry messages and output until `_stop_attending`, even when our owner is cancelled."""
+        """Carry messages and output until `_stop_attending`. Its own shielded scope keeps it
+        running when the owner is cancelled, because `_close` needs it.
+        """
         try:
             with self._lifetime:
                 async with trio.open_nursery() as self._nursery:
@@ -671,13 +691,14 @@ class ForkServer:
                     self._nursery.start_soon(self._send_all)
                     self._nursery.start_soon(self._receive_all)
         finally:
+            # However this ends, wake every task that waits for an answer of the warm process.
             self._accepts_starts = self._attended = False
             self._set_up_answered.set()
             self._disconnected.set()
             self._silent.set()
 
     async def _set_up(self, preload: Sequence[str], ready_timeout: float) -> None:
-        """Have the imports done, within `ready_timeout` seconds."""
+        """Send the import request and wait for its answer, for at most `ready_timeout` seconds."""
         main = describe_main()
         if main is not None:
             share_main_alias()
@@ -731,14 +752,14 @@ class ForkServer:
         self._accepts_starts = True
 
     async def _close(self) -> None:
-        """End all children, then the warm process: gracefully, then by force. Its caller shields it
-        and limits its time.
+        """End all children, then the warm process: first gracefully, then by force. The caller
+        shields it and bounds its time.
         """
         self._accepts_starts = False
         children = list(self._children.values())
         if self._set_up_answer is None:
-            # It may be hanging in an import, and has no children of ours: there is nothing to wait
-            # for.
+            # The warm process may hang in an import. It has no children yet, so nothing has to end
+            # gracefully.
             await self._warm.kill_tree(_KILL_TIME)
         elif self._attended:
             for child in children:
@@ -749,22 +770,22 @@ class ForkServer:
         try:
             self._control.shutdown(socket.SHUT_WR)
         except OSError:
-            # It has ended already.
+            # The warm process has ended already.
             pass
-        # One that is stopped has not even seen the signals to its children, and will not see the
-        # end of its socket.
+        # A stopped process handles no messages: it has not forwarded the SIGTERM above, and will
+        # not see the end of its socket. So do not wait for it.
         with trio.move_on_after(0 if self._warm.is_stopped() else _KILL_TIME) as limit:
             await self._disconnected.wait()
         if limit.cancelled_caught or not await self._warm.reap(_KILL_TIME):
             await self._warm.kill_tree(_KILL_TIME)
-        # Nothing more to send; with every pipe at its end, `_attend` returns.
+        # Nothing more is sent. `_attend` returns when every pipe is at its end.
         self._attended = False
         self._outgoing.close()
         with trio.move_on_after(_KILL_TIME):
             await self._silent.wait()
 
     def _stop_attending(self) -> None:
-        """Release every descriptor."""
+        """Close every descriptor and cancel `_attend`, whatever `_close` has achieved."""
         self._warm.process.kill()
         for child in self._children.values():
             child.close()
@@ -789,8 +810,8 @@ class ForkServer:
             try:
                 await self._send(message)
             except OSError:
-                # The warm process has ended; `_receive_all` notices and tells all waiting tasks.
-                # Keep taking, to close descriptors.
+                # The warm process has ended; `_receive_all` notices it and wakes all waiting tasks.
+                # Go on, to close the descriptors of the remaining messages.
                 pass
             finally:
                 message.close()
@@ -802,6 +823,7 @@ class ForkServer:
             if message.descriptors
             else []
         )
+        # The descriptors travel with the first byte; sending them again would duplicate them.
         while rest:
             rest = rest[await self._control.sendmsg([rest], rights) :]
             rights = []
@@ -834,8 +856,9 @@ class ForkServer:
                 raise AssertionError(f"the warm process sent {message}")
 
     def _lost(self) -> None:
-        """The warm process is gone, and the kernel kills its children; those that changed their
-        credentials escape that, but not this.
+        """Handle the end of the warm process: report all children as killed. The kernel kills them
+        at its end, except those that changed their credentials (that clears the parent-death
+        signal), so each group is signalled here as well.
         """
         self._accepts_starts = False
         while self._children:
@@ -848,8 +871,8 @@ class ForkServer:
 
 
 class _OutputLines:
-    """Calls the caller's `on_line` until it raises; what it raised is kept for the one task that
-    raises it.
+    """Calls the caller's `on_line` until that raises. The error is kept for the one task that
+    raises it, because the tasks that read output must go on.
     """
 
     def __init__(self, on_line: OnLine) -> None:
@@ -873,8 +896,8 @@ class _OutputLines:
 
 @attrs.frozen
 class _OutgoingMessages:
-    """A message to the warm process, with descriptors that are the receiver's once sent, and closed
-    here in any case.
+    """A message to the warm process, with the descriptors that travel with it. They are closed here
+    in any case: the receiver has its own copies.
     """
 
     data: bytes
@@ -886,7 +909,9 @@ class _OutgoingMessages:
 
 
 def _pipes() -> tuple[int, int, tuple[int, int]]:
-    """A child's output and report pipes: our read ends, and its write ends."""
+    """Create a child's output and report pipes. Returns our two read ends, and the child's two
+    write ends.
+    """
     output, output_writer = os.pipe()
     try:
         report, report_writer = os.pipe()
@@ -901,5 +926,5 @@ def _print_line(name: str, line: str) -> None:
     try:
         sys.stderr.write(f"[{name}] {line}\n")
     except (OSError, ValueError):
-        # stderr is closed; that must not end the children.
+        # stderr is closed. That must not end the children.
         pass

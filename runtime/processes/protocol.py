@@ -1,10 +1,10 @@
-"""The messages between a fork server and its parent over their socket pair, and of a child over its
-report pipe. Pure: bytes and messages.
+"""The messages between a fork server and its parent over their socket pair, and the framing of a
+child's report pipe. Pure: bytes in, messages out, and back.
 
 Each message is a 4-byte length and a CBOR array: the number of the message's type in `_TYPES`, then
-its fields. Both ends are the same program on the same machine, so there are no versions. The file
-descriptors of a `StartProcess` travel beside its first byte (SCM_RIGHTS): the write ends of the
-child's output pipe and report pipe, in this order.
+its fields. Both ends run the same program on the same machine, so there are no versions. The file
+descriptors of a `StartProcess` travel with its first byte (SCM_RIGHTS): the write ends of the
+child's output pipe and of its report pipe, in this order.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import cbor2
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_REPORT_BYTES = 64 * 1024
-"""Of one report of a child. What a child writes is not to be trusted: a random length would have us
-collect for long.
+"""The limit for one report of a child. A child may write anything to its pipe, and a random length
+would make the parent collect up to 4 GiB.
 """
 
 DESCRIPTORS_PER_START = 2
@@ -27,10 +27,11 @@ _LENGTH = struct.Struct("!I")
 
 @attrs.frozen
 class SetUp:
-    """Parent to warm process, first: what to import. `main_path` is None if there is no main module
-    that could be imported.
+    """Parent to warm process, first message: what to import. `main_path` is None if there is no
+    main module that can be imported.
 
-    Arguments and paths as the system has them (`os.fsencode`): they need not be UTF-8."""
+    Arguments and paths are bytes (`os.fsencode`), because they need not be UTF-8.
+    """
 
     argv: list[bytes]
     preload: list[str]
@@ -50,8 +51,8 @@ class StartProcess:
 
 @attrs.frozen
 class Signal:
-    """Parent to warm process: signal a child. The warm process reaps, so only it knows that the pid
-    is still the child's.
+    """Parent to warm process: signal a child. It goes this way because only the warm process, which
+    reaps its children, knows that the pid is still the child's.
     """
 
     number: int
@@ -65,8 +66,8 @@ class ServerReady:
 
 @attrs.frozen
 class SetUpFailed:
-    """Warm process to parent, its last words: `what` raised. With `unguarded_line` the main script
-    did, because at that line it starts processes when it is imported.
+    """Warm process to parent, its last message: importing `what` failed. `unguarded_line`: the line
+    at which the main script starts processes when it is imported, or 0.
     """
 
     what: str
@@ -76,7 +77,7 @@ class SetUpFailed:
 
 @attrs.frozen
 class Started:
-    """Warm process to parent: the child runs."""
+    """Warm process to parent: the child exists."""
 
     number: int
     pid: int
@@ -113,36 +114,36 @@ _TYPES: tuple[type[Message], ...] = (
 
 
 def encode_frame(body: bytes, limit: int = MAX_MESSAGE_BYTES) -> bytes:
-    """`body` behind its length. Raises ValueError beyond `limit` bytes."""
+    """Return `body` with its length in front. Raises ValueError beyond `limit` bytes."""
     if len(body) > limit:
         raise ValueError(f"a message of {len(body)} bytes is larger than the limit of {limit}")
     return _LENGTH.pack(len(body)) + body
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message. Raises ValueError beyond `MAX_MESSAGE_BYTES`."""
+    """Encode a message. Raises ValueError beyond `MAX_MESSAGE_BYTES`."""
     return encode_frame(
         cbor2.dumps([_TYPES.index(type(message)), *attrs.astuple(message, recurse=False)])
     )
 
 
 def decode(body: bytes) -> Message:
-    """The message of a frame's body."""
+    """Decode the body of a frame."""
     number, *fields = cast("list[Any]", cbor2.loads(body))
     message: Message = _TYPES[number](*fields)
     return message
 
 
 class MessageReader:
-    """Bytes in, whole bodies of at most `limit` bytes out."""
+    """Bytes in, complete bodies of at most `limit` bytes out."""
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
         self._buffer = bytearray()
         self._limit = limit
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that `data` completes. Raises ValueError if a frame announces more than the
-        limit.
+        """Return the bodies that `data` completes. Raises ValueError if a frame announces more than
+        the limit.
         """
         self._buffer += data
         bodies = []

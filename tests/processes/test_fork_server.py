@@ -123,7 +123,7 @@ async def test_garbage_in_a_report_pipe_ends_that_child_alone(garbage: bytes) ->
         sibling = await server.start(f"{TARGETS}:echo_and_stay", b"", "sibling")
         for target in ("garble_reports", "garble_reports_and_exit"):
             child = await server.start(f"{TARGETS}:{target}", garbage, "garbled")
-            with pytest.raises(ChildDiedError, match="its report pipe brought no report"):
+            with pytest.raises(ChildDiedError, match="it wrote no valid report to its report pipe"):
                 await child.ready()
             assert await child.wait() == (
                 KILLED if target == "garble_reports" else child.exit_status
