@@ -1,5 +1,5 @@
-"""The values of other nodes: fetches them, waits for them, and calls their methods at their
-owners.
+"""Access to the values of other nodes: fetching them, waiting for them, and calling their methods
+at their owners.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ LOOK_AGAIN_SECONDS = 0.02
 
 
 PASSING = (ActorNotFoundError, ConnectionLostError, NodeDiedError, NodeUnreachableError)
-"""Errors that mean that an owner has ended, or cannot be reached at the moment: try again. The
-first will be known here soon, the other passes.
+"""Errors that mean that an owner has ended or cannot be reached at the moment. Both are retried:
+this node will soon learn of an end, and the other state passes.
 """
 
 
@@ -61,7 +61,7 @@ class ValueFetcher:
     """Fetches the values of other nodes, waits for them, and calls their methods at their owners.
 
     `service(node, incarnation)` gives a handle of that node's `ReferenceService`. Events go to the
-    `table`; `apply` carries out their effects.
+    `table`; `apply` carries out the effects that it returns.
     """
 
     def __init__(
@@ -92,21 +92,23 @@ class ValueFetcher:
         self._guards: FinalizerQueue[ReferenceState] = FinalizerQueue()
         self._processes: dict[NodeId, int] = {}
         self._unreadable: set[NodeId] = set()
-        """Owners whose memory cannot be read from here."""
+        """Owners whose memory cannot be read from this process, so that their values are sent
+        instead.
+        """
         self._cache_limit = cache_limit
         self._cached: OrderedDict[ReferenceId, EncodedValue] = OrderedDict()
         self._left: deque[tuple[float, ReferenceId]] = deque()
         self.cached_bytes = 0
         self._moving: dict[ReferenceId, trio.Lock] = {}
-        """While a value is being fetched: once is enough."""
+        """A lock for each value that is being fetched, so that several tasks fetch it once."""
 
     async def fetch(self, state: ReferenceState) -> object:
         """See `Reference.fetch`."""
         self._lifetime.check()
         await trio.lowlevel.checkpoint()
         while True:
-            # Everything is looked at again after each wait: the value may have moved, failed, or
-            # been fetched by another task meanwhile.
+            # Look at the state again after each wait: meanwhile the value may have moved, failed,
+            # or been fetched by another task.
             encoded = self._cached.get(state.identity)
             if encoded is not None:
                 self._cached.move_to_end(state.identity)
@@ -123,7 +125,9 @@ class ValueFetcher:
                 return self._value_codec.unpack(encoded)
 
     async def _bring_once(self, state: ReferenceState) -> EncodedValue | None:
-        """Like `_bring`, but by one task of this node at a time; None if another has fetched it."""
+        """Like `_bring`, but one task of this node at a time. Returns None if another task has
+        fetched the value.
+        """
         identity = state.identity
         lock = self._moving.setdefault(identity, trio.Lock())
         try:
@@ -132,7 +136,7 @@ class ValueFetcher:
                     return None
                 return await self._bring(state)
         finally:
-            # The last task forgets the lock; a task that waits for it has it by now.
+            # The last task removes the lock. Tasks that still wait have a reference to it.
             if not lock.locked() and self._moving.get(identity) is lock:
                 del self._moving[identity]
 
@@ -174,8 +178,8 @@ class ValueFetcher:
     async def wait_some(
         self, states: Sequence[ReferenceState], count: int, timeout: float | None
     ) -> frozenset[int]:
-        """See `actors.reference.ReferenceSource.wait_some`. A `count` of 0 asks those who know, and
-        waits for nothing else.
+        """See `actors.reference.ReferenceSource.wait_some`. With a `count` of 0 this asks the
+        owners once and does not wait.
         """
         self._lifetime.check()
         await trio.lowlevel.checkpoint()
@@ -183,7 +187,8 @@ class ValueFetcher:
             with trio.move_on_after(math.inf if timeout is None else timeout):
                 await self._wait_some(states, count)
         except BaseExceptionGroup as group:
-            # A group only because several nodes are asked in parallel: callers expect one error.
+            # Several owners are asked in parallel, so an error comes in a group. Callers expect the
+            # single error.
             raise first(group) from None
         return _indices_done(states)
 
@@ -204,21 +209,21 @@ class ValueFetcher:
                     nursery.start_soon(self._look, owner_id, those)
 
     def on_dropped(self, identity: ReferenceId) -> None:
-        """Note that no reference to the value is left here. The fetched copy is cached a little
-        longer, because the next message may name it again.
+        """Note that this node has no reference to the value any more. The fetched copy stays cached
+        for a short time, because the next message may name the value again.
         """
         encoded = self._cached.get(identity)
         if encoded is None:
             return
-        # A cached copy keeps the references in it, and so their values on other nodes: such a copy
-        # is not kept longer.
+        # The references within a cached copy hold values on other nodes. Do not prolong that: such
+        # a copy is dropped at once.
         if encoded.references:
             self._forget(identity)
         else:
             self._left.append((self._now() + CACHE_SECONDS, identity))
 
     def tidy(self) -> None:
-        """Drop fetched copies whose time is over, and mappings that are not read any more."""
+        """Drop fetched copies whose time is over, and mappings that nothing reads."""
         self._guards.gone()
         while self._left and self._left[0][0] <= self._now():
             _, identity = self._left.popleft()
@@ -231,19 +236,19 @@ class ValueFetcher:
         return bool(self._left)
 
     def on_node_ended(self, owner: NodeId) -> None:
-        """That incarnation is no more: keep nothing mapped of its memory."""
+        """Unmap the memory of an incarnation that has ended."""
         self._unreadable.discard(owner)
         process = self._processes.pop(owner, None)
         if process is not None:
             self._others.forget(process)
 
     def close(self) -> None:
-        """Read no further values in place; those that are being read stay mapped."""
+        """Read no further values in place. Mappings that are being read stay."""
         self._others.close()
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two steps. Looks at every value that is cached: for
-        tests and simulations.
+        """Assert the invariants of the cache. Looks at every cached value: for tests and
+        simulations.
         """
         assert self.cached_bytes == sum(each.size for each in self._cached.values())
         assert self.cached_bytes <= self._cache_limit, "the cache is within its limit"
@@ -258,7 +263,7 @@ class ValueFetcher:
         return state.owner_id == self._table.identity
 
     def _is_told(self, state: ReferenceState) -> bool:
-        """True if this node learns the outcome without a question to the owner."""
+        """True if this node will learn the outcome without asking the owner."""
         return self._is_here(state) or self._table.hold_state(state) == "making"
 
     def _raise_failure(self, state: ReferenceState) -> None:
@@ -268,8 +273,8 @@ class ValueFetcher:
             raise type(state.error)(*state.error.args)
 
     async def _bring(self, state: ReferenceState) -> EncodedValue | None:
-        """Fetch the value, and cache it if there is room; None if the owner must be looked up
-        again.
+        """Fetch the value and cache it if there is room. Returns None if the owner has changed and
+        must be looked up again.
         """
         answer = await self._answer(
             state,
@@ -295,7 +300,7 @@ class ValueFetcher:
         return encoded
 
     def _reader(self, owner_id: NodeId) -> list[object] | None:
-        """Describe this process to an owner, so that the owner need not send what can be read in
+        """Describe this process to an owner, so that the owner does not send what can be read in
         place.
         """
         if not self._shared or owner_id in self._unreadable:
@@ -304,11 +309,11 @@ class ValueFetcher:
         return [*self._table.identity, process.host, process.pid, process.started]
 
     def _read_in_place(self, state: ReferenceState, shared: SharedValue) -> EncodedValue | None:
-        """The value of a process of this host; None if its memory cannot be read: then it has to be
-        sent.
+        """Read the value of another process of this host in place. Returns None if its memory
+        cannot be read, so that it must be sent.
 
-        Everything made of it keeps the reference state: its owner uses the memory for something
-        else when this node does not hold the value.
+        Everything made from the value keeps the reference state alive: when this node no longer
+        holds the value, its owner reuses the memory.
         """
         segments: list[Segment] = []
         try:
@@ -322,8 +327,8 @@ class ValueFetcher:
             logger.info(
                 "cannot read values of node %s in place, so they are copied: %s", state.owner, error
             )
-            # From now on this owner is asked to send its values: reading its memory would fail
-            # again.
+            # From now on ask this owner to send its values: reading its memory would fail every
+            # time.
             self._unreadable.add(state.owner_id)
             state.shared = None
             return None
@@ -332,28 +337,28 @@ class ValueFetcher:
     async def _answer(
         self, state: ReferenceState, ask: Callable[[NodeId], Awaitable[object]]
     ) -> object:
-        """Ask the owner, and the next owner if the value has moved; return the answer, or None if
+        """Ask the owner, and the next owner if the value has moved. Returns the answer, or None if
         there is no outcome yet. Raises what the producing call raised.
         """
         since: float | None = None
         while True:
             self._raise_failure(state)
             if self._table.hold_state(state) == "making":
-                # The owner may not have heard of the call yet; it reports when the value is there.
+                # The reference may have overtaken the call that makes the value. The owner reports
+                # when there is an outcome.
                 await self._changes.wait(state)
                 continue
             owner_id = state.owner_id
             try:
                 answer = await ask(owner_id)
             except PASSING:
-                # If the owner has ended, that is about to be known here; it may have handed the
-                # value on.
+                # If the owner has ended, this node will learn that soon. The owner may have moved
+                # the value before.
                 await trio.sleep(LOOK_AGAIN_SECONDS)
                 continue
             if isinstance(answer, FailedValue):
                 self._apply(self._table.on_failure_fetched(state, answer))
-            # An owner that does not know the value may not have received the call that makes it
-            # yet.
+            # The owner may not have received the call that makes the value yet.
             elif type(answer) is int and answer == UNKNOWN:
                 since = await self._unknown(state, owner_id, since)
             elif isinstance(answer, list) and len(cast("list[object]", answer)) == 2:
@@ -366,9 +371,11 @@ class ValueFetcher:
     async def _unknown(
         self, state: ReferenceState, owner_id: NodeId, since: float | None
     ) -> float | None:
-        """The owner knows nothing of the value: it may not have heard of it yet. Return since when
-        the owner has denied a hold that it confirmed. Raises ReferenceReleasedError after
-        `UNKNOWN_SECONDS` of that.
+        """Handle the answer that the owner does not know the value. It may not have received the
+        call yet.
+
+        Returns the time since which the owner denies a hold that it had confirmed. Raises
+        ReferenceReleasedError after `UNKNOWN_SECONDS` of that.
         """
         hold_state = self._table.hold_state(state)
         if hold_state in ("claiming", "asking"):
@@ -376,8 +383,8 @@ class ValueFetcher:
             return None
         if hold_state == "held" and state.owner_id == owner_id:
             now = self._now()
-            # The owner had confirmed this hold, so it has lost the value; the time allows for a
-            # value that is being moved.
+            # The owner had confirmed this hold, so the value is lost, unless it is just being
+            # moved. Wait long enough for a move.
             if since is not None and now - since > UNKNOWN_SECONDS:
                 raise ReferenceReleasedError(f"{state!r} was freed by its owner")
             await trio.sleep(LOOK_AGAIN_SECONDS)
@@ -386,7 +393,7 @@ class ValueFetcher:
         return None
 
     async def _watch(self, owner_id: NodeId, states: list[ReferenceState]) -> None:
-        """Note which of these have outcomes at their owner, until all have."""
+        """Record which of these have outcomes at their owner, until all have."""
         waiting = list(states)
         while waiting := [
             state

@@ -1,8 +1,7 @@
-"""Listings: what people see of references. Each node says what it owns; here that becomes facts,
-and those of all nodes one list.
+"""Listings of references, for `understudy refs` and `understudy status`.
 
-No I/O and no clock. What a node says is plain data, and says less where the node is of an earlier
-version.
+Each node reports what it owns as plain data. Here reports are parsed, and those of all nodes are
+merged into one list. No I/O and no clock. Nodes of an earlier version report less.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from runtime.references.manager import ReferenceManager
 from runtime.references.table import ReferenceId, ReferenceState
 
 MOST_LISTED = 1000
-"""How many values one node lists at most, the largest first; and of how many values of others it
-says where they were made.
+"""The number of values that one node lists, the largest first. Also the number of values of other
+nodes for which it reports where they were made.
 """
 
 
 PUT = "put"
-"""The method listed for a value that no call has made."""
+"""The method that is listed for a value that no call has made."""
 
 
 VALUE_METHOD = "@references.call_and_keep"
-"""What makes the results of `reference.call.method.remote()`."""
+"""The method that is listed for the results of `reference.call.method.remote()`."""
 
 
 @attrs.frozen
 class Totals:
-    """How much one node has to do with references; part of `understudy status`.
+    """The references of one node in numbers; part of `understudy status`.
 
-    `owned`: the number of its own values that are held. `bytes`: of those, as far as they are
-    there; of these, `memory` is in memory, which may be `memory_limit`, and `disk` was written to
-    disk. `held`: values of other nodes that it has references to. `fetched_bytes`: of fetched
-    values that are kept for the next who asks.
+    `owned`: its own values that are held. `bytes`: their size, as far as they exist; of these,
+    `memory` bytes are in memory, which may hold `memory_limit`, and `disk` bytes on disk. `held`:
+    values of other nodes to which it has references. `fetched_bytes`: bytes of cached copies of
+    these.
     """
 
     owned: int
@@ -58,13 +57,12 @@ class Totals:
 
 @attrs.frozen
 class ListedValue:
-    """One referenced value. `size`: in bytes, None if there is no value. `state`: "making", "there"
-    or "failed".
+    """One referenced value.
 
-    `holders`: names of the other nodes that hold it; if there are none, its owner does, or has it
-    in a message under way. `age`: seconds since its owner first heard of it. `method`: what made
-    it, "put" if nothing was called. `site`: file and line in the program, empty where that was not
-    traced.
+    `size`: in bytes, None if there is no value. `state`: "making", "there" or "failed". `holders`:
+    names of the other nodes that hold it; if there are none, only its owner holds it, or a message
+    that is being sent. `age`: seconds since its owner first knew of it. `method`: what made it,
+    "put" if it was not a call. `site`: file and line in the program, empty if that was not traced.
     """
 
     owner: str
@@ -79,11 +77,9 @@ class ListedValue:
 
 @attrs.frozen
 class OwnerTotals:
-    """What one node lists in all. `left_out`, `left_out_bytes`: values that are smaller than those
-    that it lists.
-
-    `problem`: why it says nothing, empty if it does. `traces`: whether it notes where values are
-    made.
+    """The listing of one node. `left_out`, `left_out_bytes`: number and bytes of smaller values
+    that it does not list. `problem`: why the node did not report; empty if it did. `traces`:
+    whether it records where values are made.
     """
 
     node: str
@@ -104,10 +100,10 @@ def report(
     *,
     traces: bool,
 ) -> dict[str, Any]:
-    """What a node says: of its `own` values, and of those of others that it holds. `now`: seconds
-    on its clock.
+    """Build a node's report of its `own` values and of those of others that it holds. `now`:
+    seconds on its clock.
     """
-    # There may be a hundred thousand, and nothing else runs meanwhile.
+    # There may be a hundred thousand values, and the loop is blocked while they are sorted.
     size = sum(state.size for state in own)
     largest = heapq.nlargest(max(1, min(most, MOST_LISTED)), own, attrgetter("size"))
     listed = [
@@ -140,19 +136,19 @@ def report(
 
 
 def named(identity: ReferenceId) -> str:
-    """A reference as people read it: its maker, that node's incarnation, and a number."""
+    """Format a reference for display: its maker, the maker's incarnation, and a number."""
     return "{}.{}.{}".format(*identity)
 
 
 def listed_state(state: ReferenceState) -> str:
-    """Of a value, at its owner."""
+    """Return the state of a value at its owner."""
     if state.stored is not None:
         return "there"
     return "failed" if state.is_settled else "making"
 
 
 class Listing:
-    """What all nodes of a cluster have said, put together."""
+    """The merged reports of all nodes of a cluster."""
 
     def __init__(self) -> None:
         self._values: list[ListedValue] = []
@@ -160,7 +156,7 @@ class Listing:
         self._owners: dict[str, OwnerTotals] = {}
 
     def add(self, node: str, said: Mapping[str, Any]) -> None:
-        """What `node` has said; see `report`."""
+        """Add the report of `node`; see `report`."""
         self._owners[node] = OwnerTotals(
             node,
             said.get("values", 0),
@@ -185,12 +181,12 @@ class Listing:
             )
 
     def silent(self, node: str, problem: str) -> None:
-        """`node` does not answer, for that reason."""
+        """Record that `node` did not answer, and why."""
         self._owners[node] = OwnerTotals(node, problem=problem)
 
     def values(self, node: str | None = None) -> list[ListedValue]:
-        """The values, of one node or of all, the largest first. Where one was made may be known to
-        its owner, or to who called for it.
+        """Return the values of one node or of all, the largest first. The place where one was made
+        is known to its owner or to its caller.
         """
         found = [
             attrs.evolve(value, site=value.site or self._sites.get(value.reference, ""))
@@ -202,11 +198,11 @@ class Listing:
         )
 
     def owners(self, node: str | None = None) -> list[OwnerTotals]:
-        """The nodes by name, or that one."""
+        """Return the nodes ordered by name, or only the given one."""
         return [owner for name, owner in sorted(self._owners.items()) if node in (None, name)]
 
     def facts(self, node: str | None = None) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return everything as plain data."""
         owners = self.owners(node)
         return {
             "values": [attrs.asdict(value) for value in self.values(node)],
@@ -224,11 +220,11 @@ class Listing:
         }
 
 
-# What a node says of its references, in sums and one by one.
+# A node's own references, in numbers and one by one.
 
 
 def listing(references: ReferenceManager, most: int) -> dict[str, Any]:
-    """Up to `most` values of this node, and where it has made others; see `report`."""
+    """Return up to `most` values of this node, and where it has made others; see `report`."""
     return report(
         references.own(),
         references.table.holders,
@@ -240,7 +236,7 @@ def listing(references: ReferenceManager, most: int) -> dict[str, Any]:
 
 
 def totals(references: ReferenceManager) -> Totals:
-    """How much this node has to do with references."""
+    """Return the numbers of this node."""
     own = references.own()
     store = references.value_store
     return Totals(
@@ -266,8 +262,8 @@ def calling_site() -> str:
     """Return file and line of the user code that called into the runtime, as `/home/me/job.py:12`;
     empty if no user code is on this stack.
 
-    The first frame outside of `actors` and `runtime` counts. Where trio's frames come first, the
-    task began with a call of the runtime, so that what follows is only who runs the event loop.
+    The first frame outside of `actors` and `runtime` counts. If trio's frames come first, the
+    runtime started the task, and the frames below only run the event loop.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -1,12 +1,12 @@
-"""An owner that leaves the cluster in order: its values go to nodes that stay.
+"""Moving the values of a node that leaves the cluster to nodes that stay.
 
-The new owner gets the value with the registers of its holders, notifies these, and only then
-answers. So the old one may end at any moment, and no holder takes the value for lost unless it is.
-Nodes that ask the old owner meanwhile get the new one as answer.
+The new owner receives the value with the registers of its holders, notifies the holders, and
+answers only then. So the old owner may end at any moment, and no holder takes the value for lost
+unless it is. Nodes that ask the old owner meanwhile are referred to the new one.
 
-The new owner may leave as well, before its answer has arrived: then no node is left that could
-repeat the answer, and the value must not go to yet another node. So later owners notify the earlier
-ones, as they notify holders, before they answer the node that gave them the value.
+The new owner may leave as well before its answer has arrived. Then no node is left that could
+repeat the answer, and the old owner must not give the value to a third node. So later owners notify
+all earlier ones, as they notify holders, before they answer the node that gave them the value.
 """
 
 from __future__ import annotations
@@ -44,10 +44,8 @@ logger = logging.getLogger("understudy.references")
 
 
 class Leaving:
-    """Moves the values of a node that leaves to nodes that stay.
-
-    `service(node, incarnation)` gives a handle of a node's `ReferenceService`; `apply` and `tidy`
-    are those of the `ReferenceManager`.
+    """Moves the values of a node that leaves to nodes that stay. `service(node, incarnation)` gives
+    a handle of a node's `ReferenceService`; `apply` and `tidy` are those of the `ReferenceManager`.
     """
 
     def __init__(
@@ -65,8 +63,8 @@ class Leaving:
         self._service = service
 
     async def hand_over(self, staying: Callable[[], Sequence[NodeId]]) -> int:
-        """Move each value that other nodes hold to a node that stays, a holder if there is one;
-        returns how many could not be moved.
+        """Move each value that other nodes hold to a node that stays, preferably a holder. Returns
+        the number of values that could not be moved.
         """
         turns = itertools.count()
         lost = 0
@@ -77,8 +75,7 @@ class Leaving:
             async with limiter:
                 nodes = staying()
                 first = [holder for holder in holders if holder in nodes]
-                # The nodes take turns, so that the values of one node do not all go to the same
-                # node.
+                # Round robin, so that the values of one node do not all go to the same node.
                 start = next(turns) % max(1, len(nodes))
                 others = [node for node in (*nodes[start:], *nodes[:start]) if node not in first]
                 for node in (*first, *others):
@@ -86,14 +83,15 @@ class Leaving:
                         return
                 lost += 1
 
-        # Nodes that have just received a reference may not be registered yet.
+        # The receivers of recently forwarded references may not be registered yet, so their values
+        # would look unheld.
         with trio.move_on_after(SETTLE_SECONDS):
             while self._has_open_forks():  # noqa: ASYNC110  the garbage collector tells, and no event
                 await trio.sleep(0.01)
         tried: set[ReferenceId] = set()
         try:
-            # Other nodes may leave as well, and move values to this node before they know that it
-            # leaves.
+            # Other nodes that leave may move values to this node before they learn that it leaves
+            # as well.
             while states := [
                 state for state in self._own() if state.is_settled and state.identity not in tried
             ]:
@@ -119,8 +117,8 @@ class Leaving:
         outcome = await self._values.outcome(state)
         registers: list[tuple[str, int, int]] | None = None
         owner: NodeId | None = None
-        # A holder that registers itself meanwhile learns that this node is the owner, so the next
-        # owner has to know of that holder as well.
+        # A holder that registers during the move is told that this node is the owner. So the next
+        # owner must know of this holder as well: send the registers again if they have changed.
         while (latest := self._table.registers(identity)) != registers:
             registers = latest
             owner = await self._taken_by(state, node, outcome, registers)
@@ -137,14 +135,14 @@ class Leaving:
         outcome: object,
         registers: list[tuple[str, int, int]],
     ) -> NodeId | None:
-        """Return the owner now: `node`, or one to which it has moved the value; None if this node
+        """Return the owner: `node`, or a node to which it has moved the value; None if this node
         still owns it.
         """
         identity = state.identity
         givers = [list(giver) for giver in (self._table.identity, *self._table.givers(identity))]
         while True:
             if self._table.has_ended(node):
-                # It may have had the value and moved it on: then the next owner has notified this
+                # It may have had the value and moved it on. Then the next owner has notified this
                 # node before that one ended.
                 taker = self._table.taker(identity)
                 if taker is None:
@@ -157,8 +155,8 @@ class Leaving:
                 taker = NodeId(name, incarnation)
                 return taker if taker != self._table.identity else None
             except OutcomeUnknownError as error:
-                # That node may have the value now, and no second node may own it: so it is asked
-                # again.
+                # That node may own the value now, and a value must not have two owners. So ask the
+                # same node again.
                 logger.info(
                     "value %s was offered to node %s, and the outcome is not known yet: %s",
                     identity,

@@ -96,7 +96,7 @@ class InFlightReference:
         self._landed = landed
 
     def __del__(self) -> None:
-        # May run in any thread, in the middle of any statement: `list.append` is atomic.
+        # May run in any thread, between any two instructions: `list.append` is atomic.
         self._landed.append(self._number)
 
 
@@ -274,7 +274,7 @@ class ReferenceManager:
         self.fetcher.tidy()
         if not (self._finalized or self._landed):
             return False
-        # The garbage collector may add to both lists at any time, also here.
+        # The garbage collector may append to both lists at any time, also during this loop.
         while self._landed:
             self.table.on_landed(self._landed.pop())
         while self._finalized:
@@ -383,11 +383,12 @@ class ReferenceManager:
         if type(segments) is not Outgoing:
             return [*state.identity, *state.owner_id]
         number, distance = self.table.forward(state, segments.peer)
-        # The object lives as long as the link may send the message: its end is the fork's `landed`.
+        # This object lives as long as the link may send the message. Its end is the event `landed`
+        # of the fork.
         segments.attach(InFlightReference(number, self._landed))
         plain = [*state.identity, *state.owner_id, *self.identity, number, distance]
         if state.owner_id == self.identity:
-            # Who can read the value in place need not ask where it is.
+            # A receiver that can read the value in place need not ask where it is.
             shared = self.owned.shared_with(state, segments.peer)
             if shared is not None:
                 plain.append(shared)
@@ -397,7 +398,8 @@ class ReferenceManager:
         """Decode a reference that arrived in a message, or was copied. Raises ProtocolError."""
         arrived = parts(plain)
         if self._finalized and self.table.find(arrived.identity) is None:
-            # The same reference may have been dropped a moment ago.
+            # The same reference may have been dropped just before, and its note not been handled
+            # yet.
             self.tidy()
         state, effects = self.table.on_arrived(*arrived, self.now())
         self.apply(effects)
@@ -411,12 +413,14 @@ class ReferenceManager:
         return stored_to_plain(self.codec, stored, segments)
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two steps of a task: for tests and simulations."""
+        """Assert the invariants of references, between two steps of a task: for tests and
+        simulations.
+        """
         self.table.check_invariants()
         self.fetcher.check_invariants()
         self.protocol.check_invariants()
 
-    # The life of a node.
+    # The lifetime of a node.
 
     async def hand_over(self, staying: Callable[[], Sequence[NodeId]]) -> int:
         """Move the values of this node, which leaves, to other nodes; see `Leaving.hand_over`."""
@@ -431,7 +435,7 @@ class ReferenceManager:
             nursery.start_soon(self._tidy_memory)
 
     def close(self) -> None:
-        """Stop to share memory and to read that of others in place. Wakes tasks that wait for a
+        """Stop sharing memory and reading memory of others, and wake tasks that wait for a
         value.
         """
         for state in self.table.states():

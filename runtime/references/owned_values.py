@@ -80,7 +80,7 @@ class StateChanges:
         try:
             await event.wait()
         finally:
-            # The last task that is cancelled leaves nothing behind.
+            # The last task that stops waiting removes the event, also when it is cancelled.
             if not event.statistics().tasks_waiting and self._waiting.get(identity) is event:
                 del self._waiting[identity]
         self._lifetime.check()
@@ -93,8 +93,8 @@ class StateChanges:
         self._lifetime.check()
 
 
-# Which methods of a referenced value may be called from elsewhere: those that work with the value,
-# and nothing else of its node.
+# Which methods of a referenced value may be called by other nodes: those that work with the value
+# and have no other effect on its node.
 
 PLAIN: Final = (
     bool,
@@ -236,7 +236,7 @@ class OwnedValues:
         """False once this node, which leaves, has given away what it had."""
 
     async def put(self, value: object, site: Callable[[], str]) -> ReferenceState:
-        """Store a copy of a value; waits while memory is full. `site()` returns the file and line
+        """Store a copy of a value. Waits while memory is full. `site()` returns the file and line
         of the program. Raises EncodeError, ReferenceMemoryError.
         """
         await trio.lowlevel.checkpoint()
@@ -294,8 +294,8 @@ class OwnedValues:
         owner, state = self._find(identity)
         if state is None:
             return list(owner) if owner is not None else UNKNOWN
-        # Bounded: the reader asks again, so that a reader that has ended does not wait here
-        # forever.
+        # Bounded: the reader asks again. Otherwise the task of a reader that has ended would wait
+        # here for ever.
         with trio.move_on_after(LONG_POLL_SECONDS):
             while not state.is_settled:
                 await self._changes.wait(state)
@@ -321,8 +321,8 @@ class OwnedValues:
         )
 
     def shared_with(self, state: ReferenceState, node: NodeId) -> SharedValue | None:
-        """Return the memory of a value of this node, for a node that is known to read it in place;
-        None if it has to ask.
+        """Return the memory of a value of this node for a node that can read it in place; None if
+        that node has to ask.
         """
         process = self._near.get(node)
         stored = state.stored
@@ -366,7 +366,7 @@ class OwnedValues:
         here = self._table.find(identity)
         stored: EncodedValue | ValueWithReferences | None = None
         if isinstance(outcome, EncodedValue) and (here is None or here.stored is None):
-            # Before anything is this node's: it may be more than can be read.
+            # Decode first, before anything is recorded: the value may not be readable on this node.
             stored = self._value_codec.taken_over(outcome)
         state, effects = self._table.adopt(
             identity, registers, maker, site, self._environment.now()
@@ -393,7 +393,7 @@ class OwnedValues:
                     break
 
     async def _write(self, identity: ReferenceId) -> None:
-        # In a function of its own, so that nothing here keeps the last value that was written.
+        # In its own function, so that no local variable keeps the last written value alive.
         state = self._table.find(identity)
         stored = state.stored if state is not None else None
         if state is None or not isinstance(stored, EncodedValue):
@@ -410,8 +410,8 @@ class OwnedValues:
             raise type(state.error)(*state.error.args)
 
     async def outcomes(self, identities: Sequence[ReferenceId], *, wait: bool) -> list[int]:
-        """Return the positions of those that have outcomes, or are not known here; with `wait`, as
-        soon as there is one, or after a while.
+        """Return the positions of the values that have outcomes or are not known here. With `wait`,
+        return as soon as there is one, or after a while.
         """
         states = [self._find(identity)[1] for identity in identities]
         done: list[int] = []
@@ -445,7 +445,7 @@ class OwnedValues:
         """
         with trio.move_on_after(UNKNOWN_SECONDS):
             while self._table.owner(identity) is None:
-                # The call that makes it is on its way here.
+                # The call that makes the value is still on its way here.
                 await self._changes.wait_any()
         answer: object = NOT_YET
         while answer == NOT_YET:

@@ -296,7 +296,7 @@ class ReferenceProtocol:
             await self._send_questions(peer, batch)
         except ActorNotFoundError:
             # A system service is missing only where its node has ended. The membership may not
-            # report that end: the peer may have been no member.
+            # report that end, because the peer may not have been a member.
             self._apply(self._table.on_node_ended(peer))
         except CallError as error:
             logger.info(
@@ -321,7 +321,7 @@ class ReferenceProtocol:
         )
         _check_number(answers[0], claims, peer)
         _check_number(answers[1], releases, peer)
-        # Only now: what was not answered is said again.
+        # Removed only after the answer: without one, the same updates are sent again.
         batch.on_answered(updates)
         for (identity, version), answer in zip(claims.items(), answers[0], strict=True):
             self._apply(self._table.on_claim_answered(identity, version, peer, _identity(answer)))
@@ -334,7 +334,7 @@ class ReferenceProtocol:
         for identity, version in list(batch.moves.items()):
             if not await self._service(*peer).moved(list(identity), *self._identity):
                 self._table.release(identity, peer, version)
-            # A later version may have been noted while this one was under way.
+            # A newer version may have been added while this batch was being sent. It stays.
             if batch.moves.get(identity) == version:
                 del batch.moves[identity]
 
@@ -377,7 +377,7 @@ class ReferenceProtocol:
             unsettled = await self._service(*peer).unsettled(*self._identity, numbers)
         except BaseException:
             self._table.on_unsettled_answered(numbers, numbers)
-            # Not answered: the forks have landed as before, and the question is put again with the
+            # No answer: the forks count as landed as before, and are asked about again with the
             # next batch.
             batch.questions_at = -math.inf
             raise
@@ -386,9 +386,7 @@ class ReferenceProtocol:
             batch.questions_at = self._now() + COLLECTOR_LOOK_SECONDS[0]
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two steps. Looks at every batch: for tests and
-        simulations.
-        """
+        """Assert the invariants of all batches: for tests and simulations."""
         for batch in self._batches.values():
             assert batch.counted <= batch.claims.keys(), "only claims that are open are counted"
 
@@ -404,7 +402,7 @@ class ReferenceProtocol:
 
 
 def _check_number(answers: Sized, asked: Sized, peer: NodeId) -> None:
-    """Raises CallError where a peer has not answered each of what it was asked, once."""
+    """Check that a peer has answered each item once. Raises CallError if not."""
     if len(answers) != len(asked):
         raise OutcomeUnknownError(
             f"node {peer[0]} gave {len(answers)} answers to {len(asked)} updates about references",

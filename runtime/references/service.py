@@ -119,8 +119,8 @@ class ReferenceService(RequesterChecked):
 
     @method(concurrent=True, idempotent=True)
     async def outcomes(self, identities: list[PlainId], wait: bool) -> list[int]:
-        """The places of those in `identities` that have outcomes. With `wait`, once there is one,
-        or after a long while.
+        """Return the positions of those in `identities` that have outcomes. With `wait`, wait until
+        there is one, for a bounded time.
         """
         return await self._values.outcomes(
             [_reference(identity) for identity in identities], wait=wait
@@ -137,9 +137,10 @@ class ReferenceService(RequesterChecked):
         givers: list[Owner] | None = None,
     ) -> Owner:
         """Become the owner of a value whose owner leaves, and notify its holders; see
-        `OwnedValues.adopt`. Returns the owner: another node, if this one has given the value on
-        already. `givers`: the owner that asks, and before it those that may not know yet who has
-        got the value.
+        `OwnedValues.adopt`.
+
+        Returns the owner, which is another node if this one has already moved the value on.
+        `givers`: the owner that asks, then earlier owners that may not know yet who owns the value.
         """
         reference = _reference(identity)
         holders = [(name, number, version) for name, number, version in registers]
@@ -150,7 +151,7 @@ class ReferenceService(RequesterChecked):
                 )
                 await self._announce(reference, registers, earlier)
                 return list(self._table.identity)
-        # Who is new among its holders has to be known there.
+        # The next owner must know of holders that have registered meanwhile.
         answer: Owner = await self._service(*owner).adopt(
             identity, outcome, registers, maker, site, givers
         )
@@ -158,7 +159,7 @@ class ReferenceService(RequesterChecked):
 
     @method(concurrent=True, idempotent=True)
     async def moved(self, identity: PlainId, owner: str, incarnation: int) -> bool:
-        """Note that a value has another owner now; returns whether this node holds it."""
+        """Record that a value has another owner. Returns whether this node holds it."""
         reference = _reference(identity)
         is_held = self._table.find(reference) is not None
         self._references.apply(self._table.on_moved(reference, NodeId(owner, incarnation)))
@@ -180,8 +181,8 @@ class ReferenceService(RequesterChecked):
 
     @method(concurrent=True, idempotent=True)
     async def listing(self, most: int) -> dict[str, Any]:
-        """What this node owns, the largest first and at most so many, for `understudy refs`; see
-        `runtime.references.inspection.report`.
+        """List what this node owns, the largest first, at most `most` values, for `understudy
+        refs`; see `runtime.references.inspection.report`.
         """
         return inspection.listing(self._references, most)
 
@@ -219,8 +220,7 @@ class ReferenceService(RequesterChecked):
                     for holder, version in list(untold.items()):
                         nursery.start_soon(tell, holder, version)
         finally:
-            # Also when the old owner does not wait any longer: the value is this node's all the
-            # same.
+            # Also if the old owner has stopped waiting: this node owns the value in any case.
             for holder, version in untold.items():
                 if not self._table.has_ended(holder):
                     self._protocol.announce(holder, identity, version)

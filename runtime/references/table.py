@@ -989,7 +989,7 @@ class ReferenceTable:
         if state.owner_id == self.identity:
             self._claims.pop(state.identity, None)
         else:
-            # What became of the call there may not be known: if it ran, its result is not wanted.
+            # Whether the earlier call ran may be unknown. If it ran, its result is not wanted.
             effects = self._resolve(self._borrowed.on_dropped(state.identity, state.version))
         state.owner_id = owner
         state.version = self._numbers()
@@ -1013,12 +1013,12 @@ class ReferenceTable:
             and not agreed
             and state.owner_id not in (self.identity, *self._dead)
         ):
-            # What became of the call there may not be known here: what the owner has is the outcome
-            # for all.
+            # Whether the call ran there may be unknown here. What the owner has is the outcome for
+            # all nodes.
             effects.append(Conclude(state.owner_id, state.identity, failure))
         effects += self._resolve(self._borrowed.on_call_answered(state.identity, state.version))
         if state.owner_id in self._dead:
-            # The answer came first, but is looked at only now.
+            # The answer arrived before this event, and is handled only now.
             effects += self._resolve(self._borrowed.on_node_ended(state.owner_id))
         effects.append(StateChanged(state))
         assert state.attempt is None, f"{state!r} has an attempt that is open"
@@ -1026,7 +1026,7 @@ class ReferenceTable:
         return effects
 
     def on_result(self, state: ReferenceState, outcome: SizedValue | FailedValue) -> list[Effect]:
-        """The outcome of a value of this node is there. Only for one that is not settled."""
+        """Record the outcome of a value of this node. Only for a value that is not settled."""
         assert not state.is_settled, f"{state!r} has two outcomes"
         if isinstance(outcome, FailedValue):
             state.failure = outcome
@@ -1036,7 +1036,7 @@ class ReferenceTable:
         return [StateChanged(state)]
 
     def on_spilled(self, state: ReferenceState, on_disk: OnDisk) -> None:
-        """A value of this node was written to disk."""
+        """Record that a value of this node was written to disk."""
         assert state.stored is not None, f"{state!r} was written to disk, and has no value"
         assert state.stored.size == on_disk.size, f"{state!r} has another size on disk"
         state.stored = on_disk
@@ -1059,12 +1059,12 @@ class ReferenceTable:
         return [StateChanged(state)]
 
     def on_failure_fetched(self, state: ReferenceState, failure: FailedValue) -> list[Effect]:
-        """The owner has answered that the call which makes the value has failed."""
+        """Record that the call which makes the value has failed, as the owner has answered."""
         state.failure = failure
         return [StateChanged(state)]
 
     def on_outcome_known(self, state: ReferenceState) -> list[Effect]:
-        """The owner has said that there is an outcome."""
+        """Record that there is an outcome, as the owner has answered."""
         state.is_done = True
         return [StateChanged(state)]
 
@@ -1083,7 +1083,7 @@ class ReferenceTable:
             state.is_open = holder not in self._dead
             effects = [ReferenceMade()]
         elif identity not in self._claims:
-            # The reference came first, and waits for the value.
+            # The reference arrived before the call, and waits for the value.
             self._claims[identity] = self._early.pop(identity, HolderSet())
             state.maker, state.error = maker, None
             state.is_open = holder not in self._dead
@@ -1094,9 +1094,10 @@ class ReferenceTable:
     def conclude(
         self, identity: ReferenceId, failure: FailedValue
     ) -> tuple[NodeId | FailedValue | bool | None, list[Effect]]:
-        """The maker of a value of this node has given up the call, for that reason. Returns the
-        outcome that counts: a failure, or True for a value; or its owner, if this node has handed
-        it on; None if nothing is known of it.
+        """Record that the maker of a value of this node has given up the call, with that failure.
+
+        Returns the outcome that counts: a failure, or True for a value; the owner if this node has
+        moved the value; None if this node does not know it.
         """
         state = self._states.get(identity)
         if state is None or identity not in self._claims:
@@ -1154,8 +1155,8 @@ class ReferenceTable:
     def on_claim_answered(
         self, identity: ReferenceId, version: int, owner: NodeId, answer: NodeId | None
     ) -> list[Effect]:
-        """`owner` has answered a claim of this node: it has the value, knows who has, or knows
-        nothing.
+        """Record the answer of `owner` to a claim of this node: it has the value, knows the owner,
+        or does not know the value.
         """
         if answer == owner:
             return self._resolve(self._borrowed.on_confirmed(identity, version, owner))
@@ -1164,13 +1165,13 @@ class ReferenceTable:
         return self._resolve(self._borrowed.on_unknown(identity, version, owner))
 
     def on_moved(self, identity: ReferenceId, owner: NodeId) -> list[Effect]:
-        """A value has another owner now."""
+        """Record that a value has another owner."""
         effects: list[Effect] = []
         state = self._states.get(identity)
         if state is None:
             return effects
         if identity in self._claims and owner not in (self.identity, *self._dead):
-            # It is giving the value away, and the answer has not come.
+            # This node is moving the value, and the answer has not arrived.
             self._takers[identity] = owner
         elif owner != self.identity:
             effects = self._resolve(self._borrowed.on_moved(identity, owner))
@@ -1196,10 +1197,10 @@ class ReferenceTable:
             if state is None:
                 state = self._make_state(identity, self.identity, 0, now)
                 effects = [ReferenceMade()]
-            # What this node held of it, it owns now.
+            # This node's hold on it ends, because it is the owner from now on.
             self._borrowed.on_dropped(identity, state.version)
             state.owner_id, state.shared = self.identity, None
-            # Whatever this node knew of it before, its owner had it.
+            # All that this node knew of the value, the old owner knew too.
             state.error = state.failure = None
             state.maker, state.site = maker, site
         claims = self._claims.setdefault(identity, self._early.pop(identity, HolderSet()))
@@ -1220,7 +1221,8 @@ class ReferenceTable:
         """Note that `owner` owns a value of this node from now on."""
         identity = state.identity
         assert owner != self.identity, f"{state!r} was given to its own node"
-        # A process that reads the value in place may do so for as long as this process lives.
+        # A process that reads the value in place may do so for as long as this process lives, so
+        # its memory must not be reused.
         self._given_values.append(state.stored)
         self._moved[identity] = owner
         self._claims.pop(identity, None)
@@ -1231,16 +1233,17 @@ class ReferenceTable:
         return [freed, StateChanged(state)]
 
     def taker(self, identity: ReferenceId) -> NodeId | None:
-        """Who owns a value that this node is giving away, as far as it has heard, and unless that
-        has ended.
+        """Return the owner of a value that this node is moving, as far as it has been reported and
+        has not ended.
         """
         taker = self._takers.get(identity)
         return taker if taker not in self._dead else None
 
     def on_given_by(self, identity: ReferenceId, givers: Sequence[NodeId]) -> tuple[NodeId, ...]:
-        """The first of these has given a value to this node, and had it from the others. Returns
-        those that the first does not answer for: they may have offered it to one that has ended
-        since, and are to be told who has it.
+        """Return those of `givers` that the first one does not answer for.
+
+        The first has given a value to this node, and got it from the others. These may have offered
+        the value to a node that has ended since, so they must be told who owns it.
         """
         known = dict.fromkeys((*givers, *self._givers.get(identity, ())))
         self._givers[identity] = tuple(
@@ -1250,7 +1253,7 @@ class ReferenceTable:
         return tuple(giver for giver in self._givers[identity] if giver not in givers[:1])
 
     def givers(self, identity: ReferenceId) -> tuple[NodeId, ...]:
-        """The owners of a value before this node, as far as they live."""
+        """Return the earlier owners of a value that are still alive."""
         return tuple(giver for giver in self._givers.get(identity, ()) if giver not in self._dead)
 
     def given_to(self, identity: ReferenceId) -> NodeId | None:
@@ -1278,7 +1281,9 @@ class ReferenceTable:
         number: int,
         answer: NodeId | FailedValue | None,
     ) -> list[Effect]:
-        """`forwarder` has answered a question where a value is; `number` as in the question."""
+        """Record the answer of `forwarder` to the question where a value is. `number`: as in the
+        question.
+        """
         state = self._states.get(identity)
         if isinstance(answer, FailedValue):
             effects = self._borrowed.on_failed(identity)
@@ -1294,11 +1299,11 @@ class ReferenceTable:
         return self._borrowed.unsettled(forwarder, numbers)
 
     def forks_to_ask(self, peer: NodeId, most: int) -> list[int]:
-        """Forks to ask `peer` about; see `Forks.ask`."""
+        """Return forks to ask `peer` about; see `Forks.ask`."""
         return self._forks.ask(peer, most)
 
     def on_unsettled_answered(self, numbers: Collection[int], unsettled: Collection[int]) -> None:
-        """What it answered."""
+        """Apply the answer to the question about forks."""
         self._forks.on_answered(numbers, unsettled)
 
     def on_node_ended(self, peer: NodeId) -> list[Effect]:
@@ -1341,7 +1346,7 @@ class ReferenceTable:
         return effects
 
     def forks_due(self) -> list[Effect]:
-        """Ask the receivers of messages that have landed."""
+        """Ask the receivers of messages that have landed whether their forks are settled."""
         effects: list[Effect] = []
         for peer in self._forks.due():
             if peer in self._dead:
@@ -1431,13 +1436,13 @@ class ReferenceTable:
                 continue
             peer = effect.forwarder if isinstance(effect, Ask) else effect.owner
             if state is not None and not isinstance(effect, Release):
-                # There is hope again, if there was none.
+                # A peer may know the value again, so an earlier error is withdrawn.
                 state.error = None
                 if isinstance(effect, Claim) and state.owner_id != peer:
                     state.owner_id, state.shared = peer, None
             if peer in self._dead:
-                # That node has ended already. What follows from that comes before the other
-                # effects: each hold moves on to another peer, or is lost, so this comes to an end.
+                # That node has ended already. Handle that before the other effects. This loop ends,
+                # because each hold moves to another peer or is lost.
                 left.extendleft(reversed(self._borrowed.on_node_ended(peer)))
             else:
                 resolved.append(effect)

@@ -23,16 +23,16 @@ STORED_VALUE_TAG = 64_102
 
 
 class PassedReferences:
-    """Notes which references the codec of this node has read and written."""
+    """Records which references the codec of this node has read and written."""
 
     __slots__ = ("arrivals", "read_any", "wrote_any")
 
     def __init__(self) -> None:
         self.arrivals: list[Reference[object]] | None = None
-        """A list to which references that are being read are added; None if that is not wanted."""
+        """A list to which references are added as they are read; None if they are not collected."""
         self.read_any = False
         self.wrote_any = False
-        """Set by each reference that is read from a message, or written."""
+        """Set when a reference is read from a message or written."""
 
 
 class ValueCodec:
@@ -66,7 +66,7 @@ class ValueCodec:
         return self._codec.copy(stored.value)
 
     def received(self, encoded: EncodedValue) -> EncodedValue:
-        """The same, with the references in it. Raises DecodeError, ProtocolError."""
+        """Decode a value together with the references in it. Raises DecodeError, ProtocolError."""
         before, self._passed.arrivals = self._passed.arrivals, []
         try:
             self._codec.decode_shared(encoded.control, encoded.buffers)
@@ -76,8 +76,8 @@ class ValueCodec:
         return attrs.evolve(encoded, references=tuple(references)) if references else encoded
 
     def taken_over(self, encoded: EncodedValue) -> EncodedValue | ValueWithReferences:
-        """What another owner had, as this node keeps it from now on. Raises DecodeError,
-        ProtocolError.
+        """Decode a value that another owner had, in the form in which this node keeps it. Raises
+        DecodeError, ProtocolError.
         """
         received = self.received(encoded)
         if received.references:

@@ -14,21 +14,20 @@ from runtime.wire.frames import Buffer
 UNKNOWN = 0
 NOT_YET = 1
 """Answers of an owner instead of a value: it does not know the value, or the value does not exist
-yet, so ask again.
+yet (ask again).
 """
 
 
 class StoredValue:
-    """A value at its owner. All but `SharedValue` have a `size`: bytes, about."""
+    """A value at its owner. All classes but `SharedValue` have a `size` in bytes, approximately."""
 
     __slots__ = ()
 
 
 @attrs.frozen(eq=False)
 class EncodedValue(StoredValue):
-    """An encoded value: its control part and its segments, which never change.
-
-    `references`: those in the value; kept with it, so that it can be decoded again.
+    """An encoded value: its control part and its segments, which never change. `references`: those
+    in the value, kept alive with it so that it can be decoded again.
     """
 
     control: bytes
@@ -40,12 +39,12 @@ class EncodedValue(StoredValue):
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """The bytes of the segments."""
+        """Bytes of the segments."""
         return tuple(segment.buffer for segment in self.segments)
 
     @property
     def is_shared(self) -> bool:
-        """True if some of it is where other processes of this host can read it."""
+        """True if other processes of this host can read at least one segment in place."""
         return any(segment.block is not None for segment in self.segments)
 
 
@@ -60,8 +59,8 @@ class OnDisk(StoredValue):
 
 @attrs.frozen(eq=False)
 class SharedValue(StoredValue):
-    """An encoded value for a process of the same host: its control part, and for each segment its
-    bytes, or their place in memory.
+    """An encoded value for a process of the same host: its control part, and each segment as bytes
+    or as a place in memory.
     """
 
     control: bytes
@@ -69,7 +68,7 @@ class SharedValue(StoredValue):
 
     @property
     def sent(self) -> int:
-        """Bytes of it that are not read in place."""
+        """Bytes of the segments that are not read in place."""
         return len(self.control) + sum(
             len(segment)
             for segment in self.segments
@@ -79,8 +78,8 @@ class SharedValue(StoredValue):
 
 @attrs.frozen(eq=False)
 class ValueWithReferences(StoredValue):
-    """A value with references in it. It is encoded anew for each receiver: its references are
-    forks to that receiver.
+    """A value that contains references. It is encoded anew for each receiver, because its
+    references are forks to that receiver.
     """
 
     value: object
@@ -90,7 +89,7 @@ class ValueWithReferences(StoredValue):
 @message
 @attrs.frozen
 class FailedValue:
-    """The failure of the producing call, described as errors are on the wire, and where it was
+    """The failure of the producing call, encoded as errors are on the wire, and where it was
     raised.
     """
 
@@ -107,4 +106,4 @@ def _bytes_of(encoded: EncodedValue) -> int:
 
 
 SizedValue = EncodedValue | OnDisk | ValueWithReferences
-"""A value as its owner has it."""
+"""A value in the form in which its owner keeps it."""

@@ -1,8 +1,8 @@
-"""Reading the values of other processes of this host where they lie, without a copy.
+"""Reading the values of other processes of this host in place, without a copy.
 
-The owner's arena is found as `/proc/PID/fd/N`, which the kernel opens for processes of the same
-user alone. It is mapped once, and stays mapped: what costs is the first touch of a page, and the
-owner uses its memory again and again.
+The owner's arena is opened as `/proc/PID/fd/N`, which the kernel allows only to processes of the
+same user. It is mapped once and stays mapped, because the first touch of its pages is what costs
+time, and the owner reuses its memory.
 """
 
 from __future__ import annotations
@@ -27,15 +27,13 @@ from runtime.references.memory.pool import (
     SharedMemoryLocation,
 )
 
-# The arena of another process, mapped so that it can only be read: the kernel refuses every write
-# to it.
+# A read-only mapping of another process's arena: the kernel refuses every write to it.
 
 
 class ReadOnlyMapping:
     """The first `length` bytes of a descriptor, which may be closed afterwards. They are unmapped
-    when neither this nor any view is left.
-
-    Raises `OSError` and `ValueError` if the kernel does not map so much.
+    when neither this object nor any view is left. Raises `OSError` and `ValueError` if the kernel
+    does not map them.
     """
 
     __slots__ = ("__weakref__", "_address", "_array", "_memory", "_populated", "length")
@@ -48,10 +46,11 @@ class ReadOnlyMapping:
         self._populated: dict[int, int] = {}
 
     def view(self, offset: int, size: int, guard: object) -> memoryview:
-        """`size` bytes at `offset`. The view, and all that is made from it, keeps `guard`.
+        """Return `size` bytes at `offset`. The view, and everything made from it, keeps `guard`
+        alive.
 
-        ctypes makes arrays over what can be written, or over an address. This memory cannot be
-        written, so it is the address; the array keeps the memory itself.
+        ctypes makes arrays only over writable buffers or over an address. This memory is read-only,
+        so the address is used; the array keeps the mapping alive.
         """
         self._populate(offset, size)
         array = self._array.from_address(self._address)
@@ -59,8 +58,8 @@ class ReadOnlyMapping:
         return memoryview(array).cast("B").toreadonly()[offset : offset + size]
 
     def _populate(self, offset: int, size: int) -> None:
-        """Map the pages at once, which costs half of doing so fault by fault; they stay mapped for
-        the values that follow there.
+        """Map the pages at once, which costs half of one page fault for each page. They stay mapped
+        for later values at the same place.
         """
         if (
             0 < size <= POPULATED_AT_ONCE
@@ -71,13 +70,13 @@ class ReadOnlyMapping:
             try:
                 self._memory.madvise(MADV_POPULATE_READ, offset, size)
             except OSError:
-                # An older kernel, or no memory for a page that was never written: it shows, if at
-                # all, when it is read.
+                # An older kernel, or no memory for a page that was never written. If it matters,
+                # reading will show it.
                 pass
 
 
 def _address(memory: mmap.mmap) -> int:
-    """Where it is mapped: what a `Py_buffer`, of some ten words, begins with
+    """Return the address of the mapping: the first field of a `Py_buffer`
     (https://docs.python.org/3/c-api/buffer.html).
     """
     buffer = (ctypes.c_void_p * 16)()
@@ -89,13 +88,15 @@ def _address(memory: mmap.mmap) -> int:
 
 
 MOST_MAPPINGS: Final = 128
-"""Arenas of other processes that stay mapped while they are not read. The memory that a dead
-process had in them stays allocated with them.
+"""How many arenas of other processes stay mapped while nothing reads them. While they are mapped,
+their memory stays allocated even if their process has ended.
 """
 
 
 class NotLendableError(Exception):
-    """This memory cannot be read from here: fetch the value as a message. The text says why."""
+    """This memory cannot be read from this process. Fetch the value as a message instead. The text
+    says why.
+    """
 
 
 @attrs.frozen(eq=False)
@@ -105,29 +106,29 @@ class _MappedArena:
 
 
 class MappedArenas:
-    """Lends views of the memory of other processes. At most `mappings` arenas stay mapped beside
-    those that have live views.
-
-    For one thread; views may be let go in any.
+    """Lends views of the memory of other processes. At most `mappings` arenas stay mapped in
+    addition to those with live views. For one thread; views may end in any thread.
     """
 
     def __init__(self, mappings: int = MOST_MAPPINGS) -> None:
         self._most = mappings
         self._kept: OrderedDict[bytes, _MappedArena] = OrderedDict()
-        """By key, least recently used first."""
+        """Mappings by key, the least recently used first."""
         self._mapped: WeakValueDictionary[bytes, ReadOnlyMapping] = WeakValueDictionary()
-        """All mappings that exist: also those that are read, and so have no place in `_kept`."""
+        """All mappings that exist, including those that left `_kept` while they are still being
+        read.
+        """
 
     def lend(self, place: SharedMemoryLocation, guard: object) -> memoryview:
-        """The bytes at a place, read-only; the view and all that is made from it keep `guard`
-        alive.
+        """Return the bytes at a place, read-only. The view, and everything made from it, keeps
+        `guard` alive.
 
-        The owner may use the memory for something else as soon as the value is not held: the guard
-        is that hold. It ends with the last view, in any thread, in the midst of any statement. The
-        bytes stay readable if the owner is killed.
+        `guard` is this node's hold on the value: without it the owner may reuse the memory at once.
+        It is released when the last view ends, which may happen in any thread between any two
+        instructions. The bytes stay readable if the owner is killed.
 
-        Raises `NotLendableError` for a process that has ended, is another user's or not to be seen
-        from here, and for memory that is not meant.
+        Raises `NotLendableError` if the process has ended, belongs to another user or is not
+        visible from here (another pid namespace), and if the memory is not the one that is meant.
         """
         mapping = self._mapped.get(place.key)
         if mapping is None:
@@ -148,19 +149,19 @@ class MappedArenas:
         return mapping.view(place.offset, place.size, (guard, mapping))
 
     def forget(self, process: int) -> None:
-        """Keep nothing mapped of a process that has ended. Views stay as they are."""
+        """Unmap the arenas of a process that has ended. Views stay valid."""
         for key in [key for key, kept in self._kept.items() if kept.process == process]:
             del self._kept[key]
 
     def close(self) -> None:
-        """Keep nothing mapped. Views stay as they are."""
+        """Unmap all arenas. Views stay valid."""
         self._kept.clear()
 
     def _map(self, place: SharedMemoryLocation) -> ReadOnlyMapping:
         path = f"/proc/{place.process}/fd/{place.descriptor}"
         try:
-            # A descriptor that is something else by now is not even opened: it may be a device, and
-            # do something then.
+            # Check what the descriptor is before opening it: if its number was reused it may be a
+            # device, and opening a device can have effects.
             if not stat.S_ISREG(os.stat(path).st_mode):
                 raise NotLendableError(f"{path} is no memory any more: its owner has closed it")
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -173,8 +174,8 @@ class MappedArenas:
 
 
 def _checked(descriptor: int, place: SharedMemoryLocation) -> ReadOnlyMapping:
-    """The mapping, if the arena is the one meant and can never become shorter, which would end its
-    readers with SIGBUS.
+    """Return the mapping, if the arena is the one that is meant and is sealed against shrinking. An
+    arena that shrinks would kill its readers with SIGBUS.
     """
     if len(place.key) != KEY_SIZE or os.pread(descriptor, KEY_SIZE, 0) != place.key:
         raise NotLendableError(

@@ -1,14 +1,13 @@
-"""The memory of the values that a node owns, used again and again.
+"""A pool of shared memory for the values that a node owns.
 
-What decides its speed is that memory stays mapped and warm: the first touch of a page costs ten
-times what copying it does. So a block that has come back is handed out again before any other, the
-last one first.
+Memory is reused because the first touch of a page costs ten times what copying it does. So free
+blocks stay mapped, and the block that was freed last is handed out first: its pages are warm.
 
-A block comes back when nothing can reach its bytes any more: neither the `Block` nor any view lent
-from it, nor slices, arrays and views of these. Python's own lifetimes say when: all of them keep
-one object alive, and `ends` reports its end. That may come in the middle of any statement of any
-thread, so nothing but a note is made of it there; the pool looks at the notes when it is asked for
-something.
+A block is free again when nothing can reach its bytes any more: neither the `Block` nor any view of
+it, nor slices or arrays of these. Python's object lifetimes tell: all of these keep one object
+alive, and its finalizer reports its end. A finalizer may run between any two instructions of any
+thread. So it only appends a note to a list; the pool reads the list when one of its methods is
+called.
 """
 
 from __future__ import annotations
@@ -28,25 +27,26 @@ import attrs
 
 from runtime.environment import Environment
 
-# Where a value lies: what its owner tells another process of the same host, so that it can read it
-# without a copy.
+# The place of a value in memory. Its owner sends it to another process of the same host, which can
+# then read the value without a copy.
 
 KEY_SIZE: Final = 16
-"""Bytes at the start of an arena that say which one it is."""
+"""Bytes at the start of an arena that identify it."""
 
 
 HEADER_SIZE: Final = 4096
-"""Bytes before the first block of an arena: its key, and nothing, so that blocks begin with
+"""Bytes before the first block of an arena. They hold the key and padding, so that blocks begin at
 a page.
 """
 
 
 @attrs.frozen
 class SharedMemoryLocation:
-    """A stretch of memory of a process: plain data, to be sent.
+    """A range of bytes in the memory of a process; plain data that can be sent.
 
-    `process`: its id. `descriptor`: of the arena, in that process. `key`: what is at the arena's
-    start; both numbers are reused, the key never is. `offset` and `size`: in bytes.
+    `process`: its pid. `descriptor`: of the arena, in that process. `key`: the bytes at the arena's
+    start. Pids and descriptors are reused by the kernel; the key is unique and shows it. `offset`
+    and `size`: in bytes.
     """
 
     process: int
@@ -56,39 +56,42 @@ class SharedMemoryLocation:
     size: int
 
     def plain(self) -> list[object]:
-        """Its parts, in the order in which they make one."""
+        """The fields as a tuple, in the order of the constructor's parameters."""
         return [self.process, self.descriptor, self.key, self.offset, self.size]
 
 
-# Memory that has a descriptor, so that other processes of the host can read it (memfd, Linux).
+# Memory that has a descriptor, so that other processes of the host can map it (Linux:
+# memfd_create(2)).
 #
-# It is no file: when the last descriptor and the last mapping are gone, the kernel has it back,
-# however their processes ended.
+# It is not a file on disk: the kernel frees it when the last descriptor and the last mapping are
+# gone, however their processes have ended.
 
 MFD_NOEXEC_SEAL: Final = 8
-"""Since Linux 6.3; where `vm.memfd_noexec` is 2, nothing else is allowed."""
+"""Since Linux 6.3. Where the sysctl `vm.memfd_noexec` is 2, memfds without this flag are
+refused.
+"""
 
 
 MADV_POPULATE_READ: Final = 22
 
 
 MADV_POPULATE_WRITE: Final = 23
-"""Since Linux 5.14: have the pages at once, which costs half of having them fault by fault."""
+"""Since Linux 5.14: allocate the pages at once. It costs half of one page fault for each page."""
 
 
 POPULATED_AT_ONCE: Final = 16 * 1024 * 1024
-"""Bytes. Larger values get their pages as they are written or read, so that the event loop does not
-wait long for them.
+"""Bytes. Larger values get their pages when they are written or read, so that the event loop is not
+blocked for long.
 """
 
 
 class Arena:
-    """`count` spans of `span_size` bytes each, a multiple of the page size, behind a header that
-    begins with `key`.
+    """A memfd of `count` spans of `span_size` bytes each (a multiple of the page size), after a
+    header that begins with `key`.
 
-    No span has memory before it is written to. The arena can neither shrink nor grow, so a process
-    that has mapped it can read it even after its owner has ended. Raises `OSError` if the kernel
-    gives none.
+    A span has no memory before it is written to. The arena is sealed against resizing, so a process
+    that has mapped it can read it even after its owner has ended: a shorter file would kill readers
+    with SIGBUS. Raises `OSError` if the kernel grants none.
     """
 
     __slots__ = (
@@ -109,7 +112,7 @@ class Arena:
         self.span_size = span_size
         self.count = count
         self.occupied = 0
-        """Spans that have memory. The pool counts."""
+        """The number of spans that have memory. Counted by the pool."""
         self._begun = 0
         length = HEADER_SIZE + span_size * count
         self.descriptor = _memfd()
@@ -126,37 +129,40 @@ class Arena:
         self._array = ctypes.c_ubyte * length
 
     def begin_span(self) -> int | None:
-        """The offset of a span that has not been begun yet; None if all have."""
+        """Return the offset of a span that was never used; None if all were."""
         if self._begun == self.count:
             return None
         self._begun += 1
         return HEADER_SIZE + self.span_size * (self._begun - 1)
 
     def populate(self, offset: int, size: int) -> None:
-        """Give memory to `size` bytes at `offset`, which is faster than to write to them without.
-        Raises `OSError` if there is none.
+        """Allocate memory for `size` bytes at `offset`, which is faster than page faults. Raises
+        `OSError` if there is none.
         """
         try:
             self._memory.madvise(MADV_POPULATE_WRITE, offset, size)
         except OSError as error:
-            # An older kernel, or a signal: the rest gets its memory as it is written to.
+            # An older kernel, or an interrupting signal: the remaining pages are allocated when
+            # they are written to.
             if error.errno not in (errno.EINVAL, errno.EINTR):
                 raise
 
     def give_back(self, offset: int) -> None:
-        """The kernel has the memory of the span at `offset` back, also if other processes have it
-        mapped. It reads as zeros now.
+        """Return the memory of the span at `offset` to the kernel, also where other processes have
+        it mapped. It reads as zeros from now on.
         """
         self._memory.madvise(mmap.MADV_REMOVE, offset, self.span_size)
 
     def owner(self) -> ctypes.Array[ctypes.c_ubyte]:
-        """A new object that is the whole arena, writable. It lives as long as any view that was
-        made from it, and can be watched.
+        """Return a new object that covers the whole arena, writable. It lives as long as any view
+        of it, so its finalizer can report the end of all of them.
         """
         return self._array.from_buffer(self._memory)
 
     def close(self) -> None:
-        """Close the descriptor: no process can open the arena any more. What is mapped stays."""
+        """Close the descriptor, so that no process can open the arena any more. Existing mappings
+        stay.
+        """
         self._close()
 
 
@@ -170,20 +176,20 @@ def _memfd() -> int:
         return os.memfd_create("understudy", flags)
 
 
-# How to learn that nothing can reach an object any more.
+# How to learn that an object can no longer be reached.
 #
-# A weak reference does not tell: of a ring of garbage, Python calls the callbacks of weak
-# references first and the finalizers (`__del__`) then, and a finalizer can still use what is in its
-# ring, or keep it for good (PEP 442). So an object is given a token to keep. The token's own
-# finalizer puts it on a list, and it counts when the list has the only reference to it that is
-# left: its keeper has let go of it.
+# A weak reference is not enough. In a garbage cycle Python calls the callbacks of weak references
+# first and the finalizers (`__del__`) second, and a finalizer may still use the objects of its
+# cycle, or make them reachable again (PEP 442). So the object keeps a token. The token's finalizer
+# appends the token to a list. The object is gone when the list holds the only reference to the
+# token.
 
 T = TypeVar("T")
 
 
 _ALONE = 2
 """References to a token that no object keeps: a variable, and the argument of the function that
-counts.
+counts references.
 """
 
 
@@ -195,24 +201,27 @@ class _Token(Generic[T]):
         self.ended = ended
 
     def __del__(self) -> None:
-        # In any thread, in the midst of any statement: nothing but this.
+        # Runs in any thread, between any two instructions. Anything but this one append could
+        # deadlock.
         self.ended.append(self)
 
 
 class FinalizerQueue(Generic[T]):
-    """The ends of objects that were given tokens. For one thread; tokens end in any."""
+    """Reports the ends of objects that were given tokens. Its methods are for one thread; objects
+    may end in any thread.
+    """
 
     def __init__(self) -> None:
         self._ended: deque[_Token[T]] = deque()
 
     def token(self, what: T) -> object:
-        """To be kept by one object alone, as an attribute, until its end, which `gone` tells as
-        `what`.
+        """Return a token that one object must keep as an attribute until its end. `gone` reports
+        that end as `what`.
         """
         return _Token(what, self._ended)
 
     def gone(self) -> list[T]:
-        """What has ended since the last time."""
+        """Return what has ended since the last call."""
         gone: list[T] = []
         for _ in range(len(self._ended)):
             token = self._ended.popleft()
@@ -227,25 +236,27 @@ PAGE: Final = 4096
 
 
 ARENA_BYTES: Final = 64 * 1024 * 1024
-"""The least length of an arena whose blocks are not larger. A length costs no memory; each arena
-costs two descriptors.
+"""The smallest length in bytes of an arena, unless its blocks are larger. The length itself costs
+no memory, but each arena costs two descriptors.
 """
 
 
 MOST_ARENAS: Final = 64
-"""About how many a full pool has: the larger its limit, the longer they are."""
+"""The approximate number of arenas in a full pool: a larger limit makes longer arenas, not more."""
 
 
 KEPT_BYTES: Final = 256 * 1024 * 1024
 
 
 GIVEN_BACK_AT_ONCE: Final = 16 * 1024 * 1024
-"""Bytes at a time, or one block, so that the event loop does not wait long: some 5 ms."""
+"""Bytes that are returned to the kernel at a time, or one block if that is larger. This takes some
+5 ms; more would block the event loop for too long.
+"""
 
 
 def block_size(size: int) -> int:
-    """The size in bytes of the block that a value of `size` bytes gets: at most an eighth larger,
-    but whole pages.
+    """Return the size in bytes of the block for a value of `size` bytes: whole pages, at most an
+    eighth larger.
     """
     step = max(PAGE, 1 << max(0, (size - 1).bit_length() - 4))
     return max(1, -(-size // step)) * step
@@ -258,11 +269,11 @@ class _Span:
 
 
 class Block:
-    """Memory for one value, from a pool, to which it returns by itself; see the module docstring.
+    """Memory for one value. It returns to its pool by itself; see the module docstring.
 
-    `memory`: writable, of exactly the size that was asked for; its content is undefined at first
-    (what was there before). It must not be written to once it has been lent. `place`: what another
-    process of this host needs to find it.
+    `memory`: writable, of exactly the requested size. Its initial content is undefined (that of an
+    earlier value). Do not write to it once it has been lent. `place`: what another process of this
+    host needs to find it.
     """
 
     __slots__ = ("__weakref__", "_owner", "memory", "place")
@@ -273,29 +284,31 @@ class Block:
         self.memory = memoryview(owner).cast("B")[place.offset : place.offset + place.size]
 
     def lend(self) -> memoryview:
-        """The bytes, read-only; they stay what they are for as long as this view, or anything made
-        from it, is there.
+        """Return a read-only view of the bytes. They do not change while this view, or anything
+        made from it, exists.
         """
         return self.memory.toreadonly()
 
 
 @attrs.define
 class _SizeClass:
-    """The arenas whose spans have one size."""
+    """The arenas whose spans have the same size."""
 
     arenas: list[Arena] = attrs.Factory(list)
     warm: dict[_Span, None] = attrs.Factory(dict)
-    """Free spans that have memory, the one that came back last at the end."""
+    """Offsets of free spans that have memory. The one that was freed last is at the end, and used
+    first.
+    """
     cold: list[_Span] = attrs.Factory(list)
-    """Free spans that have none."""
+    """Offsets of free spans without memory."""
 
 
 class MemoryPool:
-    """At most `limit` bytes, free ones included; at most `kept` of them are kept for later while
-    they are free.
+    """A pool of at most `limit` bytes, free ones included, of which at most `kept` free bytes stay
+    allocated for reuse.
 
-    Sizes count as what the block has, which is up to an eighth, or a page, more than was asked for.
-    All methods are for one thread; blocks and views may be let go in any.
+    Sizes are those of the blocks, which are up to an eighth, or a page, larger than requested. All
+    methods are for one thread; blocks and views may end in any thread.
     """
 
     def __init__(self, environment: Environment, limit: int, kept: int = KEPT_BYTES) -> None:
@@ -307,26 +320,26 @@ class MemoryPool:
         self._closed = not hasattr(os, "memfd_create")
         self._size_classes: dict[int, _SizeClass] = {}
         self._free_spans: OrderedDict[_Span, None] = OrderedDict()
-        """All that are warm, the one that came back first at the front."""
+        """Free spans with memory of all arenas, the one that was freed first at the front."""
         self._ends: FinalizerQueue[_Span] = FinalizerQueue()
         self._taken = 0
         self._free = 0
 
     @property
     def taken(self) -> int:
-        """Bytes of the blocks that are still reachable."""
+        """Bytes of blocks that can still be reached."""
         self.tidy()
         return self._taken
 
     @property
     def free(self) -> int:
-        """Bytes that are kept for later."""
+        """Bytes of free blocks that stay allocated."""
         self.tidy()
         return self._free
 
     def take(self, size: int) -> Block | None:
-        """A block for a value of `size` bytes. None: this platform has no memfd, the limit is
-        reached, or the kernel refuses.
+        """Return a block for a value of `size` bytes. Returns None if this platform has no memfd,
+        the limit is reached, or the kernel refuses.
         """
         self.tidy()
         whole = block_size(size)
@@ -345,8 +358,8 @@ class MemoryPool:
         return self._hand_out(span, size)
 
     def tidy(self) -> None:
-        """Take in what has come back, and give the kernel of what is more than may be kept, some at
-        a time. `take` begins with it.
+        """Collect the blocks that have ended, and return to the kernel what exceeds `kept`, a
+        bounded amount for each call. `take` calls it first.
         """
         for span in self._ends.gone():
             self._taken -= span.arena.span_size
@@ -356,8 +369,8 @@ class MemoryPool:
         self._make_room(self._kept, GIVEN_BACK_AT_ONCE)
 
     def close(self) -> None:
-        """Nothing is handed out any more, nor found by others; what they have mapped, and what was
-        lent here, stays readable.
+        """Hand out no more blocks, and close the descriptors, so that no process can open them.
+        What is mapped or lent stays readable.
         """
         self._closed = True
         self._kept = 0
@@ -378,7 +391,7 @@ class MemoryPool:
         )
 
     def _fresh(self, size_class: _SizeClass, whole: int) -> _Span | None:
-        """A span that has been given memory now."""
+        """Take a span that has no memory, and allocate it."""
         try:
             span = size_class.cold.pop() if size_class.cold else self._begun(size_class, whole)
         except OSError:
@@ -409,8 +422,8 @@ class MemoryPool:
         self._free -= span.arena.span_size
 
     def _make_room(self, allowed: int, most: float = math.inf) -> None:
-        """Give back free memory, free for longest first, until `allowed` bytes of it are left, or
-        about `most` have been given.
+        """Return free memory to the kernel, the oldest first, until `allowed` bytes of it are left
+        or about `most` bytes were returned.
         """
         least = self._free - most
         while self._free > max(allowed, least):

@@ -1,8 +1,8 @@
 """Values on disk: those that do not fit into memory.
 
-Each is a file that has no name, so that the kernel removes it with the process, however that ends.
-Files are written and read from worker threads, and read into memory rather than mapped: a broken
-disk is then an `OSError`, and not the end of the process.
+Each value is an unnamed file (O_TMPFILE), so that the kernel removes it with the process. Files are
+read and written in worker threads. They are read into memory and not mapped: a failing disk then
+raises `OSError`, while a fault in a mapping kills the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ import trio
 from runtime.environment import Environment
 from runtime.references.memory.pool import FinalizerQueue
 
-# Which values stay in memory, and which are written to disk when there is too little of it. No I/O,
-# no clock.
+# Which values are written to disk when memory is short: the least recently used ones. No I/O and no
+# clock.
 
 K = TypeVar("K", bound=Hashable)
 
 
 WORTH_A_FILE: Final = 16 * 1024
-"""Bytes. Smaller values stay in memory: a descriptor and a file's pages would cost more than they
-save.
+"""Bytes. Smaller values stay in memory: a descriptor and the pages of a file would cost more than
+they save.
 """
 
 
 class MemoryBudget(Generic[K]):
-    """Values that may take `limit` bytes of memory together; those of fewer than `worth_a_file`
-    bytes always stay.
+    """Values that may take `limit` bytes of memory together. Those of fewer than `worth_a_file`
+    bytes always stay in memory.
     """
 
     def __init__(self, limit: int, worth_a_file: int = WORTH_A_FILE) -> None:
         self.limit = limit
         self._worth_a_file = worth_a_file
         self._small: dict[K, int] = {}
-        """Those that stay."""
+        """Sizes of the values that must stay in memory."""
         self._large: OrderedDict[K, int] = OrderedDict()
-        """Least recently used first."""
+        """Sizes of the others, the least recently used first."""
         self._in_memory = 0
 
     @property
@@ -53,8 +53,8 @@ class MemoryBudget(Generic[K]):
         return self._in_memory
 
     def add(self, key: K, size: int) -> None:
-        """A value is in memory, and is used now. Raises `ValueError` for a key that is there, or a
-        size below 0.
+        """Add a value, as the most recently used one. Raises `ValueError` for a key that was added
+        already, or a negative size.
         """
         if key in self._small or key in self._large or size < 0:
             raise ValueError(
@@ -65,19 +65,19 @@ class MemoryBudget(Generic[K]):
         self._in_memory += size
 
     def on_used(self, key: K) -> None:
-        """A value is used now. One that is not in memory any more changes nothing."""
+        """Make a value the most recently used one. Does nothing if the value is not in memory."""
         if key in self._large:
             self._large.move_to_end(key)
 
     def pin(self, key: K) -> None:
-        """A value must stay in memory from now on: it is read there by others."""
+        """Keep a value in memory from now on, because another process reads it there."""
         size = self._large.pop(key, None)
         if size is not None:
             self._small[key] = size
 
     def remove(self, key: K) -> None:
-        """A value is not in memory any more: it is on disk, or no reference to it is left. One that
-        is not there changes nothing.
+        """Remove a value, because it is on disk or no longer referenced. Does nothing if the value
+        is not there.
         """
         size = self._small.pop(key, None)
         if size is None:
@@ -85,10 +85,9 @@ class MemoryBudget(Generic[K]):
         self._in_memory -= size
 
     def victims(self) -> list[K]:
-        """Which values to write to disk so that the others fit, least recently used first; all that
-        can be if they do not fit even so.
-
-        They count until they are removed, so ask again only when these have been.
+        """Return the values to write to disk, the least recently used first, so that the rest fits;
+        all candidates if even that is not enough. They count as in memory until `remove` is called,
+        so call this again only after that.
         """
         found: list[K] = []
         surplus = self._in_memory - self.limit
@@ -101,19 +100,19 @@ class MemoryBudget(Generic[K]):
 
 
 ALIGNMENT: Final = 64
-"""Bytes: each buffer begins at a multiple, so that arrays of any type can lie in it."""
+"""Bytes. Each buffer begins at a multiple of this, so that arrays of any type are aligned."""
 
 
 _MOST_BUFFERS = 512
-"""For one system call; Linux takes 1024."""
+"""Buffers for one system call (IOV_MAX; 1024 on Linux)."""
 
 
 Buffer = bytes | bytearray | memoryview
 
 
 class _File:
-    """The descriptor of a file without a name. It is closed with the last who uses it, so never
-    while a thread reads.
+    """The descriptor of an unnamed file. It is closed when the last object that uses it is gone, so
+    never while a thread reads.
     """
 
     __slots__ = ("descriptor", "token")
@@ -127,7 +126,7 @@ class _File:
 
 
 class Spilled:
-    """One value on disk, until it is closed, or garbage."""
+    """A value on disk. Its file is deleted when it is closed or garbage-collected."""
 
     def __init__(self, environment: Environment, file: _File, sizes: Sequence[int]) -> None:
         self._environment = environment
@@ -136,14 +135,14 @@ class Spilled:
 
     @property
     def size(self) -> int:
-        """The bytes of all buffers together."""
+        """Bytes of all buffers together."""
         return sum(self._sizes)
 
     async def read(self) -> tuple[memoryview, ...]:
-        """The buffers again, read-only, in memory of their own that is freed when all of them are
-        gone.
+        """Read the buffers back: read-only, in memory of their own that is freed when all of them
+        are gone.
 
-        Raises `OSError` for a disk that cannot be read or too little memory, and
+        Raises `OSError` if the disk cannot be read or memory is short, and
         `trio.ClosedResourceError` after `close`.
         """
         if self._file is None:
@@ -153,22 +152,18 @@ class Spilled:
         try:
             return await self._environment.in_thread(lambda: _read(descriptor, self._sizes))
         finally:
-            # The thread has the number alone, and is waited for: this is who keeps the file open
-            # meanwhile.
+            # The thread gets only the number of the descriptor. This reference keeps the file open
+            # until the thread is done.
             del file
 
     def close(self) -> None:
-        """Remove it from the disk, as soon as reads that have begun are done. Again: nothing
-        happens.
-        """
+        """Delete the file as soon as running reads have ended. Does nothing the second time."""
         self._file = None
 
 
 class Spill:
-    """Writes values to files in `directory`, by default that of TMPDIR or /var/tmp, which is on
-    disk where /tmp is memory.
-
-    For one thread. What is on disk needs a descriptor for each value.
+    """Writes values to files in `directory`; by default TMPDIR or /var/tmp, which is on disk even
+    where /tmp is memory. For one thread. Each value on disk needs a descriptor.
     """
 
     def __init__(self, environment: Environment, directory: Path | None = None) -> None:
@@ -181,17 +176,18 @@ class Spill:
 
     @property
     def on_disk(self) -> int:
-        """Bytes of the values that are on disk."""
+        """Bytes of the values on disk."""
         for size in self._ends.gone():
             self._on_disk -= size
         return self._on_disk
 
     async def write(self, buffers: Iterable[Buffer]) -> Spilled | OSError:
-        """Write a value. The buffers must be contiguous, and stay as they are meanwhile.
+        """Write a value. The buffers must be contiguous and must not change meanwhile.
 
-        Returns an `OSError` for a disk that is full or broken, and leaves nothing there. It is not
-        raised: the frames of its traceback would keep the value in memory for as long as a log, or
-        the garbage collector, has the error (since Python 3.12 those of the callers as well).
+        If the disk is full or fails, nothing is left on it, and the `OSError` is returned and not
+        raised. The frames in the traceback of a raised error would keep the value in memory for as
+        long as a log or a garbage cycle holds the error (since Python 3.12 the frames of the
+        callers as well).
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         sizes = [view.nbytes for view in views]
@@ -235,7 +231,8 @@ def _nameless(directory: Path) -> int:
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except (AttributeError, OSError) as error:
-        # Not every file system has them: EOPNOTSUPP, or EISDIR where the kernel does not know them.
+        # Some file systems have no unnamed files: EOPNOTSUPP, or EISDIR where the kernel does not
+        # know O_TMPFILE.
         if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
             raise
     descriptor, name = tempfile.mkstemp(prefix="understudy-", dir=directory)
@@ -253,7 +250,7 @@ def _read(descriptor: int, sizes: Sequence[int]) -> tuple[memoryview, ...]:
     for size in sizes:
         starts.append(total)
         total += size + -size % ALIGNMENT
-    # Not a bytearray: it would be filled with zeros first.
+    # Not a bytearray, which would be filled with zeros first.
     memory = memoryview(mmap.mmap(-1, total, mmap.MAP_PRIVATE) if total else b"")
     position = 0
     while position < total:
@@ -267,7 +264,7 @@ def _read(descriptor: int, sizes: Sequence[int]) -> tuple[memoryview, ...]:
 
 
 def _after(pieces: list[memoryview], written: int) -> list[memoryview]:
-    """What is left of the pieces after so many bytes."""
+    """Return what is left of the buffers after the first `written` bytes."""
     for number, piece in enumerate(pieces):
         if written < piece.nbytes:
             return [piece[written:], *pieces[number + 1 :]]

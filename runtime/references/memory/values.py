@@ -1,5 +1,5 @@
-"""Where the values of one node are: in memory that others may read, in plain memory, or on disk.
-The shell around the other modules.
+"""The memory of the values of one node: memory that other processes can read, plain memory, and
+disk. This is the trio shell around the other modules of the room.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from runtime.wire.frames import Buffer
 K = TypeVar("K", bound=Hashable)
 
 MEMORY_BYTES: Final = 1024 * 1024 * 1024
-"""What the values of a node may take, by default."""
+"""The default limit, in bytes, of the memory for the values of a node."""
 
 SHARED_SIZE: Final = 64 * 1024
-"""Bytes from which a segment is put where others can read it: below, a message is as fast."""
+"""Bytes. Smaller segments are not put into shared memory: sending them is as fast."""
 
 
 logger = logging.getLogger("understudy.references")
@@ -32,8 +32,8 @@ logger = logging.getLogger("understudy.references")
 
 @attrs.frozen(eq=False)
 class Segment:
-    """A part of a value, in memory that never changes. `block`: what lends it, where others can
-    read it.
+    """A part of a value, in memory that never changes. `block`: the shared block that it is in;
+    None for plain memory.
     """
 
     buffer: Buffer
@@ -41,13 +41,13 @@ class Segment:
 
     @property
     def place(self) -> SharedMemoryLocation | None:
-        """Where others find it."""
+        """The place where other processes can read it; None for plain memory."""
         return self.block.place if self.block is not None else None
 
 
 class Memory:
-    """Puts the segments of values into memory. `shared`: other processes of this host may read
-    there.
+    """Puts the segments of values into memory. `shared`: whether other processes of this host may
+    read them.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Memory:
         self._pool = MemoryPool(environment, limit) if shared else None
 
     def hold(self, segments: Sequence[Buffer]) -> tuple[Segment, ...]:
-        """Return the same bytes as a segment that never changes."""
+        """Return a segment with the same bytes that never changes."""
         return tuple(map(self._held, segments))
 
     def tidy(self) -> None:
-        """Take back the blocks that are not read any more."""
+        """Collect the blocks that nothing reads any more."""
         if self._pool is not None:
             self._pool.tidy()
 
     def close(self) -> None:
-        """Nothing is lent any more."""
+        """Lend no more memory."""
         if self._pool is not None:
             self._pool.close()
 
@@ -79,8 +79,8 @@ class Memory:
 
 
 class ValueStore(Generic[K]):
-    """Keeps the values of a node within a limit: those used longest ago are written to disk, unless
-    others read them in memory.
+    """Keeps the values of a node within a memory limit. The least recently used values are written
+    to disk, except those that other processes read in memory.
     """
 
     def __init__(
@@ -88,9 +88,11 @@ class ValueStore(Generic[K]):
     ) -> None:
         self._environment = environment
         self.limit = limit
-        """Bytes of memory that values may take."""
+        """The limit, in bytes of memory."""
         self._small = 0
-        """Bytes of those that are not worth a file: they are many, and nothing is noted of each."""
+        """Bytes of the values that are too small for a file. They are many, so only their sum is
+        kept.
+        """
         self._budget: MemoryBudget[K] = MemoryBudget(limit)
         self._spill = Spill(environment, directory)
         self._changed = trio.Event()
@@ -98,7 +100,7 @@ class ValueStore(Generic[K]):
         self._readers: dict[K, dict[Hashable, Process]] = {}
         self._left: list[tuple[Process, object]] = []
         self.broken = ""
-        """Why nothing can be written to disk at the moment, if so."""
+        """Why nothing can be written to disk at the moment; empty if it can."""
 
     @property
     def in_memory(self) -> int:
@@ -111,7 +113,7 @@ class ValueStore(Generic[K]):
         return self._spill.on_disk
 
     def add(self, key: K, size: int) -> None:
-        """A value is in memory."""
+        """Record that a value is in memory."""
         if size < WORTH_A_FILE:
             self._count_small(size)
         else:
@@ -123,32 +125,33 @@ class ValueStore(Generic[K]):
             self._changed.set()
 
     def on_used(self, key: K) -> None:
-        """It was asked for."""
+        """Record that the value was used, which makes it the most recently used one."""
         self._budget.on_used(key)
 
     def on_shared(self, key: K, reader: Hashable, process: Process) -> None:
-        """It is read in memory by a process of this host: it stays there."""
+        """Record that a process of this host reads the value in memory. It must stay there."""
         self._budget.pin(key)
         self._readers.setdefault(key, {})[reader] = process
 
     def remove(self, key: K, size: int) -> None:
-        """A value of `size` bytes is not held any more."""
+        """Record that a value of `size` bytes is no longer held."""
         if size < WORTH_A_FILE:
             self._count_small(-size)
         self._budget.remove(key)
         self._readers.pop(key, None)
 
     def on_reader_ended(self, reader: Hashable, key: K, value: object) -> None:
-        """A node has lost its lease and with it its holds. If its process was only stopped, and
-        goes on, it may read on: until that process has ended for certain, `value` is kept, so that
-        the memory is used for nothing else.
+        """Record that a node which reads values in place has lost its lease, and with it its holds.
+
+        If its process was only stopped, it may continue to read when it goes on. So `value` is
+        kept, and its memory is not reused, until that process has certainly ended.
         """
         process = self._readers.get(key, {}).pop(reader, None)
         if process is not None and not self._environment.has_ended(process):
             self._left.append((process, value))
 
     def tidy(self) -> None:
-        """Look which of these processes have ended."""
+        """Check which of these processes have ended."""
         if self._left:
             self._left = [
                 (process, value)
@@ -157,14 +160,14 @@ class ValueStore(Generic[K]):
             ]
 
     async def wait_used(self) -> None:
-        """Wait until there is any value, or memory that a process may still read."""
+        """Wait until there is a value, or memory that a process may still read."""
         if not self.in_memory and not self._left:
             self._used = trio.Event()
             await self._used.wait()
 
     async def room(self) -> None:
-        """Wait until there is less in memory than there may be. Raises ReferenceMemoryError if
-        nothing more can be written to disk.
+        """Wait until the values take less than the limit. Raises ReferenceMemoryError if nothing
+        more can be written to disk.
         """
         while self.in_memory > self.limit and self._budget.victims():
             if self.broken:
@@ -177,7 +180,7 @@ class ValueStore(Generic[K]):
             await trio.sleep(0.001)
 
     async def wait_full(self) -> list[K]:
-        """Wait until there is too much in memory; returns what is to be written to disk."""
+        """Wait until the values exceed the limit. Returns those to write to disk."""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
@@ -186,8 +189,8 @@ class ValueStore(Generic[K]):
                 return victims
 
     async def disk_rested(self) -> None:
-        """Leave a disk alone that could not be written to. No value is kept meanwhile: its holders
-        may let go of it.
+        """Wait before the next attempt to write to a disk that has failed. Keeps no reference to
+        the value meanwhile, so that it can be freed.
         """
         await trio.sleep(self._environment.timings.disk_retry)
         self.broken = ""
@@ -198,8 +201,8 @@ class ValueStore(Generic[K]):
         self._budget.limit = self.limit - self._small
 
     async def write(self, key: K, segments: Sequence[Buffer]) -> Spilled | None:
-        """Write a value to disk; None if the disk does not take it: then `broken` says why, and
-        `disk_rested` is to be waited for.
+        """Write a value to disk. Returns None if the disk fails: `broken` then says why, and the
+        caller waits for `disk_rested`.
         """
         spilled = await self._spill.write(segments)
         if isinstance(spilled, OSError):
@@ -211,7 +214,8 @@ class ValueStore(Generic[K]):
             self.broken = str(spilled)
             return None
         if key in self._readers:
-            # It was lent meanwhile, and is read where it is.
+            # During the write the value was lent to a process that reads it in memory, so it must
+            # stay there.
             return None
         self._budget.remove(key)
         return spilled
