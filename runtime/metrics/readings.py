@@ -193,7 +193,10 @@ def _read_members(found: Readings, parts: NodeParts) -> None:
         if member.name != parts.name:
             away = peers.is_unreachable(NodeId(member.name, member.incarnation))
             found.put("understudy_node_unreachable", away, member.name)
-    found.put_all("understudy_node_deaths_total", parts.endpoint.host.counts.deaths)
+    for proof in ("kernel", "lease"):
+        # Also 0: an increase is only seen of a series that was there before.
+        deaths = parts.endpoint.host.counts.deaths[(proof,)]
+        found.put("understudy_node_deaths_total", deaths, proof)
     now, clock = parts.environment.now(), parts.registration.clock
     found.put("understudy_ready", not parts.not_ready())
     found.put("understudy_lease_remaining_seconds", clock.doubtful_at - now)
