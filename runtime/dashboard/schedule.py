@@ -30,8 +30,8 @@ ACTOR_SECONDS = 1.0
 MOST_ACTORS = 16
 """Actors that are looked at in detail at the same time, by all pages together."""
 
-REST = 2.0
-"""After an answer that took long, a topic rests for so many times as long: a cluster that is busy
+REST = 0.5
+"""After an answer that took long, a topic rests for this share of the time: a cluster that is busy
 or broken is asked less often.
 """
 

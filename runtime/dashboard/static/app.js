@@ -93,7 +93,7 @@ function help() {
 const KEYS = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "0", "-", "="];
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || dialog.open || event.target.closest("input, textarea")) {
+  if (event.ctrlKey || event.metaKey || event.altKey || dialog.open || event.target.closest?.("input, textarea, select")) {
     if (event.key === "Escape" && event.target.matches?.("input")) event.target.blur();
     return;
   }

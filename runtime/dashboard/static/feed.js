@@ -54,7 +54,12 @@ class Stream {
     this.control = new AbortController();
   }
 
-  stop() { this.stopped = true; this.control.abort(); }
+  stop() {
+    this.stopped = true;
+    this.control.abort();
+    // Stopped before its first message: the one before it, which it was to replace, is still open.
+    this.began();
+  }
 
   async run() {
     let pause = LEAST_PAUSE;

@@ -124,8 +124,8 @@ function nodePage(root, name) {
     if (!data) return;
     drain.update(Boolean(row) && row.state !== "gone" && row.state !== "left");
     if (!row) { text(state, `No node called ${name} is in the cluster. It may have left; the list of nodes shows who is there.`); return; }
-    text(state, row.problem ? `${row.problem}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}.`
-      : row.gone_at ? `Gone for ${age(now() - row.gone_at)}. Its actors are placed on other nodes if a supervisor has them.`
+    text(state, row.gone_at ? `Gone for ${age(now() - row.gone_at)}. Its actors are placed on other nodes if a supervisor has them.`
+      : row.problem ? `${row.problem}. What is shown is ${row.heard ? `${age(now() - row.heard)} old` : "only what other nodes know"}.`
         : row.unseen_by.length ? `Cut off from ${row.unseen_by.join(", ")}: calls between them wait for the link.` : "");
     told.set("State", badge(row.state));
     told.set("Address", row.address);
