@@ -246,7 +246,7 @@ async def test_those_of_a_class_run_inside_of_those_of_the_node(filtered: Filter
 async def test_without_filters_there_is_nothing_to_pass() -> None:
     async with open_node(secret=SECRET) as node:
         adder = await node.spawn(Adder)
-        assert type(adder.add._caller) is CallClient  # type: ignore[attr-defined]
+        assert type(adder.add._caller) is CallClient
         cell = node._endpoint.host.cells[adder.name]
         assert not any(isinstance(one, FilteredMethod) for one in cell.methods.values())
 

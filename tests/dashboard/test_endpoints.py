@@ -296,7 +296,7 @@ async def test_actions_where_they_are_allowed() -> None:
         await dashboard.act(action="stop-actor", name="shop/clerk", epoch=before)
         after = (await dashboard.snapshot("cluster"))["actors"]["shop/clerk"]["epoch"]
         assert after == row["actors"]["shop/clerk"]["epoch"]
-        shop = await world.node.lookup("shop")
+        shop: Any = await world.node.lookup("shop")
         await shop.stop_child("clerk")
         with pytest.raises(ActorNotFoundError):
             await world.node.lookup("shop/clerk", Clerk)

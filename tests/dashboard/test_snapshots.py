@@ -45,7 +45,8 @@ def shown(sections: Any) -> Any:
 
 @given(st.lists(SECTIONS, min_size=1, max_size=6), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_a_page_that_reads_at_any_pace_ends_with_the_latest(states: Any, reads: list[bool]) -> None:
-    feed, quick = Feed(), {}
+    feed = Feed()
+    quick: dict[str, Any] = {}
     slow: dict[str, Any] = {}
     fast_page, slow_page = PageFeed(feed, ["t"]), PageFeed(feed, ["t"])
     for place, sections in enumerate(states):

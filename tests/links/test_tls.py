@@ -46,12 +46,12 @@ class Wire:
             raise ConnectionResetError("cut")
         data = b"".join(buffers)
         room = max(0, self.at_most_waiting - len(self.other.content))
-        data = bytearray(data[: min(room, self.draw.randint(0, self.most))])
-        if self.sent <= self.change < self.sent + len(data):
-            data[self.change - self.sent] ^= 0x20
-        left = int(min(self.cut - self.sent, len(data)))
+        taken = bytearray(data[: min(room, self.draw.randint(0, self.most))])
+        if self.sent <= self.change < self.sent + len(taken):
+            taken[self.change - self.sent] ^= 0x20
+        left = int(min(self.cut - self.sent, len(taken)))
         self.sent += left
-        self.other.content += data[:left]
+        self.other.content += taken[:left]
         if self.sent >= self.cut:
             self.ended = self.other.ended = True
         self.other._notify()

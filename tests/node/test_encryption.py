@@ -306,7 +306,7 @@ async def test_a_cluster_is_changed_to_tls_node_by_node() -> None:
                 join=node.address,
                 secret=SECRET,
                 tls=tls,
-                platform=elsewhere(),  # type: ignore[arg-type]
+                platform=elsewhere(),
             ) as other:
                 keeper = await other.options(name=f"k-{tls}", on="here").spawn(Keeper)
                 with trio.fail_after(5):

@@ -101,7 +101,7 @@ async def test_many_actors_start_in_the_order_of_their_arguments(
 ) -> None:
     many = await pair.here.options(on=on).spawn_many(Numbered, [(n,) for n in range(100, 150)])
     assert [await one.read() for one in many] == [(n, on or "here") for n in range(100, 150)]
-    assert len({one.name for one in many}) == 50  # type: ignore[attr-defined]
+    assert len({one.name for one in many}) == 50
 
 
 async def test_they_are_spread_over_the_nodes(pair: Pair) -> None:

@@ -358,7 +358,7 @@ async def test_a_map_that_was_left_goes_on_where_it_was(pair: Pair) -> None:
     again = await pair.there.lookup_pool("squares", Squares)
     results = again.map(Squares.note, range(300), journal="job")
     found = await everything(results)
-    assert [item for _, item in found] == list(range(300))  # type: ignore[misc]
+    assert [item for _, item in found] == list(range(300))  # type: ignore[has-type, misc]
     ran = Counter(
         item for answer in await pool.call_all(Squares.noted) for item in answer.value or ()
     )
@@ -398,7 +398,7 @@ async def test_items_that_failed_are_tried_again_and_what_is_large_is_marked(pai
         large = await everything(pool.map(Squares.blob, [10, 20_000], journal="large"))
     assert large[0] == b"x" * 10
     assert large[1] == AlreadyDone(1, large[1].size)  # type: ignore[attr-defined]
-    assert large[1].size > 20_000  # type: ignore[attr-defined]
+    assert large[1].size > 20_000
 
 
 async def test_two_maps_do_not_share_a_journal(pair: Pair) -> None:
@@ -430,7 +430,7 @@ async def test_what_goes_with_no_journal_is_refused(pair: Pair) -> None:
         pool.map(Squares.square, [1], journal=True)  # type: ignore[arg-type]
     kept = await pair.here.put(3)
     found = await everything(
-        pool.map(Squares.square, [2, kept], journal="job", on_error="return")  # type: ignore[list-item]
+        pool.map(Squares.square, [2, kept], journal="job", on_error="return")  # type: ignore[arg-type]
     )
     assert found[0] == 4
     assert isinstance(found[1], EncodeError)

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(
 
 def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     fill(tmp_path)
-    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database, database:
         database.execute("PRAGMA user_version = 7")
     database.close()
     later = (tmp_path / FILE_NAME).read_bytes()
@@ -72,7 +73,7 @@ def test_a_file_of_a_later_version_is_refused_and_left_as_it_is(tmp_path: Path) 
 
 
 def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database, database:
         database.execute("CREATE TABLE invoices (number INTEGER)")
     database.close()
     theirs = (tmp_path / FILE_NAME).read_bytes()
@@ -320,7 +321,7 @@ def test_a_row_that_is_missing_or_left_from_before_is_told(tmp_path: Path) -> No
         "DELETE FROM entries WHERE key = 'key/7'",
     ):
         shutil.copytree(tmp_path / "sound", tmp_path / "changed")
-        with sqlite3.connect(tmp_path / "changed" / FILE_NAME) as database:
+        with closing(sqlite3.connect(tmp_path / "changed" / FILE_NAME)) as database, database:
             # A row that is as it was written, with its own checksum.
             database.execute("INSERT INTO leases VALUES (?, ?, ?)", lease_row(0, 5.0))
             database.execute(statement)

@@ -31,7 +31,7 @@ from runtime.links.link import Link, UnhandledFrameError
 from runtime.links.peers import _read_answer, _read_offer
 from runtime.testing import Platform
 from runtime.wire.frames import HEADER, UNPROVEN, Frame, FrameReader, Kind, encode_frame
-from runtime.wire.handshake import Acceptor, Dialer, Introduction, Peer
+from runtime.wire.handshake import Acceptor, Channel, Dialer, Introduction, Peer
 from tests.memory_network import MemoryNetwork
 from tests.wire.corpus import SECRET, Talker, capture
 
@@ -216,6 +216,8 @@ class Mutator:
 
 class Deaf:
     """A connection that takes everything and says nothing."""
+
+    channel = Channel()
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         return sum(map(len, buffers))
