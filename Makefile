@@ -48,6 +48,9 @@ versions: $(installed)/tests ## the quick tests on every other Python 3.11 to 3.
 	  echo "+ Python $$its: $$each"; ran="$$ran $$its"; \
 	  OTHER_PYTHON=$(abspath $(python)) $(MAKE) --no-print-directory VENV=$(VENV)-$$its PYTHON="$$each" ARGS='$(or $(ARGS),-m "not slow and not long and not cluster")' test; \
 	done; \
+	for each in 3.11 3.12 3.13; do \
+	  case " $$ran $$ours " in *" $$each "*) ;; *) echo "versions: Python $$each is not here, and was not tested" ;; esac; \
+	done; \
 	echo "versions: tested$${ran:- none} beside $$ours"
 
 # In an environment of its own: without PyTorch everything else is tested as most people have it. PyPI's PyTorch for Linux brings CUDA, of several
