@@ -28,12 +28,12 @@ from runtime.elastic.workers import Console, WorkerGroup, WorkerProcess
 from runtime.environment import Environment
 from runtime.rendezvous.parameters import RendezvousError
 
-# What happens to a job, as JSON lines in a file, and counters of it for monitoring.
+# Events of a job, as JSON lines in a file and as counters for monitoring.
 
 
 class EventLog:
-    """A log file of whole JSON lines: each an object with `time` (seconds since 1970, for people),
-    `event` and the fields of that event.
+    """A log file of JSON lines. Each is an object with `time` (seconds since 1970, for display
+    only), `event` and the fields of that event.
     """
 
     def __init__(self, path: Path | None, environment: Environment, **common: object) -> None:
@@ -68,7 +68,7 @@ class EventLog:
 
 @attrs.define
 class Counts:
-    """What an agent has seen since it began."""
+    """Counters of an agent since its start."""
 
     rounds: int = 0
     worker_starts: int = 0
@@ -108,8 +108,8 @@ def prometheus_text(
     return "\n".join(lines) + "\n"
 
 
-# The agent's answers over HTTP: `GET /healthz` and `GET /metrics`. Written by hand, because it is
-# so little; every answer ends its connection.
+# The agent's HTTP endpoint: `GET /healthz` and `GET /metrics`. Written without a library because it
+# is so small; every answer closes its connection.
 
 MAX_REQUEST_BYTES = 8192
 
@@ -118,7 +118,7 @@ REQUEST_SECONDS = 5.0
 
 
 Answer = Callable[[str], tuple[int, str, str] | None]
-"""Path to status, content type and text; None where there is nothing."""
+"""Returns status, content type and text for a path; None if there is none."""
 
 
 _REASONS = {
@@ -258,8 +258,8 @@ class Agent:
             host=self._host,
             agent_pid=os.getpid(),
         )
-        # Not bounded, but by itself: each event comes of one process, one round or one signal, and
-        # is dealt with at once.
+        # Unbounded, but few: each event comes from one process, one round or one signal, and is
+        # handled at once.
         self._events: deque[Event] = deque()
         self._happened = trio.Event()
         self._joining = trio.CancelScope()
@@ -381,8 +381,8 @@ class Agent:
                 await self._part(effect)
 
     async def _part(self, effect: machine.MarkDone | machine.Leave | machine.Close) -> None:
-        """Mark the agent as done, or leave, or close the rendezvous, within bounded time: a store
-        that does not answer must not keep an agent from ending.
+        """Record that the agent is done, or leave, or close the rendezvous, within bounded time: a
+        store that does not answer must not keep an agent from ending.
         """
         self._joining.cancel()
         try:
@@ -398,7 +398,7 @@ class Agent:
 
     async def _gather_failures(self) -> None:
         """Read the failures of all agents in the latest round for the report, while the store can
-        still be asked.
+        still be reached.
         """
         with trio.move_on_after(SECONDS):
             while self._unkept:
@@ -438,7 +438,7 @@ class Agent:
                 )
                 async for change in self._rounds.follow():
                     self._emit(change)
-                # Cut off, it is no part of the round any more.
+                # An agent that was cut off is no part of the round any more.
                 nursery.cancel_scope.cancel()
 
     async def _ask(self, incident: str, seconds: float, scope: trio.CancelScope) -> None:
@@ -562,7 +562,7 @@ class Agent:
             )
             error_file = str(worker.error_file)
         except OSError:
-            # It had none to write.
+            # The worker wrote no error file.
             pass
         failure = WorkerFailure(
             number=0,

@@ -1,9 +1,10 @@
-"""How many restarts a job has left: pure, over the list that all its agents share in the job's
-store.
+"""The restart budget of a job: pure functions over the list of restarts that all its agents share
+in the job's store.
 
-No clocks of hosts are compared. Each entry says how long after the one before it came, measured by
-the agent that added it on its own monotonic clock, from when it first saw that one. An agent that
-saw it late measures too little, so it may refuse too early, never too late.
+Clocks of hosts are never compared. Each entry has the seconds since the entry before it, measured
+by the agent that added it, on its own monotonic clock, from when it first saw that entry. An agent
+that saw it late measures too little. So it may refuse a restart too early, but never grant one too
+late.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ import attrs
 from runtime.processes.fork_server import ExitStatus
 from runtime.rendezvous.parameters import RendezvousStateError
 
-# What is known of a worker that failed, and how it is reported: no I/O. The order is that of the
-# job's store, never that of clocks.
+# What is known of a worker that failed, and the report of it; no I/O. Failures are ordered by the
+# job's store, never by clocks.
 
 MAX_TEXT = 32 * 1024
-"""Characters kept of a message or a traceback; of a longer one the end, where the error is."""
+"""Characters kept of a message or a traceback. Of longer ones the end is kept, where the error
+is.
+"""
 
 
 @attrs.frozen
 class WorkerFailure:
-    """One worker that failed. `number`: the job's store gave it when its agent saw the end of the
-    process; the lowest was seen first.
+    """One worker that failed.
 
-    `code` or `signal` is set. `why`: what the agent did to it, where that was the cause. `message`
+    `number`: from the job's store, in the order in which agents saw the ends of processes. `code`
+    or `signal` is set. `why`: what the agent did to the process, if that was the cause. `message`
     and `traceback` are the worker's own.
     """
 
@@ -216,7 +219,8 @@ def ask(
     every agent may ask for the same restart. At most `limit` restarts are granted within `window`
     seconds.
     """
-    # Before the budget is looked at: what was granted to one agent of a group is granted to all.
+    # Before the budget is checked: a restart that was granted to one agent of a group is granted to
+    # all.
     for entry in history.counted:
         if entry.incident == incident:
             return RestartDecision(entry.granted, history, recent(history, gap, window))

@@ -17,22 +17,25 @@ WATCHDOG = "UNDERSTUDY_WATCHDOG"
 
 @contextmanager
 def expires(after: float, scope: str | None = None) -> Iterator[None]:
-    """Have the agent kill this process if it has not left the block after `after` seconds. If this
-    process is the worker, the worker then counts as failed.
+    """Ask the agent to kill this process if it has not left the block after `after` seconds. If
+    this process is the worker, the worker then counts as failed.
 
-    The agent measures the time, on its monotonic clock, from when it hears of it: nothing in this
-    process has to run for that, so a call that is stuck in C code ends as well. `scope` names the
-    block in the report (left out: file and line); blocks with different names may be nested, and
-    one that is entered again while it is open is watched anew. It belongs to the process that
-    entered it: what that forks meanwhile is not watched, and what a forked process enters ends that
-    one alone. Without an agent it changes nothing. Raises ValueError if `after` is not positive, or
-    the name is longer than some 500 characters.
+    The agent measures the time on its monotonic clock, from when it receives the request. Nothing
+    in this process has to run for that, so a call that hangs in C code is ended as well.
+
+    `scope` names the block in the report (by default file and line). Blocks with different names
+    may be nested; entering a name again restarts its time. A block belongs to the process that
+    entered it: processes forked in it are not watched, and a block that a forked process enters
+    ends only that process.
+
+    Does nothing without an agent. Raises ValueError if `after` is not positive or the name is
+    longer than about 500 characters.
     """
     if not after > 0 or after == float("inf"):
         raise ValueError(f"a block may take a positive number of seconds, not {after!r}")
     if scope is None:
-        # This generator's frame is resumed by contextlib's __enter__, which the block's own frame
-        # has called.
+        # contextlib's __enter__ resumes this generator's frame, and the block's own frame has
+        # called __enter__.
         frame = inspect.currentframe()
         caller = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
         scope = (
@@ -56,8 +59,8 @@ def expires(after: float, scope: str | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        # A process that was forked within the block leaves it as well; only the process that
-        # entered it reports that.
+        # A process that was forked within the block leaves it too. Only the process that entered it
+        # reports that.
         if os.getpid() == entered:
             _tell(int(descriptor), leave)
 
@@ -66,6 +69,6 @@ def _tell(descriptor: int, line: bytes) -> None:
     try:
         os.write(descriptor, line)
     except OSError:
-        # The agent has ended, and this process ends with it; or this is a grandchild, which did not
-        # inherit the pipe.
+        # The agent has ended, and this process will end with it; or this is a grandchild that did
+        # not inherit the pipe.
         pass

@@ -28,8 +28,8 @@ _PASSES = 200
 
 
 def is_marked(pid: int, mark: str) -> bool:
-    """Say whether the process was started with a mark that begins with `mark`, or by such a
-    process; False if its environment cannot be read.
+    """Return True if the process, or an ancestor whose environment it inherited, was started with a
+    mark that begins with `mark`. False if its environment cannot be read.
     """
     wanted = f"{MARK}={mark}".encode()
     try:
@@ -42,20 +42,20 @@ def is_marked(pid: int, mark: str) -> bool:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the pids of all processes that were started with a mark that begins with `mark`, or by
-    such a process; not the caller's own pid.
+    """Return the pids of all processes whose environment has a mark that begins with `mark`, except
+    the caller's own.
     """
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and is_marked(pid, mark)]
 
 
 def sweep(mark: str) -> int:
-    """Kill all processes with the mark, again and again until there are none, at most `_PASSES`
-    times; return how many were killed.
+    """Kill all processes with the mark, repeatedly until there are none, at most `_PASSES` times.
+    Returns how many were killed.
     """
     killed: set[int] = set()
-    # Again until there are none: what is killed may have forked since the list was made. Bounded:
-    # a process that forks faster than this would keep the guardian for ever.
+    # Repeat, because a process may have forked after the list was made. Bounded, because a process
+    # that forks faster than this would keep the guardian for ever.
     for _ in range(_PASSES):
         pids = marked(mark)
         if not pids:
@@ -70,8 +70,8 @@ def sweep(mark: str) -> int:
 
 
 def main(descriptor: int, mark: str, seconds: float) -> None:
-    """Wait for the agent's end, then sweep. Also sweep whenever the agent has written nothing for
-    `seconds`, unless that is infinity.
+    """Wait for the agent's end, then kill everything with the mark. Also do that whenever the agent
+    has written nothing for `seconds`, unless that is infinity.
     """
     # Ctrl-C and the end of a session reach the whole process group; the guardian must outlive it.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -80,7 +80,7 @@ def main(descriptor: int, mark: str, seconds: float) -> None:
     while True:
         if not select.select([descriptor], [], [], patience)[0]:
             sweep(mark)
-            # Once is enough, until the agent runs again.
+            # Once is enough until the agent runs again.
             select.select([descriptor], [], [])
         if not os.read(descriptor, 4096):
             break

@@ -331,8 +331,7 @@ class AgentMachine:
             case JoinFailed("lost", _):
                 return self._stop_workers(_PendingStop(), at_once=True)
             case JoinFailed("finished", _):
-                # All others are done, and these workers are the last: they run to their end, like
-                # those who were not on their way anywhere.
+                # All others are done, and these workers are the last ones: they run to their end.
                 self.rejoining = False
                 return []
             case JoinFailed(_, text):
@@ -427,7 +426,8 @@ class AgentMachine:
                 return [*self._lose(stop), *self._proceed()]
             case AgentLost():
                 cancelled = self._lose(stop)
-                # Why they were being stopped does not matter: now it has to be quick.
+                # The earlier reason for stopping does not matter any more: the workers must stop
+                # quickly.
                 return [
                     *cancelled,
                     *(self._proceed() if stop.stopped else [StopWorkers(at_once=True)]),
@@ -446,14 +446,14 @@ class AgentMachine:
         asking = stop.after == "join" and stop.granted is None and not stop.lost_agent
         stop.lost_agent = True
         if stop.after == "start":
-            # The round that they were to start in is no more.
+            # The round that the workers were to start in is over.
             stop.after = "join"
         return [CancelAsk()] if asking else []
 
     def _proceed(self) -> list[Effect]:
         stop = self._stop
         if not stop.stopped:
-            # Whatever is known by now: no worker is started beside one that still runs.
+            # Whatever is known by now, no worker is started beside one that still runs.
             return []
         assert not self.running
         if stop.after == "end":
@@ -469,8 +469,8 @@ class AgentMachine:
 
     def _start(self) -> list[Effect]:
         if self.rules.policy != "worker":
-            # Ranks of one group depend on each other: what had finished is part of what begins
-            # again.
+            # Ranks of one group depend on each other, so workers that had finished start again as
+            # well.
             self.succeeded.clear()
             self.given_up.clear()
         self.state = "running"

@@ -14,8 +14,8 @@ from runtime.rendezvous.parameters import RendezvousStateError
 
 @attrs.frozen
 class RankedAgent:
-    """What an agent says of itself when a round begins. `previous`: its group rank in the round
-    before, or None.
+    """What an agent reports about itself at the start of a round. `previous`: its group rank in the
+    round before, or None.
     """
 
     name: str
@@ -42,11 +42,11 @@ class AgentRanks:
 
 @attrs.frozen
 class RankAssignment:
-    """A round as one agent knows it: its own place among all, in the order of group ranks, and
-    where rank 0 listens.
+    """A round as one agent sees it: the places of all agents, in the order of group ranks, its own,
+    and the address of rank 0.
 
-    `restarts` are those that were counted for the job up to now. `master_address` and `master_port`
-    are set by `at`.
+    `restarts`: the restarts that were counted for the job so far. `master_address` and
+    `master_port` are set by `at`.
     """
 
     round: int
@@ -59,41 +59,41 @@ class RankAssignment:
 
     @property
     def group_world_size(self) -> int:
-        """How many agents take part."""
+        """The number of agents in the round."""
         return len(self.places)
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """Names of the agents, by group rank."""
+        """Names of the agents in the order of group ranks."""
         return tuple(place.name for place in self.places)
 
     def rank_of(self, local_rank: int) -> int:
-        """The global rank of one of this agent's workers."""
+        """Return the global rank of one of this agent's workers."""
         return self.own.base_rank + local_rank
 
     def at(self, address: str, port: int) -> RankAssignment:
-        """The same, with rank 0 found at `address`."""
+        """Return a copy in which rank 0 listens at `address`."""
         return attrs.evolve(self, master_address=address, master_port=port)
 
     def same_ranks(self, other: RankAssignment) -> bool:
-        """Whether this agent's workers have the same ranks in a world of the same size."""
+        """Return True if this agent's workers have the same ranks in a world of the same size."""
         return (attrs.evolve(self.own, name=""), self.world_size) == (
             attrs.evolve(other.own, name=""),
             other.world_size,
         )
 
     def same_master(self, other: RankAssignment) -> bool:
-        """Whether rank 0 is found at the same place."""
+        """Return True if rank 0 has the same address and port."""
         return (self.master_address, self.master_port) == (other.master_address, other.master_port)
 
 
 def assign(members: Sequence[RankedAgent]) -> tuple[AgentRanks, ...]:
-    """The places of a round, in the order of group ranks; `members` come in the order of their
-    rendezvous ranks.
+    """Assign the places of a round, in the order of group ranks. `members` are in the order of
+    their rendezvous ranks.
 
-    Who was there before keeps its group rank if that is still there to have, the first claim
-    winning; the others fill the gaps. So a spare that replaces an agent gets exactly its rank, and
-    no other rank changes.
+    An agent that took part in the round before keeps its group rank if that is still within range;
+    of two claims for a rank the first wins. The other agents fill the gaps. So a spare that
+    replaces an agent gets exactly its rank, and no other rank changes.
     """
     by_group_rank: list[RankedAgent | None] = [None] * len(members)
     others: list[RankedAgent] = []

@@ -1,5 +1,5 @@
-"""How an agent comes into a round: the rendezvous, then the ranks of all workers, then where rank 0
-listens; and what happens then.
+"""An agent's way into a round: the rendezvous, then the ranks of all workers, then the address of
+rank 0; and following the round after that.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from runtime.rendezvous.parameters import (
     StoreTimeoutError,
 )
 
-# What the agents of a job share beyond rounds, in the job's store: its restarts, its failures, and
+# Records that the agents of a job share across rounds, in the job's store: restarts, failures, and
 # which agents have finished.
 #
-# The store may be away just when there is something to write. Failures and restarts wait for it no
-# longer than `SECONDS`: a failure is then known to this agent alone, and a restart is refused.
+# The store may be away when there is something to write. Failures and restarts wait for it for at
+# most `SECONDS`. After that, a failure is known only to this agent, and a restart is refused.
 
 SECONDS = 5.0
 
 
 MAX_FAILURES = 64
-"""The latest that are read for a report."""
+"""How many failures are read for a report: the latest ones."""
 
 
 RESTARTS = "elastic/restarts"
@@ -106,8 +106,8 @@ class Records:
         return False, f"no restart: {why}"
 
     async def add_failure(self, failure: WorkerFailure) -> WorkerFailure:
-        """Write a failure to the store; return it with the number that the store gave it, which
-        orders it among those of all agents.
+        """Write a failure to the store. Returns it with its number from the store, which orders the
+        failures of all agents.
         """
         numbered = failure
         try:
@@ -117,15 +117,15 @@ class Records:
                     numbered = attrs.evolve(failure, number=number)
                     await self.store.set(_failure_key(number), encode_failure(numbered))
         except RendezvousError:
-            # Only this agent knows the failure then; its own report has it.
+            # The store is away, so only this agent reports the failure.
             pass
         self._own.append(numbered)
         del self._own[:-MAX_FAILURES]
         return numbered
 
     async def failures(self, from_round: int) -> list[WorkerFailure]:
-        """Return the failures of all agents since a round began, the one that was seen first at the
-        head.
+        """Return the failures of all agents since a round began, in the order in which they were
+        seen.
         """
         found = [failure for failure in self._own if failure.round >= from_round]
         try:
@@ -138,7 +138,7 @@ class Records:
                         if failure is not None and failure.round >= from_round:
                             found.append(failure)
         except (RendezvousError, ValueError):
-            # Report only what is known here.
+            # The store is away: report what is known here.
             pass
         return in_order(found)
 
@@ -148,8 +148,8 @@ class Records:
             await self.store.set(_done_key(agent), b"failed" if failed else b"finished")
 
     async def done(self, agents: Sequence[str]) -> dict[str, bool]:
-        """Return those of these agents that are done, and for each whether a worker of it failed
-        for good. Raises `RendezvousError`.
+        """Return which of these agents are done, each with whether one of its workers failed for
+        good. Raises `RendezvousError`.
         """
         found: dict[str, bool] = {}
         if self.store is not None:
@@ -169,7 +169,9 @@ class Records:
         return history
 
     def _look_at(self, history: RestartHistory) -> None:
-        """Note when the last entry of the list was first seen: its age is measured from then on."""
+        """Note when the last entry of the list was first seen. Its age is measured from then on by
+        this agent's clock, because clocks of hosts are never compared.
+        """
         total = history.dropped + len(history.counted)
         if total != self._seen:
             self._seen, self._seen_at = total, self._environment.now()
@@ -213,8 +215,8 @@ ROLL_CALL, HERE = "elastic/roll-call", "elastic/here/{}"
 
 
 CUT_OFF_SECONDS = 3.0
-"""Seconds for which a handler that cannot reach its store is asked again, before this agent counts
-as cut off: less than a lease.
+"""Seconds for which a handler that cannot reach its store is retried before this agent counts as
+cut off. Shorter than a lease, so that workers stop before others may replace them.
 """
 
 
@@ -225,7 +227,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0
 
 
 class RoundJoinError(Exception):
-    """There is no round; `event` says why."""
+    """There is no round; `event` has the reason."""
 
     def __init__(self, event: JoinFailed) -> None:
         super().__init__(event.text)
@@ -243,15 +245,15 @@ rendezvous.
 
 @attrs.define
 class Reservation:
-    """A port of rank 0. As long as the socket is open, the kernel gives the port to no process that
-    asks for any free port; a process that asks for exactly this port gets it.
+    """A reserved port for rank 0. While the socket is open, the kernel gives the port only to
+    processes that ask for exactly this port, and to none that ask for any free port.
     """
 
     port: int
     sockets: list[socket.socket]
 
     def close(self) -> None:
-        """Close the sockets, which gives the port back."""
+        """Close the sockets, which frees the port."""
         for each in self.sockets:
             each.close()
 
@@ -280,7 +282,7 @@ def reserve_port(port: int = 0) -> Reservation:
 
 
 class Rounds:
-    """One agent's rendezvous. `master_address`: under which others reach this machine."""
+    """One agent's rendezvous. `master_address`: the address at which others reach this machine."""
 
     def __init__(
         self,
@@ -308,7 +310,7 @@ class Rounds:
         self._handler = await nursery.start(self._hold)
 
     async def aclose(self) -> None:
-        """Leave, without closing it for others. Can be called again."""
+        """Leave the rendezvous without closing it for others. May be called again."""
         if self._reservation is not None:
             self._reservation.close()
             self._reservation = None
@@ -318,10 +320,10 @@ class Rounds:
             self._handler = None
 
     async def _hold(self, *, task_status: trio.TaskStatus[RendezvousHandler]) -> None:
-        """Keep a handler open until `aclose`: in a task of its own, because it is left from other
-        places than it was entered.
+        """Keep a handler open until `aclose`.
 
-        It is shielded until then: if the agent is cancelled, its workers are killed first, and only
+        It runs in its own task, because a handler must be left in the task that entered it. It is
+        shielded until `aclose`: if the agent is cancelled, its workers are killed first, and only
         then may other agents take their places.
         """
         self._release, self._released = trio.Event(), trio.Event()
@@ -338,7 +340,7 @@ class Rounds:
             released.set()
 
     async def close(self, reason: str, *, finished: bool = False) -> None:
-        """Close the rendezvous: no round follows, for any agent."""
+        """Close the rendezvous: no round follows for any agent."""
         if self._handler is not None:
             await self._handler.set_closed(reason, finished=finished)
 
@@ -349,7 +351,7 @@ class Rounds:
         `RoundJoinError`, and ValueError for a handler that cannot be made.
         """
         if order.behind_spares:
-            # Come back as a new agent, so that agents which have waited get the place first.
+            # Join again as a new agent, so that agents which have waited get the place first.
             await self.aclose()
             before = None
         delay = FIRST_DELAY
@@ -372,8 +374,8 @@ class Rounds:
                 if self._handler is None and (
                     self.info is None or isinstance(error.__cause__, HandshakeError)
                 ):
-                    # The store was never there, although this agent waited for it, or another
-                    # program answers at its address: waiting longer changes nothing.
+                    # The store was never reached although this agent waited for it, or another
+                    # program answers at its address. Waiting longer changes nothing.
                     raise RoundJoinError(JoinFailed("other", str(error))) from error
                 if not order.patient or self._environment.now() >= deadline:
                     raise RoundJoinError(JoinFailed("lost", str(error))) from error
@@ -381,7 +383,7 @@ class Rounds:
             except RendezvousTimeoutError as error:
                 raise RoundJoinError(JoinFailed("timeout", str(error))) from error
             except RendezvousError as error:
-                # The round came to an end before its ranks were known.
+                # The round ended before its ranks were known.
                 if self._environment.now() >= deadline:
                     raise RoundJoinError(JoinFailed("timeout", str(error))) from error
                 logger.info("%s; joining the next round", error)
@@ -389,9 +391,7 @@ class Rounds:
             delay = min(2 * delay, LONGEST_DELAY)
 
     async def follow(self) -> AsyncIterator[MembershipChanged | AgentLost]:
-        """Yield what happens to the round; the last item is `AgentLost` if this agent is cut
-        off.
-        """
+        """Yield the changes of the round. The last one is `AgentLost` if this agent is cut off."""
         assert self.info is not None
         told: MembershipChanged | None = None
         away_since: float | None = None
@@ -411,7 +411,8 @@ class Rounds:
                 continue
             away_since = None
             if event == told:
-                # A handler that repeats itself is not to keep this agent busy.
+                # A handler that reports the same change again and again must not keep this agent
+                # busy.
                 await trio.sleep(PAUSE_SECONDS)
                 continue
             told = event if isinstance(event, MembershipChanged) else None
@@ -428,14 +429,14 @@ class Rounds:
             )
         done = await self._records.done(info.participants)
         left = tuple(name for name in change.left if name not in done)
-        # Once an agent has finished, the job nears its end; agents that wait then were only let in
-        # to the place of the finished agent, so they are no reason for a new round.
+        # When an agent has finished, the job is about to end. Agents that wait then were only let
+        # in for the place of the finished agent, so they are no reason for a new round.
         waiting = change.waiting if not done else 0
         return MembershipChanged(left, waiting, change.closed, change.finished)
 
     async def roll_call(self) -> None:
-        """Wait until all agents of the round have said, after this moment, that they are there, or
-        are done. If one is lost, this never returns.
+        """Wait until each other agent of the round has reported, after this moment, that it is
+        alive or done. Never returns if one of them is lost.
         """
         assert self.info is not None
         store, everyone = (
@@ -448,16 +449,18 @@ class Rounds:
                 await store.wait(everyone, timeout=math.inf)
                 return
             except RendezvousError as error:
-                # `follow` reports what has happened to the round or to the store.
+                # `follow` reports changes of the round and errors of the store.
                 logger.debug(
                     "the roll call in round %d failed, trying again: %s", self.info.round, error
                 )
                 await trio.sleep(PAUSE_SECONDS)
 
     async def answer_roll_calls(self, is_well: Callable[[], bool]) -> None:
-        """Answer a roll call: say that this agent is there, unless `is_well` says that its workers
-        were killed. One roll call a round is enough: each ends in another round, or in the end of
-        the job.
+        """Answer a roll call: report that this agent is alive, unless `is_well` says that its
+        workers were killed.
+
+        One roll call a round is enough, because each ends in another round or in the end of the
+        job.
         """
         assert self.info is not None
         store, rank = self.info.store, self.info.rank
@@ -509,8 +512,8 @@ class Rounds:
         return placement
 
     async def _watch_assignment(self, round_: int, scope: trio.CancelScope) -> None:
-        """Cancel `scope` if an agent that it may be waiting for is gone. What else happens to
-        the round is kept for `follow`.
+        """Cancel `scope` if an agent that it may wait for has gone. Other changes of the round are
+        kept for `follow`.
         """
         assert self._handler is not None
         try:
@@ -523,12 +526,12 @@ class Rounds:
                     self._early.append(change)
                 await trio.sleep(PAUSE_SECONDS)
         except RendezvousError:
-            # The task that waits for the placement meets the same error, and handles it.
+            # The task that waits for the placement gets the same error, and handles it.
             pass
 
     async def _place(self, info: RendezvousInfo, before: RankAssignment | None) -> RankAssignment:
-        """Agree on the ranks of the round: each agent writes its description, the first one decides
-        for all.
+        """Agree on the ranks of the round: each agent writes its description, and the first one
+        assigns all ranks.
         """
         timeout = self._settings.join_timeout
         previous = before.own.group_rank if before is not None else None
@@ -549,8 +552,8 @@ class Rounds:
         if self._reservation is not None and (
             placement.own.group_rank != 0 or (rules.policy == "group" and not rules.notify)
         ):
-            # All workers start anew: with a port of their own, nothing of an earlier round can
-            # disturb them.
+            # All workers start anew. With a new port, processes of an earlier round cannot disturb
+            # them.
             self._reservation.close()
             self._reservation = None
         if placement.own.group_rank == 0:
@@ -564,8 +567,8 @@ class Rounds:
         return placement.at(where.master_addr, where.master_port)
 
     def _reserve(self) -> int:
-        """Return the port of rank 0: bound here before other agents learn it, and kept for as long
-        as this agent has rank 0.
+        """Return the port of rank 0. It is bound here before other agents learn it, and kept while
+        this agent has rank 0.
         """
         if self._reservation is None:
             if self._settings.master_port:

@@ -1,4 +1,4 @@
-"""The first code that runs in a worker's process: it makes sure that the process ends with the
+"""The first code that runs in a worker's process. It makes sure that the process ends with the
 agent, then becomes the user's script or command.
 
 It is a program of its own, started by its path in an interpreter that may not find this package, so
@@ -30,10 +30,10 @@ _SIGKILL = 9
 
 
 def write_error(error: BaseException, path: str, skip: str = "") -> None:
-    """Write an exception to an error file, in the form that torchelastic has: whole, or not at all.
-    Frames of the file `skip` are left out.
+    """Write an exception to an error file in torchelastic's format, atomically. Frames of the file
+    `skip` are left out.
 
-    A disk that is full, or a directory that is gone, costs the file, never the error itself.
+    Errors of the disk are ignored: they cost the file and must not hide the exception.
     """
     trace = error.__traceback__ if not skip else without_frames_of(skip, error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
@@ -53,8 +53,8 @@ def write_error(error: BaseException, path: str, skip: str = "") -> None:
 
 
 def without_frames_of(path: str, trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames at its head that belong to the file `path`, and to what it
-    uses to import and run a script.
+    """Return a traceback without the leading frames of the file `path` and of the import machinery
+    that it uses to run a script.
     """
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -75,7 +75,7 @@ def _die_with_parent(parent: int) -> None:
 
 
 class _UserScript(SourceFileLoader):
-    """Compiles afresh and caches nothing, as Python does with a script."""
+    """Compiles the script without reading or writing a cache, as Python does with a script."""
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
@@ -84,7 +84,7 @@ class _UserScript(SourceFileLoader):
 
 def _run_script(path: str) -> None:
     """Run a file as Python does: in the module `__main__` itself, so that what it defines can be
-    pickled and its threads outlive us.
+    pickled, and its threads go on after this function.
     """
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
@@ -118,8 +118,8 @@ def _run_module(name: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Be a worker: `script`, `module` or `command`, the pid of the agent, then what to run and its
-    arguments.
+    """Run a worker. Arguments: `script`, `module` or `command`, the pid of the agent, then what to
+    run and its arguments.
     """
     mode, parent, *command = arguments
     _die_with_parent(int(parent))
@@ -143,15 +143,14 @@ def main(arguments: list[str]) -> None:
     except BaseException as error:  # noqa: ASYNC103 - the last that is known of this process; no trio runs here
         if error_file and os.getpid() == own_pid:
             write_error(error, error_file, __file__)
-        # As Python itself does it, with the user's own hook if there is one; only our frames are
-        # not shown.
+        # Like Python itself, with the user's own hook if there is one, but without our frames.
         error = error.with_traceback(without_frames_of(__file__, error.__traceback__))
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)  # noqa: ASYNC104
 
 
-# `record`: what a function raises goes into the worker's error file, from where the agent takes it
-# into its report.
+# `record`: an exception of the decorated function is written to the worker's error file, from which
+# the agent takes it into its report.
 
 P = ParamSpec("P")
 
@@ -183,7 +182,8 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
 
 
 if __name__ == "__main__":
-    # The script takes over the module `__main__`; the code of this file goes on in another module.
+    # The script replaces the module `__main__`, so the code of this file continues in another
+    # module.
     _own = spec_from_file_location("understudy_runner", __file__)
     assert _own is not None
     assert _own.loader is not None

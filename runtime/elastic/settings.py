@@ -20,14 +20,14 @@ Mode = Literal["script", "module", "command"]
 
 @attrs.frozen
 class ElasticSettings:
-    """A job on this machine. Times in seconds.
+    """The settings of a job on this machine. Times are in seconds.
 
-    `redirects` and `tee`: masks by local rank. `local_ranks`: whose output may come to the console,
-    None for all. `filters`: by stream, texts whose lines are written to a file of all workers as
-    well. `signals`: which end the agent. `membership_signal`: sent to workers when they are told of
-    a new membership, 0 for none. `restart_window`: infinity for the whole job. `fence_seconds`: if
-    the agent does not run for so long, its workers are killed, since others may soon take their
-    places.
+    `redirects` and `tee`: masks by local rank. `local_ranks`: workers whose output may go to the
+    console, None for all. `filters`: by stream, texts; lines that contain one are also written to a
+    common file. `signals`: those that end the agent. `membership_signal`: sent to workers at a
+    change of the membership, 0 for none. `restart_window`: infinity for the whole job.
+    `fence_seconds`: if the agent does not run for this long, its workers are killed, because others
+    may soon take their places.
     """
 
     run_id: str
@@ -60,7 +60,7 @@ class ElasticSettings:
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
-    """`--nnodes`: "2" or "1:3". Raises ValueError."""
+    """Parse `--nnodes`: "2" or "1:3". Raises ValueError."""
     parts = text.split(":")
     try:
         numbers = [int(part) for part in parts]
@@ -81,7 +81,7 @@ def parse_nodes(text: str) -> tuple[int, int]:
 
 
 def parse_processes(text: str, processors: int) -> int:
-    """`--nproc-per-node`: a number, or `auto` or `cpu` for as many as there are processors. Raises
+    """Parse `--nproc-per-node`: a number, or `auto` or `cpu` for the number of processors. Raises
     ValueError.
     """
     if text in ("auto", "cpu"):
@@ -98,7 +98,7 @@ def parse_processes(text: str, processors: int) -> int:
 
 
 def parse_masks(option: str, text: str, local_world_size: int) -> dict[int, int]:
-    """`--redirects` and `--tee`: "3" for all workers, or "0:1,1:2" by local rank. Raises
+    """Parse `--redirects` and `--tee`: "3" for all workers, or "0:1,1:2" by local rank. Raises
     ValueError.
     """
 
@@ -127,7 +127,7 @@ def parse_masks(option: str, text: str, local_world_size: int) -> dict[int, int]
 
 
 def parse_ranks(option: str, text: str, local_world_size: int) -> frozenset[int] | None:
-    """`--local-ranks-filter`: "0,2"; None for an empty text. Raises ValueError."""
+    """Parse `--local-ranks-filter`: "0,2"; None for an empty text. Raises ValueError."""
     if not text:
         return None
     ranks = [part.strip() for part in text.split(",")]
@@ -141,7 +141,7 @@ def parse_ranks(option: str, text: str, local_world_size: int) -> frozenset[int]
 
 
 def parse_filters(text: str) -> tuple[str, ...]:
-    """`--duplicate-stdout-filters`: texts with commas between; a comma that is doubled is part of a
+    """Parse `--duplicate-stdout-filters`: texts separated by commas; a doubled comma is part of a
     text.
     """
     parts = text.replace(",,", "\0").split(",")
@@ -149,7 +149,7 @@ def parse_filters(text: str) -> tuple[str, ...]:
 
 
 def parse_pairs(option: str, text: str) -> dict[str, str]:
-    """`--rdzv-conf`: "key=value,key=value". Raises ValueError."""
+    """Parse `--rdzv-conf`: "key=value,key=value". Raises ValueError."""
     pairs: dict[str, str] = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
         key, equals, value = (each.strip() for each in part.partition("="))

@@ -11,10 +11,12 @@ from typing import Literal
 import attrs
 
 MAX_MESSAGE_BYTES = 4096
-"""Of one message of a worker: what a pipe takes in one piece (PIPE_BUF)."""
+"""Bytes of one message of a worker: what a pipe takes in one piece (PIPE_BUF), so that messages of
+several processes never mix.
+"""
 
 MAX_SCOPES = 1024
-"""Deadlines that one worker may have at a time; further ones are not watched."""
+"""Deadlines that one worker may have at a time. Further ones are ignored."""
 
 
 @attrs.frozen
@@ -87,7 +89,8 @@ class WatchdogDeadlines:
             self._scopes.pop(key, None)
         elif key in self._scopes or len(self._scopes) < MAX_SCOPES:
             self._scopes[key] = (now + request.after, request.after)
-        # The pipe is user code's: it must not fill the agent's memory.
+        # User code can write to this pipe, so the number of deadlines is bounded: it must not fill
+        # the agent's memory.
         assert len(self._scopes) <= MAX_SCOPES
 
     def forget(self, pid: int) -> None:
@@ -96,11 +99,11 @@ class WatchdogDeadlines:
 
     @property
     def next(self) -> float:
-        """Return when the first deadline is over; infinity if there is none."""
+        """Return the time of the earliest deadline; infinity if there is none."""
         return min((deadline for deadline, _ in self._scopes.values()), default=math.inf)
 
     def expired(self, now: float) -> Expired | None:
-        """Return the scope whose deadline was over first, if any is."""
+        """Return the scope whose deadline passed first, if any has passed."""
         over = [
             (deadline, scope, after, pid)
             for (pid, scope), (deadline, after) in self._scopes.items()

@@ -1,5 +1,5 @@
-"""The workers of one agent as processes: started, watched by events, and ended with everything that
-they started.
+"""The workers of one agent as processes: starting them, watching them, and ending them with
+everything that they started.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from runtime.elastic.watchdog import Expired, WatchdogDeadlines, decode_request
 from runtime.environment import Environment
 from runtime.processes.fork_server import ExitStatus, LineSplitter, read_available
 
-# What workers print: into files, to the console, or both, by pipes that are read no faster than
-# what is behind them takes it.
+# Output of workers: to files, to the console, or both, through pipes. A pipe is read no faster than
+# its files and the console accept the data.
 
 _CHUNK = 64 * 1024
 
@@ -44,12 +44,12 @@ STREAMS = {OUT: "stdout.log", ERR: "stderr.log"}
 
 
 FILTERED = {OUT: "filtered_stdout.log", ERR: "filtered_stderr.log"}
-"""By stream: the file with the filtered lines of all workers of a start."""
+"""By stream: the file for filtered lines of all workers of one start."""
 
 
 class Console:
-    """The agent's own standard output and error. A stopped terminal, or a pipe that is not read,
-    holds up workers, not the agent.
+    """Writes to the agent's own standard output and error. If the terminal is stopped or the reader
+    of a pipe is slow, the workers are held up, not the agent.
     """
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Console:
         self._idle.set()
 
     async def write(self, stream: int, text: str) -> None:
-        """Pass lines on; waits for room."""
+        """Queue lines; waits for room."""
         self._idle = trio.Event()
         await self._send.send((stream, text.encode()))
 
     async def run(self) -> None:
-        """Write what comes, in order, until cancelled."""
+        """Write queued lines in order, until cancelled."""
         while True:
             if not self._receive.statistics().current_buffer_used:
                 self._idle.set()
@@ -73,7 +73,7 @@ class Console:
                 await trio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
 
     async def drain(self, seconds: float) -> None:
-        """Wait until all is written, for so long at most."""
+        """Wait until everything is written, for at most `seconds`."""
         with trio.move_on_after(seconds):
             await self._idle.wait()
 
@@ -83,14 +83,14 @@ class Console:
             while rest:
                 rest = rest[os.write(stream, rest) :]
         except OSError:
-            # The reader has gone, as with `| head`; the log files have the lines all the same.
+            # The reader has gone, as with `| head`. The log files still get the lines.
             self._broken.add(stream)
 
 
 @attrs.frozen
 class Filtered:
-    """Where the lines of a stream go that contain one of `texts`, with a prefix: a file that is
-    added to by whole lines.
+    """A file that collects the lines of a stream which contain one of `texts`, each with a prefix.
+    It is appended to in whole lines.
     """
 
     texts: tuple[str, ...]
@@ -105,13 +105,13 @@ class Filtered:
             if found:
                 self.file.write(found.encode())
         except OSError:
-            # A full disk costs the log, not the worker.
+            # The disk is full: the log is lost, and the worker goes on.
             pass
 
 
 class Tee:
-    """A stream of one worker: to a file as it comes, to the console in whole lines with a prefix
-    (without if it is `plain`), and to a file of what is `filtered`.
+    """One stream of a worker. It is written to a file as it comes, to the console in whole lines
+    with a prefix (none if `plain`), and to a file of `filtered` lines.
     """
 
     def __init__(
@@ -135,21 +135,21 @@ class Tee:
         self._splitter = LineSplitter()
 
     async def follow(self) -> None:
-        """Until all that hold the other end have closed it."""
+        """Read until all processes that hold the write end have closed it."""
         try:
             while data := await self._stream.receive_some(_CHUNK):
                 lines = self._keep(data)
                 await self._show(lines)
             await self._show(self._split(self._splitter.flush()))
         except trio.ClosedResourceError:
-            # `close` has closed this end: a process that escaped still holds the other end.
+            # `close` has closed our end, because a process that escaped still holds the other one.
             pass
         finally:
             self.close()
 
     def close(self) -> None:
-        """Stop listening. What is in the pipe goes to the file: a console that was too slow costs
-        no log.
+        """Stop reading. What is still in the pipe goes to the file, so that a slow console loses no
+        log.
         """
         for _ in range(_DRAIN_CHUNKS):
             data = read_available(self._stream)
@@ -163,12 +163,12 @@ class Tee:
                 file.close()
 
     def _keep(self, data: bytes) -> list[str]:
-        """Write it to the files; the whole lines that it ends."""
+        """Write data to the files. Returns the lines that it completes."""
         try:
             if self._file is not None:
                 self._file.write(data)
         except OSError:
-            # A full disk costs the log, not the worker.
+            # The disk is full: the log is lost, and the worker goes on.
             pass
         return self._split(self._splitter.feed(data))
 
@@ -186,8 +186,8 @@ class Tee:
 
 @attrs.define
 class Streams:
-    """Where one worker's output goes: what its process is given, what is followed here, and what to
-    close here once it has started.
+    """The output of one worker: the descriptors for its process, the streams that are read here,
+    and what to close here once the process has started.
     """
 
     stdout: int | IO[bytes] | None = None
@@ -205,7 +205,7 @@ class Streams:
         self.to_close.clear()
 
     def abandon(self) -> None:
-        """Close everything: the process could not be started."""
+        """Close everything, because the process could not be started."""
         self.started()
         for tee in self.tees:
             tee.close()
@@ -214,7 +214,7 @@ class Streams:
 def open_streams(
     settings: ElasticSettings, local_rank: int, directory: Path, console: Console, prefix: str
 ) -> Streams:
-    """Open what a worker is to write to, as its masks say."""
+    """Open the output of a worker according to its masks."""
     streams = Streams()
     shown = settings.local_ranks is None or local_rank in settings.local_ranks
     try:
@@ -249,8 +249,8 @@ def open_streams(
     return streams
 
 
-# What a worker finds in its environment and on its command line; no I/O. The names are torchrun's,
-# so that ordinary scripts just run.
+# The environment and the command line of a worker; no I/O. The names of the variables are
+# torchrun's, so that scripts written for torchrun run unchanged.
 
 MEMBERSHIP_FILE = "UNDERSTUDY_MEMBERSHIP_FILE"
 
@@ -267,8 +267,8 @@ def environment_of(
     mark: str,
     watchdog: int,
 ) -> dict[str, str]:
-    """All variables of a worker. `restarts`: how many were counted before this start; `watchdog`:
-    the descriptor of its pipe to us.
+    """Return all environment variables of a worker. `restarts`: the restarts that were counted
+    before this start. `watchdog`: the descriptor of its pipe to us.
     """
     own = placement.own
     given = {
@@ -294,18 +294,20 @@ def environment_of(
     }
     defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     if own.local_world_size > 1:
-        # Otherwise each of them would take all processors for itself.
+        # Otherwise each worker would use all processors.
         defaults["OMP_NUM_THREADS"] = "1"
     return {**defaults, **inherited, **{name: str(value) for name, value in given.items()}}
 
 
 def substituted(command: Sequence[str], local_rank: int) -> list[str]:
-    """The arguments, with `${local_rank}` replaced; other texts with a dollar stay as they are."""
+    """Return the arguments with `${local_rank}` replaced. Other texts with a dollar sign stay
+    unchanged.
+    """
     return [string.Template(part).safe_substitute(local_rank=str(local_rank)) for part in command]
 
 
 def line_prefix(template: str, role: str, rank: int, local_rank: int, host: str) -> str:
-    """What stands before a worker's lines on the console."""
+    """Return the prefix of a worker's lines on the console."""
     if not template:
         return f"[{role}{rank}]: "
     return string.Template(template).safe_substitute(
@@ -313,41 +315,42 @@ def line_prefix(template: str, role: str, rank: int, local_rank: int, host: str)
     )
 
 
-# The guardian of an agent's workers, started and kept alive: for our own agent and for torch's.
+# Starting the guardian of an agent's workers and keeping it alive, for our own agent and for
+# torch's.
 
 SHARE = 0.8
-"""The share of the time for which no other agent may take the workers' places, after which the
-guardian kills the workers.
+"""The share of the time for which no other agent may take the workers' places. After that share the
+guardian kills the workers; the rest is for the killing.
 """
 
 
 BEATS = 4
-"""How often the guardian hears of the agent while it waits."""
+"""Seconds between two messages to the guardian."""
 
 
 GUARDIAN_KILL_SECONDS = 10.0
-"""How long the kernel may take to end what the guardian kills at last."""
+"""Seconds that the kernel may take to end what the guardian kills at the end of the agent."""
 
 
 logger = logging.getLogger("understudy.elastic")
 
 
 def fence_seconds(lease_seconds: float, keep_alive_interval: float) -> float:
-    """For how many seconds an agent may not run before its workers are killed.
+    """Return for how many seconds an agent may be stopped before its workers are killed.
 
-    Its last renewal may be an interval old when it stops, and its workers have to be gone before
-    the rest of its lease is.
+    Its last renewal may be one interval old when it stops, and its workers must be gone before the
+    rest of its lease has passed.
     """
     return SHARE * (lease_seconds - keep_alive_interval)
 
 
 class Reaper:
-    """The agent's handle of the guardian, a process that kills all processes with `mark` when this
-    process has ended, or has not run for `seconds`.
+    """The agent's side of the guardian, a process that kills all processes with `mark` when this
+    process has ended or has not run for `seconds`.
     """
 
     def __init__(self, environment: Environment, mark: str, seconds: float) -> None:
-        """Start the guardian. Raises OSError if the system has no further process."""
+        """Start the guardian. Raises OSError if the system grants no further process."""
         self._environment = environment
         self._mark = mark
         self._seconds = seconds
@@ -358,25 +361,25 @@ class Reaper:
 
     @property
     def guardian_pid(self) -> int:
-        """The process id of the guardian; it changes if the guardian is killed and started
+        """The process id of the guardian. It changes when the guardian is killed and started
         again.
         """
         return self._process.pid
 
     @property
     def was_paused(self) -> bool:
-        """Whether this process has not run for so long that the guardian has killed what it guards,
-        and nothing was started since.
+        """True if this process was stopped for so long that the guardian has killed its processes,
+        and none was started since.
         """
         return self._was_paused or self._environment.now() - self._beat_at >= self._seconds
 
     def starts(self) -> None:
-        """Note that a process is started, which no earlier pause has ended."""
+        """Note that a process is being started: no earlier pause can have killed it."""
         self._was_paused = False
 
     async def beat(self) -> None:
-        """Tell the guardian, until `aclose` or cancelled, that this process runs; start another
-        guardian if it was killed.
+        """Write to the guardian until `aclose` or cancellation, and start another guardian if it
+        was killed.
         """
         with self._beating:
             while True:
@@ -387,7 +390,7 @@ class Reaper:
                 try:
                     os.write(self._pipe, b".")
                 except BlockingIOError:
-                    # The guardian itself is stopped; it has enough to read when it goes on.
+                    # The guardian itself is stopped. It has enough to read when it goes on.
                     pass
                 except BrokenPipeError:
                     logger.warning(
@@ -403,11 +406,11 @@ class Reaper:
         killed.wait()
 
     async def aclose(self) -> None:
-        """Have every process killed that still carries the mark, and end the guardian. The time is
-        bounded; call it shielded.
+        """Kill every process that still has the mark, and end the guardian. Takes bounded time;
+        call it shielded.
         """
-        # Before the pipe is closed: its number may be another file's a moment later. A beat that is
-        # due by now is cancelled, too.
+        # Before the pipe is closed: a moment later its descriptor's number may be another file's. A
+        # write that is due now is cancelled, too.
         self._beating.cancel()
         os.close(self._pipe)
         with trio.move_on_after(GUARDIAN_KILL_SECONDS) as waiting:
@@ -417,7 +420,7 @@ class Reaper:
 
 
 def _start(mark: str, seconds: float) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a guardian; return it and our end of the pipe to it, which does not block."""
+    """Start a guardian. Returns it and our end of the pipe to it, which does not block."""
     reader, writer = os.pipe()
     environment = {name: value for name, value in os.environ.items() if name != guardian.MARK}
     try:
@@ -440,7 +443,7 @@ def _start(mark: str, seconds: float) -> tuple[subprocess.Popen[bytes], int]:
 
 DRAIN_SECONDS = 1.0
 """Seconds to wait for the rest of an ended worker's output: a process that escaped may hold the
-pipe open.
+pipe open for ever.
 """
 
 
@@ -452,7 +455,7 @@ takes longer.
 
 @attrs.define(eq=False)
 class WorkerProcess:
-    """One process. `stopping`: the agent has begun to end it, so that how it ends means nothing."""
+    """One process. `stopping`: the agent has begun to end it, so its exit status means nothing."""
 
     local_rank: int
     rank: int
@@ -477,8 +480,8 @@ class WorkerProcess:
         return self.process.pid
 
     def signal_group(self, signum: int) -> None:
-        """Signal it and what it started, unless that belongs to another group. Only as long as the
-        pid is certainly its own.
+        """Signal the process and those in its group. Only while the pid is certainly its own, that
+        is, before it is reaped.
         """
         if self.status is None:
             try:
@@ -487,7 +490,7 @@ class WorkerProcess:
                 pass
 
     def has_ended_by_itself(self) -> bool:
-        """Whether it has ended by itself, even if the agent has not handled that yet."""
+        """True if it has ended by itself, even if the agent has not handled that yet."""
         return (
             self.status is not None
             or os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -495,8 +498,8 @@ class WorkerProcess:
 
 
 class WorkerGroup:
-    """All workers of one agent. `on_exit` is called once for each that ends, as soon as the kernel
-    says so.
+    """All workers of one agent. `on_exit` is called once for each worker that ends, as soon as the
+    kernel reports it.
     """
 
     def __init__(
@@ -520,7 +523,7 @@ class WorkerGroup:
         self._attempts: dict[int, int] = {}
         self._stopping: trio.CancelScope | None = None
         self.current: dict[int, WorkerProcess] = {}
-        """By local rank; those that have ended included, until their place is taken."""
+        """Workers by local rank. One that has ended stays until another takes its place."""
         self.membership_file = directory / "membership.json"
         self.guarded = Reaper(environment, self._mark, settings.fence_seconds)
 
@@ -592,8 +595,8 @@ class WorkerGroup:
         return worker
 
     def tell(self, placement: RankAssignment) -> None:
-        """Rewrite the membership file in one step, and signal the workers if that is wanted. A full
-        disk costs the notice: it is logged.
+        """Rewrite the membership file atomically, and signal the workers if that is configured. If
+        the disk is full, the notice is lost; that is logged.
         """
         told = {
             "round": placement.round,
@@ -613,7 +616,7 @@ class WorkerGroup:
             temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
             temporary.replace(self.membership_file)
         except OSError as error:
-            logger.error("could not tell the workers of round %d: %s", placement.round, error)
+            logger.error("could not notify the workers of round %d: %s", placement.round, error)
             return
         if self._settings.membership_signal:
             for worker in self.running:
@@ -621,7 +624,7 @@ class WorkerGroup:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` is at work."""
+        """True while `stop` runs."""
         return self._stopping is not None
 
     def hurry(self, signum: int, seconds: float) -> None:
@@ -651,7 +654,7 @@ class WorkerGroup:
         with trio.move_on_after(KILL_SECONDS):
             await self._all_ended()
         for worker in stopped:
-            # Children that left the group have the mark all the same.
+            # Children that left the group still have the mark in their environment.
             await trio.to_thread.run_sync(guardian.sweep, worker.mark, abandon_on_cancel=True)
         stuck = self.running
         for worker in stuck:
@@ -683,8 +686,8 @@ class WorkerGroup:
 
     def _command(self, local_rank: int) -> list[str]:
         mode = self._settings.mode
-        # For a command, ignore Python's environment variables: they must not disturb the few lines
-        # of the runner, which then becomes the command.
+        # Ignore Python's environment variables if the runner becomes a command: they must not
+        # affect the few lines of the runner before that.
         flags = ["-I", "-S"] if mode == "command" else ["-u"]
         return [
             sys.executable,
@@ -696,8 +699,8 @@ class WorkerGroup:
         ]
 
     async def _follow(self, worker: WorkerProcess) -> None:
-        """Follow one worker until its end. It is shielded: if the agent is cancelled, that waits
-        until its workers have been killed; see `aclose`.
+        """Follow one worker until its end. Shielded, so that a cancelled agent waits until its
+        workers have been killed; see `aclose`.
         """
         try:
             with worker.following:
@@ -739,8 +742,8 @@ class WorkerGroup:
                     return
                 hear(data)
                 continue
-            # It may have been this process that did not run: what the worker has said meanwhile
-            # counts.
+            # This process may have been stopped and not the worker. So read what the worker has
+            # reported meanwhile before judging.
             hear(read_available(worker.requests))
             if (expired := deadlines.expired(self._environment.now())) is not None:
                 if expired.pid == worker.pid:
@@ -751,11 +754,11 @@ class WorkerGroup:
                 self._end_forked(worker, expired)
 
     def _end_forked(self, worker: WorkerProcess, expired: Expired) -> None:
-        """Kill one forked process of a worker, not the worker, which may be well and must handle
+        """Kill one forked process of a worker, and not the worker, which may be well and handles
         the end of its own processes.
 
-        The process may have ended long ago, within its scope, and its id be another's: only what
-        carries the worker's mark is its own.
+        The process may have ended within its scope long ago, and its pid be another's. So it is
+        killed only if it has the worker's mark.
         """
         if worker.status is None and guardian.is_marked(expired.pid, worker.mark):
             logger.warning(
