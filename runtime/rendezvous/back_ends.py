@@ -1,4 +1,6 @@
-"""The built-in back-ends: one handler over four ways to a store, and over one in this process."""
+"""The built-in back-ends: one handler over four kinds of stores, and over a store in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 CLUSTER_OPTIONS = ("cluster", "secret_file", "tls")
 
 CONNECT_SECONDS = 2.5
-"""How long a member of an etcd may take to accept a connection and answer."""
+"""Seconds for a member of an etcd to accept a connection and answer."""
 FIRST_SERVER_ERROR = 500
 STANDALONE_RENEWAL = 3600.0
 
@@ -50,27 +52,25 @@ def understudy(parameters: RendezvousParameters, environment: Environment) -> St
 
 
 def etcd(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
-    """Over an etcd, without a cluster. Endpoint: `HOST:PORT[,HOST:PORT...]`, or an `etcd://`
-    address; see `runtime.store.etcd.address`.
-
-    Option: `cluster`, the name under which its keys are.
+    """Uses an etcd, without a cluster. Endpoint: `HOST:PORT[,HOST:PORT...]`, or an `etcd://`
+    address; see `runtime.store.etcd.address`. Option: `cluster`, the name that begins its keys.
     """
     settings = AgentSettings.of(parameters, "cluster")
     return StoreHandler(settings, environment, _etcd(parameters, environment))
 
 
 def file(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
-    """Over a directory that all agents share. Endpoint: its path."""
+    """Uses a directory that all agents share. Endpoint: its path."""
     settings = AgentSettings.of(parameters)
     return StoreHandler(settings, environment, _directory(parameters, environment))
 
 
 def static(parameters: RendezvousParameters, environment: Environment) -> StoreHandler:
-    """Fixed ranks: the option `rank` says which is this agent's. Endpoint: that of any of the other
-    back-ends; a path has a slash in it.
+    """Fixed ranks: the option `rank` is this agent's rank. Endpoint: that of any other back-end; a
+    path must contain a slash.
 
-    Raises ValueError for a rank that is none of this number of nodes, and unless `min_nodes` and
-    `max_nodes` are the same.
+    Raises ValueError if the rank is not below the number of nodes, or `min_nodes` and `max_nodes`
+    differ.
     """
     rank = parameters.get_as_int("rank")
     if parameters.min_nodes != parameters.max_nodes:
@@ -92,15 +92,15 @@ def static(parameters: RendezvousParameters, environment: Environment) -> StoreH
 
 
 def standalone(run_id: str, environment: Environment) -> StoreHandler:
-    """Over a store in the memory of this process, for an agent that has its job to itself: nothing
+    """Uses a store in the memory of this process, for an agent that has its job to itself. Nothing
     listens, and each round is complete at once. It has no name in the registry.
     """
     settings = AgentSettings(
         RendezvousParameters("standalone", "", run_id, 1, 1),
         RendezvousTimeout(),
-        # No other agent waits for this one's place. With a lease that ends, an agent that was
-        # stopped for a while (Ctrl-Z, a closed lid) would take itself for dead, and its workers
-        # would be restarted for nothing.
+        # No other agent waits for this one's place, so its lease need not end. With a normal lease,
+        # an agent that was stopped for a while (Ctrl-Z, a closed lid) would count as dead, and its
+        # workers would be restarted for no reason.
         keep_alive_interval=STANDALONE_RENEWAL,
         lease_seconds=MAX_LEASE_SECONDS,
         retention=MAX_LEASE_SECONDS,
@@ -141,8 +141,8 @@ async def _open_cluster(
     environment: Environment,
     tls: TlsMode | None,
 ) -> AsyncIterator[Store]:
-    """The store of a cluster, by the first of its nodes that answers. Raises `JoinError` or a
-    `HandshakeError`.
+    """Return the store of a cluster, through the first of its nodes that answers. Raises
+    `JoinError` or a `HandshakeError`.
     """
     failures: list[str] = []
     cause: Exception | None = None
@@ -163,8 +163,8 @@ async def _open_cluster(
                 if len(addresses) == 1:
                     raise
                 failures.append(str(error))
-                # Prefer the error of a node that is not there yet to that of another program: only
-                # the first may change.
+                # Prefer the error of a node that is not up yet to that of another program: only the
+                # first may change with time.
                 cause = error if cause is None or isinstance(cause, HandshakeError) else cause
                 continue
             yield await stack.enter_async_context(_store_of(client, cluster, environment))
@@ -176,8 +176,9 @@ async def _open_cluster(
 async def _store_of(
     client: ClusterClient, cluster: str, environment: Environment
 ) -> AsyncIterator[Store]:
-    """As directly as can be: an etcd that needs no more than its address is asked without the node
-    between, another store is followed when it is served again.
+    """Return the most direct way to the store. An etcd that needs only its address is asked
+    directly; any other store through a node, which is followed to the store's new place when that
+    moves.
     """
     where: dict[str, Any] = client.status["store"]
     if where["kind"] == "etcd" and where["address"]:
@@ -216,8 +217,8 @@ def _etcd(parameters: RendezvousParameters, environment: Environment) -> OpenSto
 async def _reach_etcd(
     address: EtcdAddress, cluster: str, environment: Environment
 ) -> AsyncIterator[Store]:
-    """The store, if a member of the etcd answers. Raises `JoinError` at once if none does, because
-    of a `ProtocolError` if others do.
+    """Return the store, if a member of the etcd answers. Raises `JoinError` at once if none does;
+    its cause is a `ProtocolError` if another program answers.
     """
     from runtime.store.etcd.gateway import LostError, NotSentError
 
@@ -244,8 +245,8 @@ async def _reach_etcd(
 
 
 async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
-    """See whether an etcd answers, in whatever words. Raises `ProtocolError`, `NotSentError` or
-    `LostError`.
+    """Check that an etcd answers, with a result or an error. Raises `ProtocolError`, `NotSentError`
+    or `LostError`.
     """
     from runtime.store.etcd.gateway import EtcdConnection, ForeignError, trust_of
 
@@ -261,7 +262,7 @@ async def _greet_etcd(host: str, port: int, address: EtcdAddress) -> None:
         is_etcd = isinstance(json.loads(body), dict)
     except ValueError:
         is_etcd = False
-    # What stands before an etcd that is not up yet answers for it, with an error of a server's.
+    # A proxy in front of an etcd that is not up yet answers with a server error.
     if not is_etcd and status < FIRST_SERVER_ERROR:
         raise ProtocolError(f"{host}:{port}: {body[:60]!r} is not an answer of etcd")
 
@@ -316,7 +317,7 @@ async def _open_directory(
 
 @asynccontextmanager
 async def _running(store: FileStore | EtcdStore | EmbeddedStore) -> AsyncIterator[Store]:
-    """A store with the task that it needs, until the end of the block."""
+    """Open a store and run its task until the end of the block."""
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)

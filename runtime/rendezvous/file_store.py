@@ -52,7 +52,7 @@ from runtime.store.interface import (
 )
 from runtime.store.memory import ChangeHistory, Snapshot, StoreMachine
 
-# A store as the content of one file, and back. No I/O.
+# A store as the content of one file: encoding and decoding. No I/O.
 
 MAGIC = b"understudy rendezvous 1\n"
 
@@ -68,8 +68,8 @@ KEPT_TOKENS = 200
 
 @attrs.frozen
 class Content:
-    """A store after its commit `number`. `tokens`: of the latest commits, this one's last.
-    `suspects`: leases that may have ended, and the token of who says so.
+    """A store after commit number `number`. `tokens`: of the latest commits, this one's last.
+    `suspects`: leases that may have ended, each with the token of the agent that suspects it.
     """
 
     number: int
@@ -78,7 +78,7 @@ class Content:
     suspects: dict[int, bytes] = attrs.field(factory=dict)
 
     def machine(self) -> StoreMachine:
-        """As a machine, on a clock that stands still: leases are timed by observers."""
+        """Return the store as a machine whose clock stands still: leases are timed by observers."""
         return StoreMachine.restored(
             self.snapshot, 0.0, 0.0, ChangeHistory(HISTORY_EVENTS, HISTORY_BYTES)
         )
@@ -86,7 +86,7 @@ class Content:
     def followed_by(
         self, machine: StoreMachine, suspects: dict[int, bytes], token: bytes
     ) -> Content | None:
-        """The next commit, which makes the store what `machine` is; None if nothing has changed."""
+        """Return the next commit, with the state of `machine`; None if nothing has changed."""
         kept, before = machine.snapshot(), self.snapshot
         suspects = {lease: who for lease, who in suspects.items() if lease in kept.leases}
         same = (kept.revision, kept.next_lease, kept.leases) == (
@@ -100,12 +100,12 @@ class Content:
 
 
 def empty() -> Content:
-    """A store in which nothing has been."""
+    """Return an empty store."""
     return Content(0, StoreMachine(ChangeHistory(HISTORY_EVENTS, HISTORY_BYTES)).snapshot())
 
 
 def encode(content: Content) -> bytes:
-    """The file."""
+    """Encode the file."""
     kept = content.snapshot
     body = cbor2.dumps(
         [
@@ -121,7 +121,9 @@ def encode(content: Content) -> bytes:
 
 
 def decode(data: bytes, where: str) -> Content:
-    """What `encode` made. Raises `StoreDataError`, naming the file, for anything else."""
+    """Decode what `encode` made. Raises `StoreDataError`, which names the file, for anything
+    else.
+    """
     start = len(MAGIC) + 4
     body = data[start:]
     try:
@@ -148,15 +150,17 @@ def decode(data: bytes, where: str) -> Content:
         ) from None
 
 
-# When a lease has ended that only files tell of: the observer times, by its own clock, how long a
-# counter has not changed. No I/O.
+# When a lease that exists only in files has ended: each observer measures, on its own clock, for
+# how long a lease's counter has not changed. No I/O.
 #
-# A lease that has not been renewed for its time is suspected first, and ends only if it has still
-# not been renewed after all could see that. A holder who renews it at that moment sees the
-# suspicion, and clears it, or sees that it is too late: never neither.
+# A lease that was not renewed for its time becomes suspected first. It ends only if it is still not
+# renewed when every agent could see the suspicion. So a holder that renews it at that moment either
+# sees the suspicion and clears it, or sees that it is too late.
 
 LATE_SECONDS = 0.5
-"""An observer that looks later than planned by more than this has not observed meanwhile."""
+"""Seconds. An observer that looks this much later than planned was stopped, so it has seen nothing
+meanwhile.
+"""
 
 
 @attrs.define
@@ -166,8 +170,8 @@ class _Seen:
 
 
 class LeaseTimes:
-    """What one observer has seen of all leases. `look_every`: in seconds, how often it means to
-    look.
+    """What one observer has seen of all leases. `look_every`: the planned seconds between two
+    looks.
     """
 
     def __init__(self, look_every: float) -> None:
@@ -176,13 +180,13 @@ class LeaseTimes:
         self._looked = math.nan
 
     def look(self, leases: dict[int, float], beats: dict[int, bytes], now: float) -> list[int]:
-        """The leases that are overdue. `leases`: seconds by lease; `beats`: what their holders have
-        last written.
+        """Return the overdue leases. `leases`: seconds by lease; `beats`: the counters that their
+        holders wrote last.
         """
         late = now - self._looked - self._look_every
         if late > LATE_SECONDS:
-            # This process was stopped, or its loop blocked: what was written meanwhile may not be
-            # what is read now.
+            # This process was stopped or its loop blocked. A network file system may still show
+            # what was there before, so start measuring again.
             for seen in self._seen.values():
                 seen.since += late
         self._looked = now
@@ -198,23 +202,23 @@ class LeaseTimes:
         return overdue
 
     def left(self, lease: int, seconds: float, now: float) -> float:
-        """Seconds that a lease has left, as far as this observer knows."""
+        """Return the seconds that a lease has left, as far as this observer knows."""
         seen = self._seen.get(lease)
         return seconds if seen is None else max(0.0, seen.since + seconds - now)
 
 
-# Directories that jobs of long ago have left beside that of a job: who comes removes them.
+# Removing the directories that old jobs have left beside that of a job.
 
 DAY = 86400.0
 
 
 def remove_leftovers(own: Path, retention: float, token: str) -> list[str]:
     """Remove the directories beside `own` in which no agent has written for a day, or for
-    `retention` seconds if that is longer; return their names.
+    `retention` seconds if that is longer. Returns their names. Blocking.
 
-    Agents of a job that goes on write every few seconds. Ages are by the clock of the file system
-    alone. What is no directory of ours stays, and so does what cannot be removed: it belongs to
-    another user. Blocks.
+    Agents of a running job write every few seconds. Ages are measured by the clock of the file
+    system alone. Directories that are not ours stay, and so do those that cannot be removed,
+    because they belong to another user.
     """
     probe = own / f"new.{token}"
     removed: list[str] = []
@@ -223,7 +227,8 @@ def remove_leftovers(own: Path, retention: float, token: str) -> list[str]:
         oldest = probe.stat().st_mtime - max(retention, DAY)
         for directory in own.parent.iterdir():
             if directory != own and _is_left(directory, oldest):
-                # Rename in one step, so that an agent that begins there now begins anew.
+                # Renaming is atomic: an agent that starts there now creates a new directory instead
+                # of using one that is being deleted.
                 aside = own.parent / f".removed-{token}-{len(removed)}"
                 directory.rename(aside)
                 shutil.rmtree(aside, ignore_errors=True)
@@ -237,7 +242,7 @@ def remove_leftovers(own: Path, retention: float, token: str) -> list[str]:
 
 
 def _is_left(directory: Path, oldest: float) -> bool:
-    """Whether it is a store of ours, all of it, and all of it is that old."""
+    """Return True if everything in the directory is a store of ours, and that old."""
     try:
         if not directory.is_dir() or directory.stat().st_mtime > oldest:
             return False
@@ -265,11 +270,11 @@ T = TypeVar("T")
 
 
 COMMIT_LOOK_SECONDS = 0.05
-"""How often it is looked whether others have committed."""
+"""Seconds between two looks for commits of others."""
 
 
 LEASES_SECONDS = 0.25
-"""How often it is looked at their leases."""
+"""Seconds between two looks at their leases."""
 
 
 KEPT_FILES = 20
@@ -304,9 +309,7 @@ class FileStore(Store):
         await self._read()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow what others commit, and end their leases when it is time, until the store is
-        closed.
-        """
+        """Follow the commits of others and end expired leases, until the store is closed."""
         task_status.started()
         leases_at = self._environment.now()
         while not self._closed:
@@ -320,7 +323,7 @@ class FileStore(Store):
             await trio.sleep(COMMIT_LOOK_SECONDS)
 
     def close(self) -> None:
-        """Refuse calls from now on, and end those that wait, with StoreError."""
+        """Refuse calls from now on, and end waiting calls with StoreError."""
         self._closed = True
         self._moved.set()
 
@@ -362,7 +365,7 @@ class FileStore(Store):
         """See `Store.keep_alive`."""
         _held(await self._read(), lease)
         await self._in_thread(lambda: self._replace(self._beat(lease), self._environment.token(8)))
-        # After that, not before: who suspects the lease from now on will see the beat.
+        # Only after that: an agent that suspects the lease from now on will see the new beat.
         content = await self._read()
         seconds = _held(content, lease)
         if lease in content.suspects:
@@ -398,7 +401,7 @@ class FileStore(Store):
                 await self._end(lease, beats[lease])
 
     async def _end(self, lease: int, beat: bytes) -> None:
-        """End a lease, unless its holder has written another beat."""
+        """End a lease, unless its holder has written a new beat."""
         token = self._environment.token(8)
         await self._commit(lambda machine, suspects: _suspected(machine, suspects, lease, token))
         if await self._in_thread(lambda: self._beat_of(lease)) == beat:
@@ -406,8 +409,10 @@ class FileStore(Store):
             await self._in_thread(lambda: self._beat(lease).unlink(missing_ok=True))
 
     async def _commit(self, step: Callable[[StoreMachine, dict[int, bytes]], T]) -> T:
-        """The result of `step`, which is done to the latest state and becomes the next one if it
-        changed anything.
+        """Apply `step` to the latest state and commit the result, if it changed anything. Returns
+        the result of `step`.
+
+        Repeats when another agent commits first (optimistic concurrency).
         """
         token = self._environment.token(8)
         attempt = 0
@@ -426,8 +431,8 @@ class FileStore(Store):
             await trio.sleep(self._environment.random() * BUSY_SECONDS * min(attempt, 10))
 
     async def _is_applied(self, after: Content, token: bytes) -> bool:
-        """The link was made: was it the next one? It was if the one before is still there, for the
-        older ones are removed first.
+        """The link was made. It was the next commit only if the previous file still exists, because
+        the oldest files are removed first: without it, this commit may have come too late.
         """
         before = self._path(after.number - 1)
         if after.number == 1 or await self._in_thread(before.exists):
@@ -444,7 +449,7 @@ class FileStore(Store):
         )
 
     async def _read(self) -> Content:
-        """The latest state."""
+        """Return the latest state."""
         self._refuse_if_closed()
         known = self._content
         found = await self._in_thread(lambda: self._latest(known))
@@ -495,7 +500,7 @@ class FileStore(Store):
         return sorted(numbers)
 
     def _latest(self, known: Content) -> Content | None:
-        """What is newer than `known`; blocks."""
+        """Return the states after `known`. Blocking."""
         while True:
             numbers = self._numbers()
             if not numbers or numbers[-1] <= known.number:
@@ -509,20 +514,20 @@ class FileStore(Store):
             try:
                 content = decode(path.read_bytes(), str(path))
             except FileNotFoundError:
-                # Removed meanwhile, so there are newer ones.
+                # Removed since the directory was listed, so there are newer ones.
                 continue
             return content
 
     def _link(self, number: int, data: bytes, token: bytes) -> bool:
-        """Make this the file of a commit, if no other agent has; blocks."""
+        """Link the file under the name of a commit, if no other agent has done so. Blocking."""
         aside = self._directory / f"new.{token.hex()}"
         try:
             self._write(aside, data)
             try:
                 os.link(aside, self._path(number))
             except FileExistsError:
-                # Over a network the answer to a link that was made may be lost, and that to its
-                # repetition come: the count of links tells.
+                # On a network file system, the answer to the link may be lost and its repetition
+                # fail although the link was made. The file's link count tells whether it was.
                 if aside.stat().st_nlink < 2:
                     return False
         finally:

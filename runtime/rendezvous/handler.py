@@ -59,8 +59,8 @@ from runtime.rendezvous.parameters import (
 )
 from runtime.store.interface import Compare, Delete, Entry, Operation, Put, Store
 
-# What one agent knows of its rendezvous: the state and the agents, in the order in which the store
-# changed them.
+# An agent's view of its rendezvous: the state and the agents, in the order in which the store
+# changed.
 
 RENDEZVOUS_RETRY_SECONDS = 0.5
 """Seconds between two attempts while the store cannot be reached."""
@@ -70,8 +70,8 @@ logger = logging.getLogger("understudy.rendezvous")
 
 
 class View:
-    """`run` keeps it up to date. `revision`: it holds all that happened up to this revision of the
-    store.
+    """The view, kept up to date by `run`. `revision`: the view holds everything up to this revision
+    of the store.
     """
 
     def __init__(self, store: Store, keys: Keys, environment: Environment) -> None:
@@ -82,13 +82,13 @@ class View:
         self._state: Entry | None = None
         self.revision = 0
         self.away_since = math.inf
-        """When the store stopped to answer, by this agent's clock."""
+        """Since when the store has not answered, on this agent's clock."""
         self.changed = trio.Event()
-        """Set at the next change; another one takes its place then."""
+        """Set at the next change, and then replaced."""
 
     @property
     def state_revision(self) -> int:
-        """Which the state was written at; 0 if there is none."""
+        """The revision at which the state was written; 0 if there is none."""
         return self._state.mod_revision if self._state is not None else 0
 
     def state(self) -> State | None:
@@ -103,11 +103,11 @@ class View:
 
     @property
     def alive(self) -> frozenset[str]:
-        """Their names."""
+        """The names of the live agents."""
         return frozenset(self._agents)
 
     def tell(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake the tasks that wait for a change."""
         changed, self.changed = self.changed, trio.Event()
         changed.set()
 
@@ -124,7 +124,7 @@ class View:
         self.tell()
 
     async def caught_up(self, revision: int) -> None:
-        """Wait until it holds everything up to `revision`. Raises `StoreError`."""
+        """Wait until the view holds everything up to `revision`. Raises `StoreError`."""
         if self.revision < revision:
             await self.refresh()
 
@@ -182,13 +182,13 @@ class View:
             self._agents.pop(key.removeprefix(self._keys.agents), None)
 
 
-# One agent's record in the store: registered under a lease, renewed, and relied upon only as long
-# as its own clock allows.
+# An agent's record in the store: registered under a lease, renewed, and valid only as long as the
+# agent's own clock allows.
 
 
 class Presence:
-    """`run` renews the lease, and notifies `view` when it is in doubt. An agent that lost its lease
-    is registered again under another name.
+    """This agent's registration. `run` renews its lease and notifies `view` when the lease is in
+    doubt. An agent whose lease has ended registers again under another name.
     """
 
     def __init__(
@@ -210,15 +210,15 @@ class Presence:
         self.name = ""
         self.lease = 0
         self.job_lease = 0
-        """The lease of the job's data; renewed by each of its agents."""
+        """The lease of the job's data. Each agent of the job renews it."""
 
     def is_held(self) -> bool:
-        """True while no other agent can take this agent for dead, by its own clock."""
+        """True while no other agent can regard this agent as dead, by its own clock."""
         return self._clock is not None and self._clock.is_held(self._environment.now())
 
     @property
     def doubtful_at(self) -> float:
-        """When that ends, unless the lease is renewed before."""
+        """The time at which `is_valid` ends, unless the lease is renewed before."""
         return self._clock.doubtful_at if self._clock is not None else 0.0
 
     async def register(self) -> None:
@@ -265,7 +265,7 @@ class Presence:
         asked, clock = self._environment.now(), self._clock
         was_held = self.is_held()
         try:
-            # So that a second attempt comes before the lease is in doubt.
+            # Early enough for a second attempt before the lease is in doubt.
             with trio.fail_after(
                 min(self._settings.timeout.heartbeat, self._settings.keep_alive_interval / 2)
             ):
@@ -305,7 +305,9 @@ class Presence:
                     logger.debug("could not renew the lease of the job's stores: %s", error)
 
     async def _look_for_ended(self) -> None:
-        """Revoke the lease of an agent of this host whose process has ended, as for a node."""
+        """Revoke the lease of an agent of this host whose process has ended, so that the others
+        need not wait for the lease's end.
+        """
         while True:
             await trio.sleep(min(1.0, self._settings.keep_alive_interval))
             try:
@@ -316,7 +318,7 @@ class Presence:
                 logger.debug("could not revoke the lease of an agent that has ended: %s", error)
 
     def gone(self) -> None:
-        """Nothing is renewed any more."""
+        """Stop renewing."""
         self._clock = None
 
 
@@ -384,14 +386,14 @@ class StoreHandler:
 
     @property
     def name(self) -> str:
-        """This agent's own, as `RendezvousInfo.participants` has it; "" before the first round,
-        another one after it was cut off.
+        """This agent's name in `RendezvousInfo.participants`: "" before the first round, and a new
+        one after the agent was cut off.
         """
         return self._presence.name
 
     @property
     def use_agent_store(self) -> bool:
-        """False: workers have no way to it by themselves."""
+        """False: workers cannot use the store by themselves."""
         return False
 
     async def next_rendezvous(self) -> RendezvousInfo:
@@ -414,8 +416,8 @@ class StoreHandler:
         try:
             finish = await self._reach(joining)
         except BaseException:
-            # An agent that gives up, or is cancelled, must leave, so that the others do not count
-            # on it.
+            # An agent that gives up or is cancelled must leave, so that the others do not wait for
+            # it.
             with (
                 trio.CancelScope(shield=True),
                 trio.move_on_after(self._settings.timeout.heartbeat),
@@ -448,8 +450,8 @@ class StoreHandler:
         await self._change(lambda state: machine.close(state, reason, finished=finished), "closed")
 
     async def reopen(self) -> bool:
-        """Let rounds follow again after `set_closed`: an operator's decision. False if it is not
-        closed. Raises like `set_closed`.
+        """Allow rounds again after `set_closed`. For operators. Returns False if the rendezvous is
+        not closed. Raises like `set_closed`.
         """
         if not await self.is_closed():
             return False
@@ -507,8 +509,8 @@ class StoreHandler:
                     self._presence = Presence(
                         store, self._keys, self._settings, self._environment, view
                     )
-                    # Nothing depends on when they begin: the view is complete, and this agent is
-                    # not registered yet.
+                    # The order in which these tasks start does not matter: the view is complete,
+                    # and this agent is not registered yet.
                     nursery.start_soon(view.run, name="view of a rendezvous")  # noqa: ASYNC113
                     nursery.start_soon(self._presence.run, name="presence in a rendezvous")  # noqa: ASYNC113
                     try:
@@ -524,7 +526,7 @@ class StoreHandler:
             raise_alone(group)
 
     async def _reach_store(self, stack: AsyncExitStack) -> tuple[Store, View]:
-        """Open the store, for as long as `stack`, and read the state; waits for a store that starts
+        """Open the store within `stack` and read the state. Waits for a store that is being started
         at the same time.
         """
         began, delay, said = self._environment.now(), FIRST_DELAY, ""
@@ -547,7 +549,7 @@ class StoreHandler:
             delay = min(2 * delay, LONGEST_DELAY)
 
     def _patience_with(self, error: Exception) -> float:
-        """Return for how many seconds to try."""
+        """Return for how many seconds to retry."""
         causes = list(_causes(error))
         somebody_else = any(
             isinstance(cause, HandshakeError | ProtocolError | ValueError)
@@ -567,7 +569,7 @@ class StoreHandler:
             raise RuntimeError("a rendezvous handler must be opened first: async with handler: ...")
 
     async def _reach(self, joining: Joining) -> Finish:
-        """Do what `joining` decides until this agent is in a complete round."""
+        """Carry out the decisions of `joining` until this agent is in a complete round."""
         while True:
             began = self._environment.now()
             try:
@@ -583,7 +585,8 @@ class StoreHandler:
                 if isinstance(decision, Finish):
                     if self._presence.is_held():
                         return decision
-                    # Its place may be taken at any moment; the view will tell, or the renewal.
+                    # Another agent may take its place at any moment. The view or the renewal will
+                    # report that.
                     decision = Wait(self._environment.now() + RENDEZVOUS_RETRY_SECONDS)
                 if isinstance(decision, StateWrite):
                     await self._write(state, decision.state)
@@ -597,7 +600,9 @@ class StoreHandler:
                 await self._patience(error, began)
 
     async def _present(self) -> str:
-        """Return this agent's name; register a new name if the view does not have it as alive."""
+        """Return this agent's name. Registers under a new name if the view does not have it as
+        alive.
+        """
         if self._presence.name not in self._view.alive:
             self._left = None if self._presence.name else self._left
             await self._presence.register()
@@ -631,13 +636,14 @@ class StoreHandler:
         try:
             result = await self._store.transaction([condition], then)
         except (StoreOutcomeUnknownError, LeaseLostError):
-            # Done or not, the state will tell; with the lease it is gone as well.
+            # Whether the write was done will be seen in the state. If the lease has ended, this
+            # agent is out in any case.
             await self._view.refresh()
             return
         await self._view.caught_up(result.revision)
 
     async def _change(self, change: Callable[[State], State], what: str) -> None:
-        """Change the state, whatever it is, within the `close` timeout."""
+        """Apply a change to the state, repeated until it is written, within the `close` timeout."""
         self._check_open()
         with trio.move_on_after(self._settings.timeout.close):
             while True:
@@ -692,7 +698,8 @@ class StoreHandler:
         """Delete the stores of earlier rounds."""
         try:
             entries = (await self._store.range(self._keys.rounds)).entries
-            # Later ones may be there by now.
+            # Stores of later rounds may exist by now, so delete only those of the rounds that were
+            # read before.
             old = [entry.key for entry in entries if self._keys.round_of(entry.key) < round]
             for start in range(0, len(old), BATCH):
                 await self._store.transaction(
@@ -732,8 +739,8 @@ class StoreHandler:
         )
 
     def _refuse_if_away(self) -> None:
-        """Raise what the store has last said if it has been away for longer than this agent's lease
-        lasts.
+        """Raise the last error of the store if it has not answered for longer than this agent's
+        lease lasts.
         """
         if self._environment.now() - self._view.away_since > self._settings.lease_seconds:
             raise self._connection(
@@ -743,8 +750,8 @@ class StoreHandler:
             )
 
     async def _patience(self, error: StoreError, began: float) -> None:
-        """A store that is away may come back; one that is damaged or closed does not. `began`: when
-        it was asked.
+        """Return True if waiting may help: a store that cannot be reached may come back, one that
+        is damaged or closed does not. `began`: when it was asked.
         """
         if not isinstance(error, StoreUnavailableError | StoreOutcomeUnknownError | LeaseLostError):
             raise self._connection(error) from error
@@ -775,7 +782,7 @@ class StoreHandler:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """It, what it came of, and so on."""
+    """Return the error, its cause, the cause of that, and so on."""
     while error is not None:
         yield error
         error = error.__cause__

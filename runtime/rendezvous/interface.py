@@ -33,7 +33,7 @@ class KeyValueStore(Protocol):
         ...
 
     async def add(self, key: str, amount: int) -> int:
-        """Add to a counter, which begins at 0; returns the sum. Counters are kept as decimal
+        """Add to a counter, which begins at 0. Returns the sum. Counters are stored as decimal
         digits.
         """
         ...

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 WITHDRAW_SECONDS = 2.0
 BUSY_SECONDS = 0.01
-"""Seconds to wait, at most on the first time, when another agent was faster."""
+"""Seconds to wait, at most at first, when another agent was faster."""
 
 
 @attrs.frozen
@@ -185,7 +185,7 @@ class JobStore:
 
         async with self._within(timeout, lambda: f"the barrier {name!r}, for {count},"):
             after, there = _barrier(key, await self._changed(key, arrived))
-            # The last to come has raised the generation, which frees the others.
+            # The last caller to arrive has raised the generation, which releases the others.
             if not there:
                 return
             try:
@@ -215,7 +215,8 @@ class JobStore:
                 if not found.entries:
                     await self._or_round_over(partial(self._store.poll, items, found.revision + 1))
                     continue
-                # Not always the first: those who take at the same time would all want the same one.
+                # Not always the first value: consumers that take at the same moment would all
+                # compete for the same one.
                 entry = found.entries[0] if attempt < 2 else self._any_of(found.entries)
                 if (
                     await self._write([_unchanged(entry.key, entry)], [Delete(entry.key)])
@@ -232,7 +233,8 @@ class JobStore:
         return f"{self._scope.root}k/{self._prefix}{key}"
 
     def _queue(self, key: str) -> str:
-        # A slash in a name must not make one queue's values look like another's.
+        # Escape slashes: without that, the values of queue "a/b" would look like values of queue
+        # "a".
         return (
             f"{self._scope.root}q/{(self._prefix + key).replace('%', '%25').replace('/', '%2F')}/"
         )
@@ -250,9 +252,7 @@ class JobStore:
         await trio.sleep(self._scope.environment.random() * BUSY_SECONDS * min(attempt + 1, 20))
 
     async def _changed(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace a value by what `change` makes of it, in one step as far as others can see;
-        returns the new one.
-        """
+        """Replace a value by the result of `change`, atomically. Returns the new value."""
         entry = await self._entry(key)
         for attempt in _attempts():
             value = change(entry.value if entry is not None else None)
@@ -275,7 +275,7 @@ class JobStore:
         try:
             await self._changed(key, withdrawn)
         except (RendezvousConnectionError, RoundOverError):
-            # Then no call waits there any more either.
+            # No call waits at the barrier any more either.
             pass
 
     async def _write(
@@ -284,13 +284,13 @@ class JobStore:
         then: Sequence[Operation],
         otherwise: Sequence[Operation] = (),
     ) -> TransactionResult:
-        """A transaction behind the fence: if that is gone, it fails for that and not for its own
-        conditions.
+        """Run a transaction on the condition that the fence is there. If the fence is gone, raises
+        `RoundOverError`, whatever the other conditions are.
         """
         fence = self._scope.fence
         if fence is None:
             return await self._asked(lambda: self._store.transaction(compare, then, otherwise))
-        # In the same transaction: asked for before, the fence could go between the two.
+        # Checked in the same transaction: if it were read before, the fence could go in between.
         guard = [Compare(fence[0], "value", fence[1])]
         result = await self._asked(
             lambda: self._store.transaction([*guard, *compare], then, [*otherwise, Get(fence[0])])
@@ -306,7 +306,7 @@ class JobStore:
         return (await self._entries([key]))[0]
 
     async def _entries(self, keys: Sequence[str]) -> list[Entry | None]:
-        """As they are now: up to a hundred at one moment."""
+        """Return the values as they are now, up to a hundred of one revision."""
         found: list[Entry | None] = []
         for start in range(0, len(keys), MAX_OPERATIONS - 1):
             some = keys[start : start + MAX_OPERATIONS - 1]
@@ -318,7 +318,7 @@ class JobStore:
         return (await self._asked(lambda: self._store.range(prefix))).entries
 
     async def _all(self, keys: Sequence[str], timeout: float | None) -> list[Entry]:
-        """The keys, once all are there."""
+        """Return the keys once all of them exist."""
         full = [self._key(key) for key in keys]
         found: list[Entry | None] = []
 
@@ -336,7 +336,7 @@ class JobStore:
                 await self._until(missing[0], lambda value: value is not None)
 
     async def _until(self, key: str, holds: Callable[[bytes | None], bool]) -> None:
-        """Wait until the value of a key meets a condition, by a watch."""
+        """Wait until the value of a key meets a condition. Uses a watch."""
         while True:
             found = await self._asked(lambda: self._store.range(key))
             entry = next((entry for entry in found.entries if entry.key == key), None)
@@ -345,7 +345,7 @@ class JobStore:
             await self._or_round_over(partial(self._key_changed, key, found.revision + 1))
 
     async def _key_changed(self, key: str, from_revision: int) -> None:
-        """Others may begin with the same text."""
+        """The prefix of a watch may match longer keys as well."""
         while True:
             batch = await self._store.poll(key, from_revision)
             if any(event.key == key for event in batch.events):
@@ -364,16 +364,16 @@ class JobStore:
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             ours, others = group.split(RendezvousError)
-            # Both may fail at once, of the same cause, and the caller may be cancelled in the same
-            # moment: one of them tells enough.
+            # Both tasks may fail at once for the same reason, and the caller may be cancelled at
+            # the same moment. One error is enough.
             enough = ours is not None and (
                 others is None or others.split(trio.Cancelled)[1] is None
             )
             raise_alone(_first(ours) if ours is not None and enough else group)
 
     async def _polled(self, change: Callable[[], Awaitable[object]]) -> None:
-        """A watch that is too late, or whose store is away for a moment, says only that it is time
-        to look again.
+        """A watch that was compacted, or whose store is briefly away, only means that the value
+        must be read again.
         """
         try:
             await change()
@@ -412,7 +412,7 @@ class JobStore:
 
     @asynccontextmanager
     async def _within(self, timeout: float | None, what: Callable[[], str]) -> AsyncIterator[None]:
-        """Raise `StoreTimeoutError` if it takes longer."""
+        """Raise `StoreTimeoutError` if the block takes longer."""
         seconds = self._scope.timeout if timeout is None else timeout
         with trio.move_on_after(seconds) as scope:  # noqa: ASYNC100  its caller waits
             yield
@@ -445,7 +445,7 @@ def _number(key: str, value: bytes | None) -> int:
 
 
 def _barrier(key: str, value: bytes | None) -> tuple[int, int]:
-    """How often all have come, and how many are there now."""
+    """A barrier: how often all have arrived (its generation), and how many have arrived now."""
     if value is None:
         return 0, 0
     try:

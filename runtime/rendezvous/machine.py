@@ -25,10 +25,10 @@ from runtime.environment import Process
 from runtime.rendezvous.interface import RendezvousChange
 from runtime.rendezvous.parameters import RendezvousStateError, RendezvousTimeout
 
-# What the store has of a rendezvous: one record of who takes part, and one for each agent. Plain
-# data, and back. No I/O.
+# The records of a rendezvous in the store: one of who takes part, and one for each agent. Plain
+# data; encoding and decoding; no I/O.
 #
-# JSON, so that an operator can read it with the store's own tools. A record that does not fit is
+# They are JSON, so that an operator can read them with the store's own tools. A malformed record is
 # refused as a whole.
 
 SCHEMA = 1
@@ -96,22 +96,22 @@ class Keys:
         return self.agents + name
 
     def round(self, round: int) -> str:
-        """Under which the store of a round is."""
+        """The prefix of the store of the round."""
         return f"{self.rounds}{round}/"
 
     def round_of(self, key: str) -> int:
-        """The round whose store a key is in."""
+        """Return the round whose store contains the key."""
         return int(key.removeprefix(self.rounds).partition("/")[0])
 
     def fence(self, round: int) -> str:
-        """There, with the life of the state as its value, from when a round is complete until the
-        next one opens.
+        """The fence of a round: a key that exists from when the round is complete until the next
+        one opens. Its value is the life of the state.
         """
         return self.round(round) + "open"
 
 
 def encode_state(state: State) -> bytes:
-    """The record as it is written."""
+    """Encode the record."""
     return json.dumps({"schema": SCHEMA, **attrs.asdict(state)}, separators=(",", ":")).encode()
 
 
@@ -137,7 +137,7 @@ def decode_state(data: bytes, where: str) -> State:
 
 
 def encode_agent(record: AgentRecord) -> bytes:
-    """The record as it is written."""
+    """Encode the record."""
     return json.dumps(attrs.asdict(record), separators=(",", ":")).encode()
 
 
@@ -231,7 +231,7 @@ def join(state: State, name: str, wanted: int | None = None) -> State:
         return state
     ranks = state.wanted if wanted is None else {**state.wanted, name: wanted}
     if name in state.participants:
-        # It was in before, so it is not for newcomers to send it among the spares.
+        # It took part before, so newcomers must not make it a spare.
         return _settled(
             attrs.evolve(
                 state,
@@ -300,13 +300,13 @@ def _settled(state: State) -> State:
         state = attrs.evolve(state, round=state.round + 1, complete=False, call=0)
     assert state.participants or not state.complete, "a round without participants is over"
     if state.complete:
-        # A place that has become free is for a spare: it counts as waiting from now on, and the
-        # agents of the round hear of it.
+        # A free place goes to a spare: it counts as waiting from now on, and the agents of the
+        # round learn of it.
         places = max(0, state.max_nodes - len(state.participants) - len(state.waiting))
         return attrs.evolve(
             state, waiting=(*state.waiting, *state.spares[:places]), spares=state.spares[places:]
         )
-    # Who was in the round before comes first, then the order in which they came.
+    # Agents of the round before come first, then the others in the order of arrival.
     before = [name for name in state.waiting if name in state.roster]
     queue = (*before, *_without(state.waiting, before), *state.spares)
     places = max(0, state.max_nodes - len(state.participants))
@@ -323,7 +323,7 @@ def _settled(state: State) -> State:
         return complete(state)
     if len(state.participants) < state.min_nodes:
         return attrs.evolve(state, call=0)
-    # A number of its own for each call: one that was cut short is not taken for the next.
+    # A new number for each call, so that one that was cut short is not mistaken for the next.
     return state if state.call else attrs.evolve(state, call=state.calls + 1, calls=state.calls + 1)
 
 
@@ -441,7 +441,7 @@ class Joining:
         return any((name in state.wanted) != (self._wanted is not None) for name in others)
 
     def _restart_deadline_of_spare(self, is_spare: bool, now: float) -> None:
-        """A spare of a full round waits for as long as it takes; its time begins when there is a
+        """A spare of a full round waits without a time-out. Its time-out begins when there is a
         place for it.
         """
         if is_spare:
@@ -451,7 +451,7 @@ class Joining:
         self._was_spare = is_spare
 
     def _is_last_call_over(self, state: State, now: float) -> bool:
-        """By this agent's own clock, from when it saw that the call began."""
+        """Measured on this agent's own clock, from when it saw that the call began."""
         if state.complete or not state.call or self._name not in state.participants:
             self._call, self._call_ends = None, math.inf
             return False
@@ -505,14 +505,14 @@ class RoundWatch:
 
     @property
     def round(self) -> int:
-        """Its number."""
+        """The number of the round."""
         return self._of[1]
 
     def look(
         self, state: State | None, alive: Collection[str], *, cut_off: bool
     ) -> RendezvousChange | None:
-        """What has happened since the last change that this returned. `cut_off`: the agent cannot
-        rely on its own lease.
+        """Return what has happened since the last change that was returned; None if nothing has.
+        `cut_off`: the agent cannot rely on its own lease.
         """
         found = bury(state, alive) if state is not None else None
         present = (

@@ -14,7 +14,7 @@ import attrs
 
 from actors.errors import UnderstudyError
 
-# What goes wrong with a rendezvous, named as in torchelastic.
+# The errors of a rendezvous, named as in torchelastic.
 
 
 class RendezvousError(UnderstudyError):
@@ -76,7 +76,7 @@ AGENT_OPTIONS = (
     "retention",
     "store_timeout",
 )
-"""Those that every back-end of ours takes; see `AgentSettings`."""
+"""The options that all our back-ends accept; see `AgentSettings`."""
 
 
 TRUE = ("1", "true", "t", "yes", "y")
@@ -136,12 +136,12 @@ class RendezvousParameters:
         self.config = dict(config)
 
     def get(self, key: str, default: object = None) -> object:
-        """The option `key`."""
+        """Return the option `key`."""
         return self.config.get(key, default)
 
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
-        """The option `key` as yes or no: a bool, 0 or 1, or a text such as "true", "y" or "0".
-        Raises ValueError for others.
+        """Return the option `key` as a bool. Accepts bools, 0 and 1, and texts such as "true", "y"
+        or "0". Raises ValueError for others.
         """
         value = self.config.get(key, default)
         if value is None or isinstance(value, bool):
@@ -153,7 +153,7 @@ class RendezvousParameters:
         )
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
-        """The option `key` as a whole number. Raises ValueError for what is none."""
+        """Return the option `key` as an integer. Raises ValueError if it is none."""
         value = self.config.get(key, default)
         if value is None:
             return None
@@ -167,7 +167,7 @@ class RendezvousParameters:
         )
 
     def get_as_seconds(self, key: str, default: float) -> float:
-        """The option `key` as a number of seconds. Raises ValueError for what is no finite
+        """Return the option `key` as a number of seconds. Raises ValueError if it is no finite
         number.
         """
         value = self.config.get(key, default)
@@ -251,7 +251,7 @@ class AgentSettings:
     `keep_alive_max_attempt`.
     """
     connect_timeout: float = 30.0
-    """Seconds for which to try again if the endpoint does not answer; 0: try once."""
+    """Seconds for which to retry if the endpoint does not answer; 0: try once."""
     retention: float = 7200.0
     """Seconds for which a job's data is kept after its last agent has left."""
     store_timeout: float = 300.0

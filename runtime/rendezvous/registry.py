@@ -1,6 +1,7 @@
-"""Handlers by name: our own, those that a program registers, and those of other distributions. A
-distribution adds one by an entry point of the group `understudy.rendezvous`: its name is the
-back-end's, its object a creator.
+"""Handlers by name: our own, those that a program registers, and those of other distributions.
+
+A distribution adds one by an entry point of the group `understudy.rendezvous`: its name is the
+back-end's, its object is a creator.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ logger = logging.getLogger("understudy.rendezvous")
 
 
 class OpenableHandler(RendezvousHandler, Protocol):
-    """A handler that is opened for as long as it is used: `async with handler:`. Leaving the block
-    leaves the rendezvous. Ours is `StoreHandler`; other distributions bring others.
+    """A handler that can be opened: `async with handler:`. Leaving the block leaves the rendezvous.
+
+    `StoreHandler` is ours; other distributions may provide others.
     """
 
     async def __aenter__(self) -> RendezvousHandler:
@@ -36,7 +38,7 @@ class OpenableHandler(RendezvousHandler, Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Leave; the rendezvous is not closed by that."""
+        """Leave the rendezvous. Does not close it for others."""
         ...
 
 
@@ -78,7 +80,7 @@ class Registry:
                 self._plugins[plugin.name] = plugin
 
     def names(self) -> list[str]:
-        """All of them, in order."""
+        """The names of all back-ends, sorted."""
         return sorted({*self._creators, *self._plugins})
 
     def create_handler(

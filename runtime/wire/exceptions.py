@@ -28,8 +28,8 @@ _OF_GROUPS = frozenset({"message", "exceptions"})
 """Of every group, and given to it as it is built."""
 
 _NOT_SENT = frozenset({"obj", "__dict__", "__weakref__", "__suppress_context__"})
-"""`obj`: what an AttributeError was about, which is any object at all, and must not be shown to
-another process.
+"""`obj` of an AttributeError is excluded: it can be any object, and must not be shown to another
+process.
 """
 
 BUILTIN: Final = frozenset(
@@ -40,7 +40,9 @@ BUILTIN: Final = frozenset(
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
-    """The attributes of an exception: its `__dict__` itself, whatever the class says it is."""
+    """Return the attributes of an exception: its real `__dict__`, whatever the class claims it
+    is.
+    """
     found: dict[str, Any] = _DICT.__get__(error)
     return found
 
@@ -58,8 +60,8 @@ def args_of(error: BaseException) -> tuple[object, ...]:
 
 
 def fields_of(error: BaseException) -> dict[str, object]:
-    """What is set in its slots and attributes, those of builtin exceptions included, without its
-    notes.
+    """Return the values of its slots and attributes, including those of builtin exceptions, but
+    without its notes.
     """
     fields: dict[str, object] = {}
     for name, slot in _slots(type(error)).items():
@@ -76,7 +78,7 @@ def fields_of(error: BaseException) -> dict[str, object]:
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """The notes that were added to it, as far as they are texts."""
+    """Return its notes, as far as they are texts."""
     notes = attributes_of(error).get(_NOTES)
     if type(notes) is not list:
         return []
@@ -86,7 +88,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def annotate(error: BaseException, note: str) -> None:
-    """Add a note with `BaseException.add_note`, past what the class makes of that name and of
+    """Add a note with `BaseException.add_note` itself: the class may have overridden that name or
     `__notes__`.
     """
     attributes_of(error)[_NOTES] = [*notes_of(error), note]
@@ -95,15 +97,15 @@ def annotate(error: BaseException, note: str) -> None:
 def build(
     cls: type[BaseException], args: tuple[object, ...], fields: dict[str, object], notes: list[str]
 ) -> BaseException:
-    """An instance of `cls` with these `args`, fields and notes. Raises whatever a class does that
-    cannot be built in this way.
+    """Build an instance of `cls` with these `args`, fields and notes. Raises what the class raises
+    if it cannot be built.
     """
     error = _bare(cls, args)
     own = builtin_base(cls)
     if own is cls or cls.__init__ is own.__init__:
-        # A builtin keeps more than its args (an OSError its errno), which only its own constructor
-        # sets; some do not take every args. An OSError takes its file names out of them: see
-        # `args_of`.
+        # A builtin exception has more state than its args (an OSError its errno), which only its
+        # own constructor sets, and some accept only certain args. An OSError takes its file names
+        # out of them: see `args_of`.
         guarded(lambda: own.__init__(error, *args), lambda failure: None)
     _ARGS.__set__(error, args[:2] if issubclass(cls, OSError) and len(args) in (3, 5) else args)
     attributes = attributes_of(error)
@@ -113,7 +115,7 @@ def build(
             try:
                 slots[name].__set__(error, value)
             except (AttributeError, TypeError, ValueError):
-                # Not every slot of a builtin can be set, or takes any value: those were set with
+                # Not every slot of a builtin can be set, or accepts any value. Those were set from
                 # the args.
                 continue
         else:
@@ -124,7 +126,7 @@ def build(
 
 
 def builtin_base(cls: type[BaseException]) -> type[BaseException]:
-    """The builtin exception that decides how instances of `cls` are laid out."""
+    """Return the builtin exception that determines the memory layout of `cls`."""
     for base in bases(cls):
         if base in BUILTIN and base not in (Exception, BaseException):
             return base
@@ -137,15 +139,15 @@ def _bare(cls: type[BaseException], args: tuple[object, ...]) -> BaseException:
             try:
                 return cast("BaseException", cast("Any", base).__new__(cls, *args))
             except TypeError:
-                # It makes its instances in a way of its own, which a class of two bases cannot take
-                # (MemoryError): the next one does.
+                # Its constructor cannot make instances of a class with two bases (MemoryError). Try
+                # the next one.
                 continue
     raise TypeError(f"instances of {cls!r} cannot be built")
 
 
 def _slots(cls: type) -> dict[str, Any]:
-    """The places of attributes that are not in the `__dict__`, by name; the class's own before
-    those of its bases.
+    """Return the attributes that are not in the `__dict__`, by name. The class's own hide those of
+    its bases.
     """
     found: dict[str, Any] = {}
     for base in bases(cls):
@@ -163,8 +165,8 @@ def _owner(slot: Any) -> type:
 
 
 def _defaults(cls: type, fields: dict[str, object]) -> dict[str, object]:
-    """What an attrs class says of fields that were not sent: the peer may have an older version of
-    it.
+    """Return the defaults of attrs fields that were not sent: the peer may have an older version of
+    the class.
     """
     if not attrs.has(cls):
         return {}

@@ -62,29 +62,31 @@ class ReceivedSegment:
         return self._size
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Where the bytes from `start` to `stop` belong. Release it when they are there: `bytes()`
-        must copy while a view lives.
+        """Return a writable view of the bytes from `start` to `stop`. Release it when they are
+        filled: while a view exists, taking the content out makes a copy.
         """
         with self._stream.getbuffer() as whole:
             return whole[start:stop]
 
     def __bytes__(self) -> bytes:
-        """The content; the same object each time and not a copy, unless a view lives."""
+        """Return the content as bytes: the same object each time, and no copy unless a view
+        exists.
+        """
         return self._stream.getvalue()
 
     def writable(self) -> memoryview:
-        """The content as memory that may be changed. Not a copy, unless it was taken out as bytes
+        """Return the content as writable memory. No copy, unless it was taken out as bytes
         before.
         """
         return self._stream.getbuffer()
 
 
 Segment = bytes | bytearray | memoryview | ReceivedSegment
-"""A segment as the codec may get it."""
+"""A segment in one of the forms that the codec accepts."""
 
 
 def writable(segment: Segment) -> bytearray | memoryview:
-    """Memory with the content of `segment` that may be changed: the segment's own where that is
+    """Return writable memory with the content of `segment`: the segment's own memory where that is
     possible.
     """
     if isinstance(segment, ReceivedSegment):
@@ -95,8 +97,8 @@ def writable(segment: Segment) -> bytearray | memoryview:
 
 
 def _ask_for_huge_pages(view: memoryview) -> None:
-    """`madvise(MADV_HUGEPAGE)`, as numpy does for its own large arrays. Advice: where it is not
-    possible nothing is lost but speed.
+    """`madvise(MADV_HUGEPAGE)`, as numpy does for its own large arrays. It is a hint: where it
+    fails, only speed is lost.
     """
     if sys.platform != "linux":
         return
@@ -115,12 +117,12 @@ def _ask_for_huge_pages(view: memoryview) -> None:
 
 
 Buffer = bytes | bytearray | memoryview
-"""What may travel as a segment."""
+"""The types that can travel as segments."""
 
 
 class Attachment(bytes):
-    """A segment of one byte that its receiver ignores. It lives for as long as its message may be
-    sent, or sent again, and keeps what is `held`.
+    """A segment of one byte that its receiver ignores. It exists as long as its message may be sent
+    or sent again, and so keeps `held` alive for that time.
     """
 
     held: list[object]
@@ -132,8 +134,8 @@ class Attachment(bytes):
 
 
 class Outgoing(list[Buffer]):
-    """The segments of a message to one peer, for what is encoded differently for each. `peer`: its
-    name and incarnation.
+    """Collects the segments of a message to one peer, for values that are encoded differently for
+    each peer. `peer`: its name and incarnation.
     """
 
     __slots__ = ("attachment", "peer")
@@ -144,14 +146,14 @@ class Outgoing(list[Buffer]):
         self.attachment: Attachment | None = None
 
     def attach(self, thing: object) -> None:
-        """Keep `thing` until the message is received, or will never be."""
+        """Keep `thing` alive until the message is received, or can no longer be."""
         if self.attachment is None:
             self.attachment = Attachment()
         self.attachment.held.append(thing)
 
     def complete(self) -> None:
-        """All is written: the attachment is the last segment, so that it lives until the peer has
-        the whole message.
+        """Finish: the attachment becomes the last segment, so that it exists until the peer has the
+        whole message.
         """
         if self.attachment is not None:
             self.append(self.attachment)
@@ -207,7 +209,7 @@ class Kind(IntEnum):
 
 @attrs.frozen
 class Limits:
-    """What a reader accepts: bytes in the control part, bytes in the whole frame, and segments."""
+    """The limits of a reader: bytes in the control part, bytes in the whole frame, and segments."""
 
     control: int = 256 * 1024
     frame: int = 256 * 1024 * 1024
@@ -215,13 +217,13 @@ class Limits:
 
 
 LIMITS = Limits()
-"""Between nodes that have proven themselves to each other; also what `encode_frame` holds itself
-to.
-"""
+"""Limits between nodes that have authenticated each other. `encode_frame` obeys them too."""
 
 
 UNPROVEN = Limits(control=4096, frame=8192, segments=0)
-"""Before that: enough for a handshake, and little to gain from sending garbage."""
+"""Limits before authentication: enough for a handshake, so that an unauthenticated peer can cost
+little memory.
+"""
 
 
 class Frame(NamedTuple):
@@ -238,11 +240,10 @@ class Frame(NamedTuple):
 def encode_frame(
     kind: int, control: bytes, segments: Sequence[Buffer] = (), flags: int = 0
 ) -> bytes:
-    """The head of a frame: header, sizes and control part. The caller sends the segments themselves
+    """Return the head of a frame: header, sizes and control part. The caller sends the segments
     right after it.
 
-    Raises EncodeError if the frame is larger than any peer would accept; nothing of it must be sent
-    then.
+    Raises EncodeError if the frame is larger than peers accept. Nothing of it must be sent then.
     """
     length = len(control)
     if length > LIMITS.control:
@@ -305,7 +306,7 @@ class FrameReader:
         self._sizes: tuple[int, ...] = ()
         self._segments: list[Segment] = []
         self._begun: memoryview | None = None
-        """The first bytes of a large segment that has no place yet."""
+        """The first bytes of a large segment that has no buffer yet."""
         self._target: ReceivedSegment | None = None
         self._rooms: tuple[memoryview, ...] = ()
         self._filled_rooms = 0
@@ -315,15 +316,15 @@ class FrameReader:
         """
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All frames that `data` completes. Raises ProtocolError as soon as a header breaks the
-        limits.
+        """Return all frames that `data` completes. Raises ProtocolError as soon as a header exceeds
+        the limits.
         """
         if self._broken:
             self._refuse("input after a broken frame")
         if self._rest:
             self._rest += data
-            # Joined only once the next part is complete, so that many small pieces do not cost the
-            # square of their number.
+            # Join only when the next part is complete: joining many small pieces each time would
+            # cost quadratic time.
             if len(self._rest) < self._needed:
                 return []
             data = bytes(self._rest)
@@ -339,16 +340,16 @@ class FrameReader:
         return frames
 
     def receive_buffer(self) -> memoryview | None:
-        """Where the next bytes belong, if they are part of a large segment: receive into it, then
-        call `filled`. None: use `feed`.
+        """Return where the next bytes belong, if they are part of a large segment: receive into it,
+        then call `filled`. None: call `feed` instead.
         """
         if self._begun is not None:
             self._find_place()
         return self._room
 
     def filled(self, count: int) -> list[Frame]:
-        """`count` bytes were received into `receive_buffer()`, which is released by this; the frame
-        that they complete, if they do.
+        """Record that `count` bytes were received into `receive_buffer()`, which is released.
+        Returns the frame that they complete, if any.
         """
         if self._room is None or not 0 <= count <= len(self._room):
             raise ValueError(
@@ -378,8 +379,8 @@ class FrameReader:
                 if stop > end:
                     self._needed = 8 + length
                     return position
-                # Past the class's own constructor, which is written in Python and costs as much as
-                # all the rest here.
+                # Bypass the class's constructor: it is written in Python and costs as much as
+                # everything else here.
                 frames.append(new_tuple(Frame, (kind, flags, data[position + 8 : stop], ())))
                 position = stop
                 continue
@@ -406,8 +407,8 @@ class FrameReader:
         return position
 
     def _take(self, data: bytes, position: int, frames: list[Frame]) -> int:
-        """Read segments of the frame begun, and finish it if all are there; the position after what
-        was read.
+        """Read segments of the current frame, and finish it if all are there. Returns the position
+        after them.
         """
         end = len(data)
         if self._begun is not None:
@@ -454,8 +455,8 @@ class FrameReader:
         self._fill(begun)
 
     def _fill(self, data: memoryview) -> tuple[int, bool]:
-        """Copy what of `data` belongs to the large segment; how much that is, and whether the
-        segment is full.
+        """Copy the part of `data` that belongs to the large segment. Returns its length, and
+        whether the segment is full.
         """
         position = 0
         while position < len(data):
