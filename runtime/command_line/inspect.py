@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import trio
 
-from actors.errors import ActorNotFoundError, CallError, NodeUnreachableError
-from runtime.command_line.asking import find_actor, inspection, why
+from actors.errors import ActorNotFoundError, CallError, NodeUnreachableError, StoreError
+from runtime.command_line.asking import NODE_SECONDS, find_actor, inspection, why
 from runtime.command_line.connect import cluster_options, connect
-from runtime.command_line.units import many
+from runtime.command_line.ends import ends_of
+from runtime.command_line.units import many, size
+from runtime.logs.formats import iso
+from runtime.membership.names import saved_bytes
 from runtime.observation.open_calls import OpenCall, read_calls
 from runtime.observation.tree import plain
 
 SHOWN_CALLS = 10
+
+SHOWN_ENDS = 5
+"""Ends of earlier epochs, the latest; `--json` has their tracebacks."""
 
 
 @click.command(epilog="Example:  understudy inspect counter --json")
@@ -35,6 +42,10 @@ def inspect(
 async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None) -> dict[str, Any]:
     async with connect(address, cluster, secret_file) as client:
         member = await find_actor(client, actor)
+        ends = await ends_of(client, actor)
+        saved: int | None = None
+        with trio.move_on_after(NODE_SECONDS), suppress(StoreError, CallError):
+            saved = await saved_bytes(client.store, actor)
         try:
             facts: dict[str, Any] | None = await inspection(client, member).actor(actor)
         except CallError as error:
@@ -46,7 +57,7 @@ async def _ask(actor: str, address: str, cluster: str, secret_file: Path | None)
         raise ActorNotFoundError(
             f"{actor} has just left node {member['name']}: try again in a moment", actor=actor
         )
-    return facts
+    return {**facts, "saved_bytes": saved, "ends": ends[-SHOWN_ENDS:]}
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
@@ -68,6 +79,13 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             else f", the oldest waits for {facts['oldest_seconds']:.1f} s"
         ),
     ]
+    if facts["saved_bytes"] is not None:
+        lines.append(f"  saved       {size(facts['saved_bytes'])}")
+    for end in facts["ends"]:
+        lines.append(
+            f"  ended       {iso(end['time'])[:-6]}Z on {plain(end['node'])}, epoch "
+            f"{end.get('epoch')}: {plain(end['kind'])}: {plain(end['reason'])[:200]}"
+        )
     for heading, found in (("runs", running), ("waits", waiting)):
         lines += [f"  {heading:<10}  {_call(call)}" for call in found[:SHOWN_CALLS]]
         if len(found) > SHOWN_CALLS:

@@ -16,10 +16,12 @@ import trio
 
 from runtime.command_line.asking import Answers, ask_nodes, inspection, node_status
 from runtime.command_line.connect import cluster_options, connect
+from runtime.command_line.ends import ends_of
 from runtime.command_line.pools import COLUMNS as POOL_COLUMNS
 from runtime.command_line.pools import pools_of
 from runtime.command_line.tables import Row, actors_of, ordered, shown, table
 from runtime.identifiers import NodeId
+from runtime.logs.formats import iso
 from runtime.membership.cluster_client import ClusterClient
 from runtime.observation.node_queries import ask_for_tree
 from runtime.observation.open_calls import read_calls
@@ -183,7 +185,9 @@ def _links(answers: Answers) -> Iterator[Row]:
 
 
 async def _deaths(client: ClusterClient) -> tuple[list[Row], Answers]:
-    """The last deaths that each supervisor remembers."""
+    """The last deaths that each supervisor remembers; and those of other actors that the nodes
+    remember, and that nodes which have ended wrote to the store.
+    """
     members = [NodeId(one["name"], one["incarnation"]) for one in client.status["members"]]
     tree = await ask_for_tree(client.endpoint, client.names, members, client.status["cluster"])
     rows = [
@@ -198,5 +202,16 @@ async def _deaths(client: ClusterClient) -> tuple[list[Row], Answers]:
         }
         for branch in tree.walk()
         for death in branch.deaths
+    ]
+    known = {(row["name"], row["epoch"]) for row in rows}
+    ends = await ends_of(client)
+    rows += [
+        {
+            "time": iso(end["time"]),
+            **{name: end.get(name) for name in ("name", "node", "epoch", "kind", "reason")},
+            "supervisor": None,
+        }
+        for end in ends
+        if (end["name"], end.get("epoch")) not in known
     ]
     return rows, Answers(silent=dict.fromkeys(tree.problems, ""))

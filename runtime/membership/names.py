@@ -456,6 +456,20 @@ IN_PARTS = b"\1"
 
 FENCES = "state-fences/"
 
+
+async def saved_bytes(store: Store, name: str) -> int | None:
+    """The size of the state that an actor saved last, encoded; None if it has saved none, or saves
+    another at this moment.
+    """
+    entry = await store.get(STATES + name)
+    if entry is None or entry.value[:1] == WHOLE:
+        return None if entry is None else len(entry.value) - 1
+    epoch, number, count = map(int, entry.value[1:].split())
+    # All parts but the last are full.
+    last = await store.get(_part(name, epoch, number, count - 1))
+    return None if last is None else (count - 1) * PART_BYTES + len(last.value)
+
+
 MOST_REPEATS = 3
 """How often one write is repeated whose answers are lost, for example while the store moves."""
 

@@ -141,6 +141,20 @@ def test_stack_names_the_line_of_a_method_that_waits_and_of_one_that_computes(
 
 
 @pytest.mark.cluster
+def test_inspect_and_list_say_how_earlier_epochs_of_an_actor_ended(cluster: Cluster) -> None:
+    facts = cluster.facts("inspect", "child")
+    assert [end["name"] for end in facts["ends"]] == ["child"]
+    assert "SystemExit: it fails" in facts["ends"][0]["traceback"]
+    assert facts["ends"][0]["epoch"] < facts["epoch"]
+    assert "raised: SystemExit: it fails" in cluster.run("inspect", "child").stdout
+    assert facts["saved_bytes"] is None
+    # Of its supervisor's memory and its node's, once.
+    deaths = cluster.facts("list", "deaths", "--filter", "name=child")["deaths"]
+    assert len(deaths) == 1
+    assert deaths[0]["supervisor"] == "boss"
+
+
+@pytest.mark.cluster
 def test_inspect_says_where_an_actor_is_what_it_runs_and_what_waits(cluster: Cluster) -> None:
     lines = cluster.run("inspect", "waiter").stdout.splitlines()
     assert lines[0] == "waiter: crew:Waiter"

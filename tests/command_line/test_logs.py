@@ -66,7 +66,7 @@ if __name__ == "__main__":
 """
 
 WAIT_STORED = """
-import sys, trio
+import click, sys, trio
 from runtime.command_line.connect import connect
 from runtime.logs.archive import archived_lines, archived_nodes
 
@@ -80,7 +80,9 @@ async def main(address, text):
                         return
             await trio.sleep(0.1)
 
-trio.run(main, *sys.argv[1:])
+# As in a command, which looks up its options there.
+with click.Context(click.Command("wait")):
+    trio.run(main, *sys.argv[1:])
 """
 
 
@@ -202,6 +204,10 @@ def test_logs_of_actors_and_nodes_and_of_nodes_that_are_stopped_or_killed(
     assert "failing ended: raised: SystemExit: it fails" in killed.stdout
     assert "its lines are those that it wrote to the store until 20" in killed.stderr
     assert "says hello [talker.say]" in cluster.run("talker").stdout
+    # The deaths of its actors have outlived it, too.
+    deaths = cluster.shell.run("list", "deaths", "--address", cluster.address)
+    assert "failing" in deaths.stdout
+    assert "SystemExit: it fails" in deaths.stdout
 
     cluster.reader.join()
     written = [json.loads(line) for line in cluster.written]

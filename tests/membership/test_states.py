@@ -11,7 +11,15 @@ import trio
 from actors import Actor, ChildSpec, SpawnOptions, Supervisor, method
 from actors.errors import StaleEpochError, StoreOutcomeUnknownError, StoreUnavailableError
 from runtime.environment import SystemEnvironment
-from runtime.membership.names import FENCES, MOST_REPEATS, PART_BYTES, PARTS, STATES, StateRecords
+from runtime.membership.names import (
+    FENCES,
+    MOST_REPEATS,
+    PART_BYTES,
+    PARTS,
+    STATES,
+    StateRecords,
+    saved_bytes,
+)
 from runtime.store.embedded import EmbeddedStore
 from runtime.store.interface import Compare, Operation, Put, TransactionResult
 from tests.live_pair import Pair
@@ -90,6 +98,7 @@ async def test_a_state_of_any_size_comes_back_and_the_one_before_leaves_nothing(
     ):
         await states.save("a", epoch, state)
         assert await StateRecords(store, "owners/").saved("a") == state
+        assert await saved_bytes(store, "a") == len(state)
     assert await parts(store) == []
 
 
