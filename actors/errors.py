@@ -356,6 +356,12 @@ class EncryptionError(HandshakeError):
     code: ClassVar[str] = "encryption"
 
 
+class WrongCertificateError(HandshakeError):
+    """The peer's certificate is not one of this cluster, or not for what the peer says it is."""
+
+    code: ClassVar[str] = "wrong-certificate"
+
+
 class WrongStoreError(HandshakeError):
     """The peer's cluster has the same name but another coordination store: one of the two stores
     was lost and created again.

@@ -11,6 +11,7 @@ from runtime.version import __version__
 
 if TYPE_CHECKING:
     from runtime.elastic import record
+    from runtime.links.encryption import Tls
     from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
     from runtime.logs.formats import LogFilter
     from runtime.node import Node
@@ -24,6 +25,7 @@ __all__ = [
     "LogFilter",
     "Node",
     "NodeProcess",
+    "Tls",
     "__version__",
     "draw_tree",
     "open_local_cluster",
@@ -37,6 +39,7 @@ PLACES = {
     "LogFilter": "runtime.logs.formats",
     "Node": "runtime.node",
     "NodeProcess": "runtime.local_cluster",
+    "Tls": "runtime.links.encryption",
     "draw_tree": "runtime.observation.tree",
     "open_local_cluster": "runtime.local_cluster",
     "open_node": "runtime.node.opening",

@@ -48,7 +48,7 @@ from runtime.doors.opening import (
 )
 from runtime.functions.named import FunctionCall
 from runtime.groups.groups import ProcessGroup
-from runtime.links.encryption import TlsMode
+from runtime.links.encryption import Tls, TlsMode
 from runtime.local_cluster import LocalCluster, NodeProcess
 from runtime.node import Node
 from runtime.observation.tree import Tree
@@ -82,7 +82,7 @@ def connect(
     secret: bytes | str | None = None,
     name: str | None = None,
     call_timeout: float | None = None,
-    tls: TlsMode | None = None,
+    tls: Tls | TlsMode | None = None,
     tracing: bool = False,
 ) -> AioOpening[AioCluster]:
     """Connect to the cluster of which a node listens at `address`, `HOST:PORT`: by `async with`, or

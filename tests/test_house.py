@@ -44,6 +44,7 @@ entry point.
 """
 
 EXTRAS = {
+    "cryptography",
     "IPython",
     "h11",
     "hypercorn",

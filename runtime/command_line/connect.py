@@ -14,10 +14,10 @@ import click
 from actors.errors import JoinError
 from runtime.announcements import Announcement, open_clusters
 from runtime.environment import SystemEnvironment, host_identity
-from runtime.links.encryption import TLS_VARIABLE, TlsMode, find_tls, system_network
+from runtime.links.encryption import TLS_VARIABLE, Tls, TlsMode, find_tls, system_network
 from runtime.links.transports import is_loopback, split_host_port
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_secret, read_secret_file
+from runtime.membership.cluster_session import find_security, read_secret_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,9 @@ DEFAULT_CLUSTER = "understudy"
 
 
 def security_options(command: F) -> F:
-    """The options `--secret-file`, which the command is given, and `--tls`, see `chosen_tls`."""
+    """The options `--secret-file`, which the command is given, and those of TLS, see
+    `chosen_tls`.
+    """
     options = [
         click.option(
             "--secret-file",
@@ -44,20 +46,47 @@ def security_options(command: F) -> F:
             f"read and change everything. Default: {TLS_VARIABLE}, or encrypt what leaves this "
             "machine.",
         ),
+        *(
+            click.option(
+                f"--tls-{name}",
+                metavar="FILE",
+                expose_value=False,
+                callback=_choose_file,
+                help=f"{what} (PEM). The three are given together; both sides then show "
+                f"certificates. Default: {TLS_VARIABLE}_{name.upper()}.",
+            )
+            for name, what in (
+                ("ca", "The CA's certificate"),
+                ("cert", "This process's certificate"),
+                ("key", "The certificate's private key"),
+            )
+        ),
     ]
     return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
 
 
 def _choose_tls(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    context.meta[f"{TLS_VARIABLE}.mode"] = value
+
+
+def _choose_file(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    context.meta[f"{TLS_VARIABLE}.{parameter.name}"] = value or ""
+
+
+def chosen_tls() -> Tls:
+    """What the options of TLS, or the variables in their place, say to the command that runs."""
+    meta = click.get_current_context().meta
     try:
-        context.meta[TLS_VARIABLE] = find_tls(value)
+        return find_tls(
+            Tls(
+                mode=meta.get(f"{TLS_VARIABLE}.mode"),
+                ca=meta.get(f"{TLS_VARIABLE}.tls_ca", ""),
+                certificate=meta.get(f"{TLS_VARIABLE}.tls_cert", ""),
+                key=meta.get(f"{TLS_VARIABLE}.tls_key", ""),
+            )
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-
-
-def chosen_tls() -> TlsMode | None:
-    """What `--tls` or `UNDERSTUDY_TLS` says to the command that runs."""
-    return cast("TlsMode | None", click.get_current_context().meta.get(TLS_VARIABLE))
 
 
 def cluster_options(command: F) -> F:
@@ -139,15 +168,18 @@ async def connect(
 ) -> AsyncIterator[ClusterClient]:
     """A client of the cluster at `address`."""
     environment = SystemEnvironment()
-    secret = find_secret(
-        secret_for(address, secret_file), environment.token, needs_own=not is_loopback(address)
+    secret, tls = find_security(
+        secret_for(address, secret_file),
+        chosen_tls(),
+        environment.token,
+        needs_own=not is_loopback(address),
     )
     async with open_client(
         address,
         cluster,
         secret,
         environment,
-        system_network(environment, chosen_tls()),
+        system_network(environment, tls),
         host_identity(),
     ) as client:
         yield client

@@ -22,7 +22,7 @@ from runtime.gateway.server import ServerLimits, serve
 from runtime.links.encryption import system_network
 from runtime.links.transports import is_loopback, split_host_port
 from runtime.membership.cluster_client import ClusterClient, open_client
-from runtime.membership.cluster_session import find_secret
+from runtime.membership.cluster_session import find_security
 
 DEFAULT_LISTEN = "127.0.0.1:0"
 TOKEN_VARIABLE = "UNDERSTUDY_DASHBOARD_TOKEN"
@@ -105,13 +105,14 @@ def dashboard(
     token = _token(environment)
     # A node writes its secret, if it was given one, and then nothing: its end is that of stdin.
     given = bytes.fromhex(sys.stdin.buffer.readline().decode()) if from_node else b""
-    secret = find_secret(
+    secret, tls = find_security(
         given or secret_for(address, secret_file),
+        chosen_tls(),
         environment.token,
         needs_own=not is_loopback(address),
     )
 
-    network = system_network(environment, chosen_tls())
+    network = system_network(environment, tls)
 
     def dial(where: str) -> AbstractAsyncContextManager[ClusterClient]:
         return open_client(where, cluster, secret, environment, network, host_identity())

@@ -20,7 +20,7 @@ import trio
 
 from actors.errors import StoreError, UnderstudyError
 from runtime.environment import SystemEnvironment, host_identity, raise_alone
-from runtime.links.encryption import TLS_VARIABLE, find_tls, system_network
+from runtime.links.encryption import TLS_VARIABLE, Tls, find_tls, system_network
 from runtime.links.transports import Connection
 from runtime.membership.cluster_session import (
     VARIABLE,
@@ -162,9 +162,9 @@ def _unix_sockets() -> Finding:
 def _tls() -> Finding:
     """Whether TLS works, and what `UNDERSTUDY_TLS` gives up."""
 
-    async def talk() -> None:
+    async def talk(tls: Tls) -> None:
         environment = SystemEnvironment()
-        network = system_network(environment, "require")
+        network = system_network(environment, attrs.evolve(tls, mode="require"))
         async with trio.open_nursery() as nursery:
             address = await nursery.start(network.listen, "127.0.0.1:0", _answer)
             with trio.fail_after(5):
@@ -177,7 +177,8 @@ def _tls() -> Finding:
             nursery.cancel_scope.cancel()
 
     def attempt() -> str:
-        mode = find_tls(None)
+        tls = find_tls(None)
+        mode = tls.mode
         if mode in ("off", "accept"):
             raise ValueError(
                 f"{TLS_VARIABLE}={mode}: "
@@ -189,10 +190,13 @@ def _tls() -> Finding:
                 + "unset it, unless nobody else is on the network between the nodes"
             )
         try:
-            trio.run(talk)
+            trio.run(talk, tls)
         except BaseExceptionGroup as group:
             raise_alone(group)
-        return f"TLS 1.3 works ({ssl.OPENSSL_VERSION}): what leaves this machine is encrypted"
+        shown = f", and {tls.certificate} is accepted by {tls.ca}" if tls.has_files else ""
+        return (
+            f"TLS 1.3 works ({ssl.OPENSSL_VERSION}): what leaves this machine is encrypted{shown}"
+        )
 
     return _tried("tls", attempt)
 

@@ -37,6 +37,7 @@ COMMANDS = (
     "stack",
     "status",
     "stop",
+    "tls",
     "top",
     "tree",
     "why",

@@ -25,7 +25,7 @@ from runtime.command_line.imports import import_modules, import_option
 from runtime.command_line.log_options import log_format_option
 from runtime.command_line.units import bytes_of
 from runtime.hosting.threads import NODE_THREADS
-from runtime.links.encryption import TlsMode
+from runtime.links.encryption import Tls
 from runtime.local_cluster import leaving_on_signals
 from runtime.membership.advertised_address import is_elsewhere
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS
@@ -282,7 +282,7 @@ async def _run(
     as_json: bool,
     dashboard: bool,
     secret: bytes | None,
-    tls: TlsMode | None,
+    tls: Tls,
 ) -> None:
     async with opening as opened:
         async with leaving_on_signals(opened), trio.open_nursery() as nursery:
@@ -314,16 +314,19 @@ async def _run(
             click.echo(f"node {opened.name} drains and leaves; a second Ctrl-C stops it at once")
 
 
-async def _run_dashboard(
-    opened: Node, as_json: bool, secret: bytes | None, tls: TlsMode | None
-) -> None:
+async def _run_dashboard(opened: Node, as_json: bool, secret: bytes | None, tls: Tls) -> None:
     """Run a dashboard until cancelled, in another process: it cannot hold up the node. When it ends
     by itself, that is told, and the node goes on.
     """
     command = [
         *(sys.executable, "-m", "runtime.command_line", "dashboard", "--from-node"),
         *("--address", opened.address, "--cluster", opened.cluster),
-        *(("--tls", tls) if tls is not None else ()),
+        *(("--tls", tls.mode) if tls.mode is not None else ()),
+        *(
+            ("--tls-ca", tls.ca, "--tls-cert", tls.certificate, "--tls-key", tls.key)
+            if tls.has_files
+            else ()
+        ),
         *(("--json",) if as_json else ()),
     ]
     # The pipe ends with this process, in whatever way that does, and the dashboard with the pipe.

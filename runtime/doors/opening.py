@@ -20,7 +20,7 @@ from actors.options import SpawnChanges, SpawnOptions
 from runtime.announcements import open_clusters
 from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
-from runtime.links.encryption import TlsMode
+from runtime.links.encryption import Tls, TlsMode
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
 from runtime.node import Node
 from runtime.node.opening import open_node
@@ -38,7 +38,7 @@ def connection(
     cluster: str | None,
     secret: bytes | str | None,
     call_timeout: float | None,
-    tls: TlsMode | None,
+    tls: Tls | TlsMode | None,
     tracing: bool,
 ) -> OpenBlock[Node]:
     """A session of a node that joins the cluster at `address` to make calls, and is given no

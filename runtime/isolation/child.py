@@ -64,7 +64,7 @@ from runtime.isolation.messages import (
 )
 from runtime.isolation.node_api import IsolationService, NodeApi, NodeApiProxy
 from runtime.isolation.stack_thread import answer_from_thread
-from runtime.links.encryption import TlsMode, system_network
+from runtime.links.encryption import Tls, system_network
 from runtime.links.link import Link
 from runtime.links.peers import Peers
 from runtime.logs.capture import LogCapture
@@ -597,8 +597,8 @@ class ChildSettings:
     tracing: bool
     on_process_start: str
     """The path of a function to be called first; "" for none."""
-    tls: TlsMode | None
-    """As for the node: the process dials other nodes itself."""
+    tls: dict[str, Any]
+    """The fields of the node's `Tls`: the process dials other nodes itself."""
 
 
 class ControlService(Actor):
@@ -661,7 +661,7 @@ async def _reside(settings: ChildSettings, filters: tuple[Filter, ...]) -> None:
             Introduction(cluster=settings.cluster, peer=me),
             settings.secret,
             environment,
-            system_network(environment, settings.tls),
+            system_network(environment, Tls(**settings.tls)),
             nursery,
             PeerDirectory(directory.locate, directory.link_to),
             lambda endpoint: ChildHost(endpoint, node, nursery, environment),

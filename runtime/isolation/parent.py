@@ -29,7 +29,7 @@ from runtime.isolation.messages import (
     LaunchRequest,
 )
 from runtime.isolation.node_api import IsolationService, NodeApi
-from runtime.links.encryption import TlsMode
+from runtime.links.encryption import Tls
 from runtime.logs.formats import written_format, written_level
 from runtime.processes import (
     ChildProcess,
@@ -98,9 +98,9 @@ class IsolatedProcesses:
         nursery: trio.Nursery,
         environment: Environment,
         secret: bytes,
-        tls: TlsMode | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._tls = tls
+        self._tls = tls or Tls()
         self._endpoint = endpoint
         self._nursery = nursery
         self._environment = environment
@@ -209,7 +209,7 @@ class IsolatedProcesses:
             "node_incarnation": self._endpoint.identity.incarnation,
             "call_timeout": self._endpoint.caller.call_timeout,
             "timings": attrs.asdict(self._environment.timings),
-            "tls": self._tls,
+            "tls": attrs.asdict(self._tls),
             "level": written_level(),
             "log_format": written_format(),
             "tracing": self._endpoint.spans is not NO_SPANS,

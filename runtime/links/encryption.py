@@ -27,13 +27,15 @@ import trio
 from actors.errors import EncryptionError, ListenError
 from runtime.environment import Environment
 from runtime.limited_log import LimitedLog
-from runtime.links.tls import (
-    FIRST_BYTE,
-    NOT_HERE,
-    TlsConnection,
+from runtime.links.credentials import (
+    CertificateFiles,
+    Credentials,
+    FileCredentials,
     client_context,
-    server_context,
+    own_certified,
+    self_signed_credentials,
 )
+from runtime.links.tls import FIRST_BYTE, NOT_HERE, TlsConnection
 from runtime.links.transports import (
     Connection,
     Network,
@@ -42,11 +44,13 @@ from runtime.links.transports import (
     is_loopback,
     split_address,
 )
-from runtime.wire.certificates import RANDOM_BYTES, SelfSigned, self_signed
+from runtime.wire.certificates import RANDOM_BYTES, self_signed
 from runtime.wire.frames import encode_frame
-from runtime.wire.handshake import refusal
+from runtime.wire.handshake import check_certified, refusal
 
 TLS_VARIABLE = "UNDERSTUDY_TLS"
+FILE_VARIABLES = ("CA", "CERT", "KEY")
+"""Ends of the names of the variables for files."""
 
 TlsMode = Literal["off", "accept", "require"]
 
@@ -64,23 +68,84 @@ PLAIN_SPOKEN: Final = {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAY
 TLS_REFUSED: Final = {"TLSV1_ALERT_PROTOCOL_VERSION"}
 """What it calls the alert `NOT_HERE`."""
 
+ALERTS: Final = {
+    "ALERT_CERTIFICATE_EXPIRED": "the other end says that this side's certificate has expired: "
+    "make a new one, or look at the clock of the other end",
+    "ALERT_UNKNOWN_CA": "the other end does not know the CA of this side's certificate: give both "
+    "sides the same --tls-ca",
+    "ALERT_DECRYPT_ERROR": "the other end finds the signature of this side's certificate "
+    "wrong: its CA has the name of another one there, and another key",
+    "ALERT_BAD_CERTIFICATE": "the other end does not accept this side's certificate; it may not be "
+    "valid yet: look at the clocks of both",
+    "ALERT_CERTIFICATE_REQUIRED": "the other end asks for a certificate: give --tls-ca, --tls-cert "
+    "and --tls-key",
+}
+"""What a peer's alerts (RFC 8446, 6.2) mean, by a part of OpenSSL's name for them."""
+
 logger = logging.getLogger("understudy.links")
 
 
-def find_tls(given: str | None) -> TlsMode | None:
-    """The mode that the caller gives, or `UNDERSTUDY_TLS`; None for neither. Raises ValueError for
-    what is no mode.
+@attrs.frozen(kw_only=True)
+class Tls:
+    """How connections are encrypted: `open_node(tls=Tls(...))`.
+
+    `mode`: see `TlsPolicy`. `ca`, `certificate`, `key`: paths of PEM files, given together. With
+    them each side of a connection must show a certificate that the CA has signed for this cluster;
+    and they may stand in place of the secret, in which case everything but the Unix sockets within
+    a machine is encrypted. Raises ValueError for what does not go together.
     """
-    source, value = ("tls", given) if given is not None else (TLS_VARIABLE, "")
-    value = value or os.environ.get(TLS_VARIABLE, "")
-    if not value:
-        return None
-    if value not in get_args(TlsMode):
-        raise ValueError(
-            f"{source}={value!r} is not a way to use TLS; choose one of "
-            f"{', '.join(get_args(TlsMode))}"
-        )
-    return cast("TlsMode", value)
+
+    mode: TlsMode | None = None
+    ca: str = attrs.field(default="", converter=os.fspath)
+    certificate: str = attrs.field(default="", converter=os.fspath)
+    key: str = attrs.field(default="", converter=os.fspath)
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode is not None and self.mode not in get_args(TlsMode):
+            raise ValueError(
+                f"tls={self.mode!r} is not a way to use TLS; choose one of "
+                f"{', '.join(get_args(TlsMode))}"
+            )
+        given = [bool(each) for each in (self.ca, self.certificate, self.key)]
+        if any(given) and not all(given):
+            raise ValueError(
+                "the CA's certificate, this process's own and its key are given together: "
+                "--tls-ca, --tls-cert and --tls-key"
+            )
+        if self.has_files and self.mode == "off":
+            raise ValueError("certificates are of no use with TLS off: leave one of them out")
+
+    @property
+    def has_files(self) -> bool:
+        """True if certificates are given."""
+        return bool(self.ca)
+
+    def without_secret(self) -> Tls:
+        """The same where certificates stand in place of the secret. Raises ValueError for "accept",
+        in which nothing would prove anything.
+        """
+        if self.mode == "accept":
+            raise ValueError("--tls accept needs a secret: peers without TLS show no certificate")
+        return attrs.evolve(self, mode="require")
+
+
+def find_tls(given: Tls | str | None) -> Tls:
+    """What the caller gives, completed by `UNDERSTUDY_TLS`, and for the files by
+    `UNDERSTUDY_TLS_CA`, `_CERT` and `_KEY`. Raises ValueError for what does not go together.
+    """
+    asked = given if isinstance(given, Tls) else Tls(mode=cast("TlsMode | None", given or None))
+    mode = asked.mode
+    if mode is None and (value := os.environ.get(TLS_VARIABLE, "")):
+        if value not in get_args(TlsMode):
+            raise ValueError(
+                f"{TLS_VARIABLE}={value!r} is not a way to use TLS; choose one of "
+                f"{', '.join(get_args(TlsMode))}"
+            )
+        mode = cast("TlsMode", value)
+    if asked.has_files or mode == "off":
+        return attrs.evolve(asked, mode=mode)
+    ca, certificate, key = (os.environ.get(f"{TLS_VARIABLE}_{one}", "") for one in FILE_VARIABLES)
+    return Tls(mode=mode, ca=ca, certificate=certificate, key=key)
 
 
 class Admission(Enum):
@@ -128,29 +193,50 @@ class EncryptedNetwork:
     says.
     """
 
-    def __init__(self, sockets: SocketNetwork, policy: TlsPolicy, environment: Environment) -> None:
+    def __init__(
+        self,
+        sockets: SocketNetwork,
+        policy: TlsPolicy,
+        environment: Environment,
+        files: FileCredentials | None = None,
+    ) -> None:
+        self._files = files
         self._sockets = sockets
         self._policy = policy
         self._environment = environment
         self._log = LimitedLog(logger, environment.now)
-        self._server: tuple[ssl.SSLContext, SelfSigned] | None = None
+        self._self_signed: Credentials | None = None
+
+    def check_own_certificate(self, cluster: str, name: str) -> None:
+        """Refuse to be a node of this name with a certificate for another, before others do.
+        Raises `WrongCertificateError`.
+        """
+        if self._files is None:
+            return
+        certified = own_certified(self._files.current())
+        if certified is not None:
+            check_certified(certified, cluster, "node", name)
 
     @functools.cached_property
-    def _client(self) -> ssl.SSLContext:
+    def _any_server(self) -> ssl.SSLContext:
         return client_context()
 
-    def _make_server(self) -> tuple[ssl.SSLContext, SelfSigned]:
-        """Made when it is first needed, which on the loopback interface is never."""
-        if self._server is None:
+    def _credentials(self) -> Credentials:
+        """For a handshake as a server. Without files they are made when they are first needed,
+        which on the loopback interface is never.
+        """
+        if self._files is not None:
+            return self._files.current()
+        if self._self_signed is None:
             identity = self_signed("understudy", self._environment.token(RANDOM_BYTES))
-            self._server = server_context(identity), identity
-        return self._server
+            self._self_signed = self_signed_credentials(identity)
+        return self._self_signed
 
     def beside(self) -> Network | None:
         """See `Network.beside`."""
         sockets = self._sockets.beside()
         return (
-            EncryptedNetwork(sockets, self._policy, self._environment)
+            EncryptedNetwork(sockets, self._policy, self._environment, self._files)
             if isinstance(sockets, SocketNetwork)
             else None
         )
@@ -178,7 +264,8 @@ class EncryptedNetwork:
             return await self._sockets.connect(address)
 
     async def _encrypted(self, address: str, connection: Connection) -> Connection:
-        encrypted = TlsConnection(connection, self._client)
+        context = self._any_server if self._files is None else self._files.current().client
+        encrypted = TlsConnection(connection, context)
         try:
             await encrypted.shake_hands()
         except EOFError as error:
@@ -216,7 +303,7 @@ class EncryptedNetwork:
                     "another build of Python, or `--tls off` on a network that you trust"
                 )
             # Now, rather than in front of the first peer.
-            self._make_server()
+            self._credentials()
         await self._sockets.listen(
             address, functools.partial(self._admit, handler), task_status=task_status
         )
@@ -233,7 +320,7 @@ class EncryptedNetwork:
             self._log.warning(
                 "closed a connection from %s: its TLS handshake failed (%s)",
                 connection.remote,
-                _reason(error),
+                tls_reason(error),
             )
         except (OSError, EOFError, trio.ClosedResourceError) as error:
             logger.debug("a connection ended before its first frame: %s", error)
@@ -262,8 +349,8 @@ class EncryptedNetwork:
             if admission is Admission.PLAIN:
                 return connection
             if admission is Admission.ENCRYPTED:
-                context, identity = self._make_server()
-                secured = TlsConnection(connection, context, identity.certificate)
+                credentials = self._credentials()
+                secured = TlsConnection(connection, credentials.server, credentials.certificate)
                 await secured.shake_hands()
                 return secured
             await self._refuse(connection, admission)
@@ -310,7 +397,7 @@ class _TlsIsOffError(EncryptionError):
 
 def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
     """What to tell who has dialled `address` with TLS, in vain."""
-    reason = _reason(error)
+    reason = error.reason or ""
     if reason in TLS_REFUSED:
         return _TlsIsOffError(
             f"the node at {address} has TLS off, and this side encrypts: restart that node without "
@@ -321,11 +408,19 @@ def _dial_error(address: str, error: ssl.SSLError) -> EncryptionError:
             f"what answers at {address} does not speak TLS ({reason}); does the address lead to a "
             "node?"
         )
-    return EncryptionError(f"the TLS handshake with {address} failed: {reason}")
+    return EncryptionError(f"the TLS handshake with {address} failed: {tls_reason(error)}")
 
 
-def _reason(error: ssl.SSLError) -> str:
-    return error.reason or str(error)
+def tls_reason(error: ssl.SSLError) -> str:
+    """Why a TLS handshake has failed, and at which end what is to be done about it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"the certificate of the other end is not accepted here: {error.verify_message}; look "
+            "at its dates and at this machine's clock, and at the CA that this side has (--tls-ca)"
+        )
+    reason = error.reason or str(error)
+    told = next((text for part, text in ALERTS.items() if part in reason), "")
+    return f"{told} ({reason})" if told else reason
 
 
 def _is_of_this_user(connection: Connection) -> bool:
@@ -346,10 +441,15 @@ def _is_loopback_host(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def system_network(
-    environment: Environment, tls: TlsMode | None, spin: str = "off"
-) -> EncryptedNetwork:
-    """The network of this machine, encrypted as `tls` says; see `TlsPolicy`. `spin`: see
-    `SocketNetwork`.
+def system_network(environment: Environment, tls: Tls, spin: str = "off") -> EncryptedNetwork:
+    """The network of this machine, encrypted as `tls` says. `spin`: see `SocketNetwork`. Raises
+    ValueError if the certificates that it names cannot be used.
     """
-    return EncryptedNetwork(SocketNetwork(spin, environment.timings), TlsPolicy(tls), environment)
+    files = (
+        FileCredentials(CertificateFiles(tls.ca, tls.certificate, tls.key))
+        if tls.has_files
+        else None
+    )
+    return EncryptedNetwork(
+        SocketNetwork(spin, environment.timings), TlsPolicy(tls.mode), environment, files
+    )

@@ -10,6 +10,7 @@ ended.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,7 @@ import cbor2
 import trio
 
 from actors.errors import (
+    EncryptionError,
     HandshakeError,
     HandshakeTimeoutError,
     ProtocolError,
@@ -28,6 +30,7 @@ from runtime.environment import Environment
 from runtime.identifiers import NodeId
 from runtime.limited_log import LimitedLog
 from runtime.links.dial_turns import DialTurns
+from runtime.links.encryption import tls_reason
 from runtime.links.link import Link, LinkCounters, Receiver
 from runtime.links.settlement import Offer, SettlementAnswer, SettlementAnswerKind
 from runtime.links.transports import Connection, Network, why_not_dialled
@@ -172,7 +175,7 @@ class Peers:
                 self.introduction,
                 self._secret,
                 self._environment.token(32),
-                connection.channel.binding,
+                connection.channel,
             )
             settled = await self._shake_hands(connection, acceptor)
             self._check_store(settled.peer)
@@ -495,7 +498,7 @@ class Peers:
             self._secret,
             self._environment.token(32),
             expected,
-            connection.channel.binding,
+            connection.channel,
         )
 
     def _addresses(self, peer: Peer) -> list[str]:
@@ -749,7 +752,11 @@ async def _send(connection: Connection, kind: Kind, control: bytes) -> None:
 async def _next_frames(connection: Connection, reader: FrameReader) -> list[Frame]:
     """At least one frame."""
     while True:
-        data = await connection.receive()
+        try:
+            data = await connection.receive()
+        except ssl.SSLError as error:
+            # In TLS 1.3 a client learns that its certificate is refused when it first reads.
+            raise EncryptionError(f"the peer refused the connection: {tls_reason(error)}") from None
         if not data:
             raise ClosedEarlyError("the peer closed the connection during the handshake")
         if frames := reader.feed(data):

@@ -11,18 +11,16 @@ kernel, and costs as much processor time.
 from __future__ import annotations
 
 import contextlib
-import os
 import ssl
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import cast
 
 import trio
 
+from runtime.links.credentials import certified_by
 from runtime.links.transports import RECEIVE_SIZE, Connection
-from runtime.wire.certificates import SelfSigned, certificate_hash
-from runtime.wire.handshake import Channel
+from runtime.wire.certificates import certificate_hash
+from runtime.wire.handshake import Certified, Channel
 
 RECORD = 16 * 1024
 """Bytes of the largest record (RFC 8446, 5.1): what is smaller is joined before it is encrypted."""
@@ -101,7 +99,13 @@ class TlsConnection:
         self._more = True
         certificate = self._own_certificate or self._tls.getpeercert(binary_form=True)
         assert certificate is not None, "a server without a certificate has no handshake"
-        self.channel = Channel(binding=certificate_hash(certificate))
+        self.channel = Channel(certificate_hash(certificate), self._certified())
+
+    def _certified(self) -> Certified | None:
+        """Whom the peer's certificate names, if it was verified."""
+        if self._tls.context.verify_mode is not ssl.CERT_REQUIRED:
+            return None
+        return certified_by(self._tls)
 
     def send_some(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         """See `Connection.send_some`.
@@ -227,42 +231,3 @@ class TlsConnection:
     def close(self) -> None:
         """See `Connection.close`."""
         self._inner.close()
-
-
-def client_context() -> ssl.SSLContext:
-    """For connections to any server, whoever it is: the certificate is bound to the proof of the
-    secret, not verified.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def server_context(identity: SelfSigned) -> ssl.SSLContext:
-    """For connections of any client."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # Nobody resumes: a ticket would only be two more records for each connection.
-    context.num_tickets = 0
-    _load(context, identity.pem)
-    return context
-
-
-def _load(context: ssl.SSLContext, pem: str) -> None:
-    """`ssl` reads keys from files only. Where there are files in memory the key is never on a
-    disk.
-    """
-    if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
-        descriptor = os.memfd_create("certificate")
-        try:
-            os.write(descriptor, pem.encode())
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.NamedTemporaryFile("w") as file:  # of mode 0600
-        file.write(pem)
-        file.flush()
-        context.load_cert_chain(file.name)

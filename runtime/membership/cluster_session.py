@@ -32,6 +32,7 @@ from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.node_service import store_service
 from runtime.identifiers import NodeId
+from runtime.links.encryption import Tls, find_tls
 from runtime.links.link import Link
 from runtime.links.transports import Network, split_address
 from runtime.membership.cluster_client import (
@@ -269,11 +270,43 @@ MOST_BYTES = 64 * 1024
 """Bytes of a file with a secret: a larger file is not one."""
 
 
+CERTIFICATES_INSTEAD = b"understudy: certificates stand in place of a secret"
+"""What is proven where nobody has a secret: nothing. There every connection is over TLS that has
+verified both certificates, or over a Unix socket of one user.
+"""
+
+
+def find_security(
+    secret: bytes | str | None,
+    tls: Tls | str | None,
+    token: Callable[[int], bytes],
+    *,
+    needs_own: bool,
+) -> tuple[bytes, Tls]:
+    """The secret, and how connections are encrypted: certificates that are given without a secret
+    stand in its place. The parameters and errors are those of `find_secret` and `find_tls`.
+    """
+    settled = settle_tls(secret, tls)
+    found = find_secret(secret, token, needs_own=needs_own, certified=settled.has_files)
+    return found, settled
+
+
+def settle_tls(secret: bytes | str | None, tls: Tls | str | None) -> Tls:
+    """What `find_tls` returns, changed where certificates stand in place of the secret."""
+    found = find_tls(tls)
+    instead = found.has_files and secret is None and not os.environ.get(VARIABLE)
+    return found.without_secret() if instead else found
+
+
 def find_secret(
-    given: bytes | str | None, token: Callable[[int], bytes], *, needs_own: bool
+    given: bytes | str | None,
+    token: Callable[[int], bytes],
+    *,
+    needs_own: bool,
+    certified: bool = False,
 ) -> bytes:
     """Return the cluster's secret. `token` draws a new one; `needs_own`: the shared file of this
-    user is not enough.
+    user is not enough; `certified`: certificates stand in its place where none is given.
 
     Raises `ListenError` if a secret is needed and none was given, TypeError or ValueError for one
     that is none.
@@ -291,6 +324,8 @@ def find_secret(
     from_environment = os.environ.get(VARIABLE)
     if from_environment:
         return from_environment.encode()
+    if certified:
+        return CERTIFICATES_INSTEAD
     if needs_own:
         raise ListenError(
             f"a node that other machines can reach needs a secret: set {VARIABLE}, or give "

@@ -27,7 +27,7 @@ from runtime.functions.named import hook_path
 from runtime.hosting.threads import NODE_THREADS
 from runtime.identifiers import NodeId
 from runtime.isolation import IsolatedProcesses, IsolationFactory
-from runtime.links.encryption import TlsMode, find_tls, system_network
+from runtime.links.encryption import EncryptedNetwork, Tls, TlsMode, system_network
 from runtime.links.transports import (
     Connection,
     Network,
@@ -47,6 +47,7 @@ from runtime.membership.cluster_session import (
     find_founder,
     find_secret,
     note_founder,
+    settle_tls,
 )
 from runtime.membership.members import NodeRecord
 from runtime.membership.stand_by import BLOCKED_LIMIT_SECONDS, Reach, Report, reach_by_member
@@ -177,7 +178,7 @@ async def open_node(
     blocked_limit: float = BLOCKED_LIMIT_SECONDS,
     log_memory: int = LOG_MEMORY_BYTES,
     call_timeout: float | None = None,
-    tls: TlsMode | None = None,
+    tls: Tls | TlsMode | None = None,
     filters: Sequence[Filter] = (),
     metrics: str | None = None,
     tracing: bool = False,
@@ -223,8 +224,8 @@ async def open_node(
         metrics,
     )
     platform = platform or Platform()
-    mode = find_tls(tls)
-    network = _network(platform, mode)
+    found_tls = settle_tls(secret, tls)
+    network = _network(platform, found_tls)
     listen = listen or await default_listen(network, join or store or "")
     settings = _NodeSettings(
         name=name,
@@ -232,7 +233,7 @@ async def open_node(
         listen=":".join(split_address(listen)),
         advertise=advertise,
         cluster=cluster,
-        secret=find_secret(secret, platform.environment.token, needs_own=not is_loopback(listen)),
+        secret=_secret(secret, platform, listen, found_tls),
         labels=checked_labels({} if labels is None else labels),
         resources=checked_resources({} if resources is None else resources),
         data_dir=Path(data_dir) if data_dir is not None else None,
@@ -240,7 +241,7 @@ async def open_node(
         environment=platform.environment,
         network=network,
         disk=platform.disk,
-        isolation=_isolation(platform, mode),
+        isolation=_isolation(platform, found_tls),
         faults=platform.faults or _faults_asked_for(),
         memory=_memory(reference_memory, reference_directory, references_on_leave, platform),
         trace_references=trace_references,
@@ -256,9 +257,18 @@ async def open_node(
         yield node
 
 
-def _network(platform: Platform, mode: TlsMode | None) -> Network:
+def _secret(given: bytes | str | None, platform: Platform, listen: str, tls: Tls) -> bytes:
+    return find_secret(
+        given,
+        platform.environment.token,
+        needs_own=not is_loopback(listen),
+        certified=tls.has_files,
+    )
+
+
+def _network(platform: Platform, tls: Tls) -> Network:
     return platform.network or system_network(
-        platform.environment, mode, os.environ.get(SPIN_VARIABLE) or "auto"
+        platform.environment, tls, os.environ.get(SPIN_VARIABLE) or "auto"
     )
 
 
@@ -315,7 +325,7 @@ def _check(
         check_metrics(metrics)
 
 
-def _isolation(platform: Platform, tls: TlsMode | None) -> IsolationFactory:
+def _isolation(platform: Platform, tls: Tls) -> IsolationFactory:
     """Processes of this machine dial other nodes as their node does."""
     if platform.isolation is IsolatedProcesses:
         return partial(IsolatedProcesses, tls=tls)
@@ -448,12 +458,15 @@ def _record(
     settings: _NodeSettings, name_before: str | None, addresses: tuple[str, ...]
 ) -> NodeRecord:
     """Return the record that this node writes about itself. `name_before`: the name in its data
-    directory.
+    directory. Raises `WrongCertificateError` if its certificate is for another name.
     """
     environment = settings.environment
     process = environment.process()
+    name = settings.name or name_before or f"node-{environment.token(4).hex()}"
+    if isinstance(settings.network, EncryptedNetwork):
+        settings.network.check_own_certificate(settings.cluster, name)
     return NodeRecord(
-        name=settings.name or name_before or f"node-{environment.token(4).hex()}",
+        name=name,
         addresses=addresses,
         host=process.host,
         pid=process.pid,

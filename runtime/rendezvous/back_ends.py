@@ -17,10 +17,10 @@ import trio
 
 from actors.errors import HandshakeError, JoinError, ProtocolError
 from runtime.environment import Environment, host_identity, raise_alone
-from runtime.links.encryption import TlsMode, find_tls, system_network
+from runtime.links.encryption import Tls, system_network
 from runtime.links.transports import is_loopback, split_address
 from runtime.membership.cluster_client import ClusterClient, open_client, peer_of
-from runtime.membership.cluster_session import StoreLocator, find_secret, read_secret_file
+from runtime.membership.cluster_session import StoreLocator, find_security, read_secret_file
 from runtime.rendezvous.file_store import FileStore, remove_leftovers
 from runtime.rendezvous.handler import OpenStore, StoreHandler
 from runtime.rendezvous.parameters import AgentSettings, RendezvousParameters, RendezvousTimeout
@@ -125,11 +125,13 @@ def _cluster(parameters: RendezvousParameters, environment: Environment) -> Open
         split_address(address)
     given = parameters.get("secret_file")
     secret_file = read_secret_file(Path(str(given))) if given else None
-    secret = find_secret(
-        secret_file, environment.token, needs_own=not all(map(is_loopback, addresses))
+    secret, tls = find_security(
+        secret_file,
+        str(parameters.get("tls") or "") or None,
+        environment.token,
+        needs_own=not all(map(is_loopback, addresses)),
     )
     cluster = str(parameters.get("cluster", "understudy"))
-    tls = find_tls(str(parameters.get("tls") or "") or None)
     return partial(_open_cluster, addresses, cluster, secret, environment, tls)
 
 
@@ -139,7 +141,7 @@ async def _open_cluster(
     cluster: str,
     secret: bytes,
     environment: Environment,
-    tls: TlsMode | None,
+    tls: Tls,
 ) -> AsyncIterator[Store]:
     """Return the store of a cluster, through the first of its nodes that answers. Raises
     `JoinError` or a `HandshakeError`.

@@ -31,6 +31,7 @@ import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Literal, NoReturn, cast, get_args
+from urllib.parse import quote, unquote
 
 import attrs
 import cbor2
@@ -40,6 +41,7 @@ from actors.errors import (
     HandshakeError,
     ProtocolError,
     ProtocolVersionError,
+    WrongCertificateError,
     WrongClusterError,
     WrongPeerError,
     WrongSecretError,
@@ -202,6 +204,7 @@ _REFUSALS: Final = (
     ProtocolVersionError,
     WrongPeerError,
     EncryptionError,
+    WrongCertificateError,
 )
 
 
@@ -230,15 +233,59 @@ objects from few bytes.
 """
 
 
+CertifiedRole = Literal["node", "operator", "client", "observer"]
+
+
+ANY_NAME: Final = "*"
+
+
+@attrs.frozen
+class Certified:
+    """Whom a certificate names: `understudy://CLUSTER/ROLE/NAME`, a URI of its subject alternative
+    names.
+
+    `name`: `ANY_NAME` for every name. `uris`: what the certificate has, for people to read; if none
+    of them is understood, the other fields are empty.
+    """
+
+    cluster: str = ""
+    role: CertifiedRole | Literal[""] = ""
+    name: str = ""
+    uris: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, uris: tuple[str, ...]) -> Certified:
+        """The first of the URIs that is understood."""
+        for uri in uris:
+            scheme, slashes, rest = uri.partition("://")
+            parts = [unquote(part) for part in rest.split("/")]
+            if scheme != "understudy" or not slashes or len(parts) != 3 or not all(parts):
+                continue
+            cluster, role, name = parts
+            if role in get_args(CertifiedRole):
+                return cls(cluster, cast("CertifiedRole", role), name, uris)
+        return cls(uris=uris)
+
+
+def certified_uri(cluster: str, role: CertifiedRole, name: str) -> str:
+    """The URI that `Certified.of` understands."""
+    return f"understudy://{quote(cluster, '')}/{role}/{quote(name, '*')}"
+
+
 @attrs.frozen
 class Channel:
     """What is proven of a connection by what carries it, below this handshake.
 
     `binding`: what both ends of the connection know, and nobody can make another connection have;
-    empty for one that is not encrypted.
+    empty for one that is not encrypted. `certified`: whom the peer's certificate names, which the
+    cluster's CA has signed; None where there is no CA.
     """
 
     binding: bytes = b""
+    certified: Certified | None = None
+
+
+PLAIN: Final = Channel()
 
 
 def refusal(error: HandshakeError) -> tuple[Kind, bytes]:
@@ -261,7 +308,7 @@ class _Side:
     """
 
     def __init__(
-        self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes
+        self, introduction: Introduction, secret: bytes, nonce: bytes, channel: Channel
     ) -> None:
         if not secret:
             raise ValueError(
@@ -270,7 +317,7 @@ class _Side:
         self._nonce = check_bytes(nonce, "a nonce", length=NONCE_BYTES)
         self._introduction = introduction
         self._secret = secret
-        self._channel_binding = channel_binding
+        self._channel = channel
         self._due: tuple[Kind, ...] = ()
         self._hello = b""
         self._challenge = b""
@@ -293,7 +340,7 @@ class _Side:
         read the same.
         """
         mac = hmac.new(self._secret, part.encode(), hashlib.sha256)
-        for item in (self._hello, self._challenge, self._channel_binding, *more):
+        for item in (self._hello, self._challenge, self._channel.binding, *more):
             mac.update(len(item).to_bytes(8, "big") + item)
         return mac.digest()
 
@@ -309,7 +356,7 @@ class _Side:
                 self._claimed.name,
                 self._introduction.peer.name,
                 self._introduction.cluster,
-                bool(self._channel_binding),
+                bool(self._channel.binding),
             )
         self.peer, self.version = self._claimed, self._claimed_version
         return proof
@@ -323,8 +370,7 @@ class Dialer(_Side):
     what was agreed.
 
     `secret` is the cluster's; `nonce` is 32 fresh random bytes; `expected` is the (name,
-    incarnation) that should answer, None if any may; `channel_binding` is that of the connection's
-    `Channel`. Raises
+    incarnation) that should answer, None if any may; `channel` is the connection's. Raises
     ValueError for an empty secret, a nonce of another length, or facts that do not fit the limit of
     a HELLO.
     """
@@ -335,9 +381,9 @@ class Dialer(_Side):
         secret: bytes,
         nonce: bytes,
         expected: NodeId | None = None,
-        channel_binding: bytes = b"",
+        channel: Channel = PLAIN,
     ) -> None:
-        super().__init__(introduction, secret, nonce, channel_binding)
+        super().__init__(introduction, secret, nonce, channel)
         self._expected = expected
         fields: dict[str, object] = {
             "magic": MAGIC,
@@ -408,6 +454,7 @@ class Dialer(_Side):
             raise _wrong_cluster(ours.peer.name, ours.cluster, peer.name, cluster)
         if wrong := _wrong_peer(ours.peer, self._expected, peer):
             raise wrong
+        _check_certificate(peer, ours.cluster, self._channel.certified)
         self._claimed, self._claimed_version = peer, version
         self._challenge = control
         self._own_proof = self._proof("dialer")
@@ -426,9 +473,9 @@ class Acceptor(_Side):
     """
 
     def __init__(
-        self, introduction: Introduction, secret: bytes, nonce: bytes, channel_binding: bytes = b""
+        self, introduction: Introduction, secret: bytes, nonce: bytes, channel: Channel = PLAIN
     ) -> None:
-        super().__init__(introduction, secret, nonce, channel_binding)
+        super().__init__(introduction, secret, nonce, channel)
         self._due = (Kind.HELLO,)
         self._write_challenge(
             MAX_VERSION
@@ -477,6 +524,7 @@ class Acceptor(_Side):
             check_bytes(fields.get("nonce"), "nonce", length=NONCE_BYTES)
         if wrong := _wrong_peer(peer, expected, ours.peer):
             raise wrong
+        _check_certificate(peer, ours.cluster, self._channel.certified)
         self._claimed, self._claimed_version = peer, version
         self._hello, self._challenge = control, self._write_challenge(version)
         self._due = (Kind.PROOF,)
@@ -628,6 +676,31 @@ def _wrong_version(
         f"node {dialer!r} speaks protocol versions {dialers[0]} to {dialers[1]}, node "
         f"{acceptor!r} {acceptors[0]} to {acceptors[1]}: "
         "upgrade the older of the two"
+    )
+
+
+def _check_certificate(peer: Peer, cluster: str, certified: Certified | None) -> None:
+    """Refuse a peer whose certificate does not name it. Raises `WrongCertificateError`."""
+    if certified is not None:
+        check_certified(certified, cluster, peer.role, peer.name)
+
+
+def check_certified(certified: Certified, cluster: str, role: Role, name: str) -> None:
+    """Raises `WrongCertificateError` where a certificate does not name who shows it."""
+    if not certified.role:
+        wrong = "names nobody in the form understudy://CLUSTER/ROLE/NAME"
+    elif certified.cluster != cluster:
+        wrong = f"is for the cluster {certified.cluster!r}"
+    elif role == "node" and certified.role != "node":
+        wrong = f"is for the role {certified.role!r}, and it comes as a node"
+    elif role == "node" and certified.name not in (name, ANY_NAME):
+        wrong = f"is for the node {certified.name!r}"
+    else:
+        return
+    raise WrongCertificateError(
+        f"the certificate of node {name!r} {wrong} "
+        f"({', '.join(certified.uris) or 'it has no URI at all'}): make one with "
+        f"`understudy tls cert --cluster {cluster} --role node --name {name}`"
     )
 
 

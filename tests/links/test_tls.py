@@ -10,7 +10,8 @@ import attrs
 import pytest
 import trio
 
-from runtime.links.tls import RECORD, TlsConnection, client_context, server_context
+from runtime.links.credentials import client_context, server_context
+from runtime.links.tls import RECORD, TlsConnection
 from runtime.links.transports import Connection
 from runtime.wire.certificates import RANDOM_BYTES, SelfSigned, certificate_hash, self_signed
 from runtime.wire.handshake import Channel

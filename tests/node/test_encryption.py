@@ -26,7 +26,8 @@ from actors.errors import EncryptionError, JoinError, WrongSecretError
 from runtime import open_node
 from runtime.environment import Process, SystemEnvironment
 from runtime.links import tls as tls_module
-from runtime.links.encryption import Admission, TlsPolicy, find_tls, system_network
+from runtime.links.credentials import client_context, server_context
+from runtime.links.encryption import Admission, Tls, TlsPolicy, find_tls, system_network
 from runtime.links.interfaces import own_address
 from runtime.links.transports import split_host_port
 from runtime.node import Node
@@ -176,10 +177,8 @@ async def terminate_tls(near: trio.SocketStream, to: str) -> None:
     connection of his own to the other.
     """
     identity = self_signed("understudy", random.Random(5).randbytes(RANDOM_BYTES))
-    shown = trio.SSLStream(near, tls_module.server_context(identity), server_side=True)
-    far = trio.SSLStream(
-        await trio.open_tcp_stream(*split_host_port(to)), tls_module.client_context()
-    )
+    shown = trio.SSLStream(near, server_context(identity), server_side=True)
+    far = trio.SSLStream(await trio.open_tcp_stream(*split_host_port(to)), client_context())
     async with shown, far:
         await both_ways(shown, far, bytearray())
 
@@ -352,7 +351,7 @@ async def test_a_silent_or_half_handshake_costs_only_its_connection(log: Log) ->
 
 def client_hello() -> bytes:
     outgoing = ssl.MemoryBIO()
-    tls = tls_module.client_context().wrap_bio(ssl.MemoryBIO(), outgoing)
+    tls = client_context().wrap_bio(ssl.MemoryBIO(), outgoing)
     with pytest.raises(ssl.SSLWantReadError):
         tls.do_handshake()
     return outgoing.read()
@@ -444,7 +443,7 @@ def test_a_mode_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("UNDERSTUDY_TLS", "yes")
     with pytest.raises(ValueError, match="UNDERSTUDY_TLS='yes'"):
         find_tls(None)
-    assert find_tls("off") == "off", "what is given counts, whatever the environment says"
+    assert find_tls("off") == Tls(mode="off"), "what is given counts, whatever the environment says"
 
 
 OTHER_USER = """
@@ -482,7 +481,7 @@ async def test_unix_sockets_are_for_this_user_alone(
             assert process.stdout is not None
             await process.stdout.receive_some(1)
             with pytest.raises(PermissionError, match="another user's"):
-                await system_network(environment, None).connect(f"unix:@{name}")
+                await system_network(environment, Tls()).connect(f"unix:@{name}")
             process.kill()
 
 

@@ -26,6 +26,7 @@ from runtime.wire.frames import Kind
 from runtime.wire.handshake import (
     CONTROL_LIMIT,
     Acceptor,
+    Channel,
     Dialer,
     Introduction,
     Peer,
@@ -105,8 +106,8 @@ def pair(
     expected: NodeId | None = None,
     bindings: tuple[bytes, bytes] = (b"", b""),
 ) -> tuple[Dialer, Acceptor]:
-    return Dialer(dialer, secrets[0], NONCE_A, expected, bindings[0]), Acceptor(
-        acceptor, secrets[1], NONCE_B, bindings[1]
+    return Dialer(dialer, secrets[0], NONCE_A, expected, Channel(bindings[0])), Acceptor(
+        acceptor, secrets[1], NONCE_B, Channel(bindings[1])
     )
 
 

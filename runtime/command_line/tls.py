@@ -1,0 +1,290 @@
+"""`understudy tls`: a certificate authority of files, and certificates for nodes to show."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+import click
+
+from runtime.command_line.connect import DEFAULT_CLUSTER
+from runtime.environment import SystemEnvironment
+from runtime.wire.handshake import ANY_NAME, Certified, CertifiedRole, certified_uri
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CA_DAYS, DAYS = 3650, 90
+BACKDATED = datetime.timedelta(minutes=5)
+"""A certificate is valid a little before it is made, for machines whose clocks are behind."""
+
+
+@click.group()
+def tls() -> None:
+    """Make certificates, look at them, and find those that end soon."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise click.ClickException(
+            "certificates need an extra: pip install 'understudy[tls]'; connections are encrypted "
+            "without any"
+        ) from None
+
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Directory of ca.pem and ca-key.pem. Default: the current one.",
+)
+
+
+def _days(default: int) -> Callable[[F], F]:
+    return click.option(
+        "--days", type=click.IntRange(min=1), default=default, show_default=True, help="Valid for."
+    )
+
+
+@tls.command(epilog="Example:  understudy tls ca --dir /etc/understudy")
+@directory_option
+@_days(CA_DAYS)
+def ca(directory: Path, days: int) -> None:
+    """Make a certificate authority: ca.pem, which every node gets, and ca-key.pem, which stays
+    where certificates are made.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    # Of a name of its own: among several, when one takes the place of another, OpenSSL looks for
+    # the signer of a certificate by its name.
+    number = SystemEnvironment().token(4).hex()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"understudy CA {number}")])
+    made = (
+        _begun(name, name, key, days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(ca=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    _write(directory / "ca-key.pem", _key_pem(key), 0o600)
+    _write(directory / "ca.pem", _pem(made), 0o644)
+    click.echo(f"{directory / 'ca.pem'}: give it to every node, as --tls-ca")
+    click.echo(f"{directory / 'ca-key.pem'}: keep it here, and secret: it makes members")
+
+
+@tls.command(epilog="Example:  understudy tls cert --name w1 --role node")
+@click.option(
+    "--name",
+    required=True,
+    help=f"The node's name; {ANY_NAME!r} for any, as programs that connect need it.",
+)
+@click.option(
+    "--role", type=click.Choice(get_args(CertifiedRole)), default="node", show_default=True
+)
+@click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True)
+@click.option("--out", help="Begin of the names of the two files. Default: the name.")
+@directory_option
+@_days(DAYS)
+def cert(
+    name: str, role: CertifiedRole, cluster: str, out: str | None, directory: Path, days: int
+) -> None:
+    """Make a certificate and its key: NAME.pem and NAME-key.pem in the directory of the CA."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    authority = _read(directory / "ca.pem")
+    try:
+        signer = serialization.load_pem_private_key(
+            (directory / "ca-key.pem").read_bytes(), password=None
+        )
+    except (OSError, ValueError, TypeError) as error:
+        raise click.ClickException(
+            f"{directory / 'ca-key.pem'} cannot be read ({error}); `understudy tls ca` makes it"
+        ) from None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise click.ClickException(f"{directory / 'ca-key.pem'} is no key of `understudy tls ca`")
+    stem = out or ("any" if name == ANY_NAME else name)
+    if not re.fullmatch(r"[\w.@+-]+", stem) or stem.startswith((".", "-")):
+        raise click.UsageError(f"{stem!r} is no good name of a file: give --out another one")
+    key = ec.generate_private_key(ec.SECP256R1())
+    made = (
+        _begun(
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name[:64])]),
+            authority.subject,
+            key,
+            days,
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(ca=False), critical=True)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+            critical=False,
+        )
+        .add_extension(
+            x509.ExtendedKeyUsage(
+                [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            ),
+            critical=False,
+        )
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.UniformResourceIdentifier(certified_uri(cluster, role, name))]
+            ),
+            critical=False,
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    where, where_key = directory / f"{stem}.pem", directory / f"{stem}-key.pem"
+    _write(where_key, _key_pem(key), 0o600)
+    _write(where, _pem(made), 0o644)
+    click.echo(f"--tls-ca {directory / 'ca.pem'} --tls-cert {where} --tls-key {where_key}")
+
+
+@tls.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+def info(file: Path, as_json: bool) -> None:
+    """Say whom a certificate names, who signed it, and how long it is valid."""
+    facts = _facts(file)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        click.echo(f"{name:12} {', '.join(value) if isinstance(value, list) else value}")
+
+
+@tls.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--within", type=click.IntRange(min=0), default=14, show_default=True, help="Days from now."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print facts as JSON.")
+def expiry(files: tuple[Path, ...], within: int, as_json: bool) -> None:
+    """Say when certificates end. Exit status 1 if one of them has ended, or ends soon."""
+    found = [_facts(file) for file in files]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        for facts in found:
+            click.echo(f"{facts['days_left']:>6} days  {facts['file']}")
+    if any(facts["days_left"] < within for facts in found):
+        raise SystemExit(1)
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    found = _read(file)
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = tuple(names.get_values_for_type(x509.UniformResourceIdentifier))
+    except x509.ExtensionNotFound:
+        uris = ()
+    certified = Certified.of(uris)
+    left = found.not_valid_after_utc - _now()
+    return {
+        "file": str(file),
+        "subject": found.subject.rfc4514_string(),
+        "cluster": certified.cluster,
+        "role": certified.role,
+        "name": certified.name,
+        "uris": list(uris),
+        "issuer": found.issuer.rfc4514_string(),
+        "from": found.not_valid_before_utc.isoformat(),
+        "until": found.not_valid_after_utc.isoformat(),
+        "days_left": left.days,
+        "sha256": found.fingerprint(hashes.SHA256()).hex(),
+    }
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(SystemEnvironment().wall_time(), datetime.UTC)
+
+
+def _begun(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    now = _now()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _read(file: Path) -> x509.Certificate:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no certificate in PEM"
+        raise click.ClickException(f"{file} cannot be read: {reason}") from None
+
+
+def _pem(made: x509.Certificate) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    """A new file, with these rights from the first. Raises ClickException for one that is there: a
+    CA that is overwritten cuts off all that it has signed.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise click.ClickException(f"{path} is there already: move it away first") from None
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(data)
