@@ -152,7 +152,7 @@ class ActorTurns:
     def _waiting(
         self, inside: trio.lowlevel.Task, part: _Part | None, through: trio.Nursery | None
     ) -> Chain | None:
-        """Like `chain`, from this part of the task `inside` outwards. `through`: the nursery of
+        """Like `chain`, for the part of the task `inside` and outwards. `through`: the nursery of
         that task in which the call is made; None for the task itself.
         """
         while True:

@@ -166,8 +166,8 @@ class ReplySink(Protocol):
 
 
 class ReportedSink:
-    """The sink of an invocation whose outcome was reported before its method has ended: what the
-    method does from then on concerns no caller.
+    """The sink of an invocation whose outcome was reported before its method has ended: whatever
+    the method does from then on is reported to no caller.
     """
 
     def value(self, job: Invocation, value: object) -> None:
@@ -574,12 +574,13 @@ class ActorCell:
 
     def end(self, reason: ExitReason) -> list[Invocation]:
         """Take no more mail; return the invocations that waited and will not run."""
-        # Set first: what is refused below may lead to further calls, which must find it ended.
+        # Set first: refusing the calls below may lead to further calls, which must find the actor
+        # ended.
         self.ended = reason
         waiting = [job for job in self.mailbox or () if not job.cancelled]
         self.mailbox = None
-        # No run may end any more that would tell those that wait for quiet, such as a node that
-        # drains before it leaves.
+        # No run ends any more that would wake the tasks that wait for quiet, such as a node that
+        # drains. Wake them here.
         self.tell_if_quiet()
         held, self.held = self.held or (), None
         for job, _ in held:

@@ -29,11 +29,11 @@ from runtime.hosting.completion_records import (
 from runtime.hosting.workers import Method, RefusedInTurnError, TaskWorkers
 
 MOST_ANSWER_BYTES = 256 * 1024
-"""Of one answer: it has to fit into one transaction with its state."""
+"""Bytes of one recorded answer: it has to fit into one transaction together with the state."""
 
 TIDY_EVERY = 64
-"""Every so many saves of an actor, all clients with records are checked, not only the one that
-called.
+"""After this many saves of an actor, the records of all its clients are checked, and not only those
+of the client that called.
 """
 
 
@@ -78,7 +78,9 @@ class _Table:
         self.lock = trio.Lock()
         self.calls: CompletionRecords | None = None
         self.doubt: Change | None = None
-        """A change of unknown outcome: all records are read again before they are used."""
+        """True after a change of unknown outcome: all records are read again before they are
+        used.
+        """
         self.saves = 0
 
     @property
@@ -154,9 +156,9 @@ class CompletionLog:
         return self._claims().decode_answer(found.encoded)
 
     async def recorded(self, job: Invocation) -> object:
-        """Return the answer on record to a call that is not to be run again; attrs.NOTHING if it
-        is on no record. Raises the CallError to answer it with where its record has no answer, or
-        cannot be read.
+        """Return the recorded answer to a call that must not run again; attrs.NOTHING if there is
+        no record. Raises the CallError to answer with if its record has no answer or cannot be
+        read.
         """
         try:
             found = await self._found(job)
@@ -235,8 +237,8 @@ class CompletionLog:
         assert isinstance(origin, RequestOrigin)
         table = self._tables.get(cell)
         if not cell.leased or (table is None and not origin.elsewhere):
-            # The call cannot be on record: this epoch has recorded no calls, and no attempt went
-            # to another one.
+            # The call cannot be recorded: this epoch has recorded none, and no attempt went to
+            # another epoch.
             return None
         if table is None:
             table = self._tables[cell] = _Table()
@@ -255,7 +257,7 @@ class CompletionLog:
         if isinstance(found, CallError):
             raise RefusedInTurnError(type(found)(f"{_what(job)}: {found}"))
         if found is None:
-            # Reading takes time: the actor may have ended or been paused meanwhile.
+            # Reading took time: the actor may have ended or been paused meanwhile.
             if cell.ended is not None:
                 raise RefusedInTurnError(cell.gone())
             if not self._workers.may_run(cell):
@@ -280,7 +282,7 @@ class CompletionLog:
         return calls
 
     def _tidy(self, table: _Table, calls: CompletionRecords, caller: RequestClient) -> None:
-        """Pass watermarks and ends of clients on to the table."""
+        """Pass watermarks and the ends of clients on to the table."""
         clients = calls.clients if not table.saves % TIDY_EVERY else (caller,)
         table.saves += 1
         for client in clients:

@@ -28,18 +28,18 @@ from actors.errors import AlreadyAppliedError, CallError, OutcomeUnknownError
 
 MOST_RECORDS = 1_000
 MOST_BYTES = 1024 * 1024
-"""Of answers."""
+"""The maximum bytes of answers."""
 
 MOST_MARKS = 1_000
 
 MOST_IN_ONE = 32
-"""Records, and marks, that one transaction takes away: each is an operation, of which a store takes
-120 in one.
+"""Records and marks that one transaction removes. Each is one operation, and a store accepts 120 in
+one transaction.
 """
 
 
 KEY_CLIENT = "@key"
-"""The name of the client of calls that a key identifies. No peer can have it."""
+"""The client name of calls that a key identifies. No peer can have this name."""
 
 
 class RequestClient(NamedTuple):
@@ -68,7 +68,7 @@ class RequestId(NamedTuple):
 
 
 class RequestOrigin(NamedTuple):
-    """What one attempt says about its call."""
+    """What one attempt reports about its call."""
 
     identity: RequestId
     repeated: bool
@@ -79,7 +79,7 @@ class RequestOrigin(NamedTuple):
 
 @attrs.frozen
 class CompletedAnswer:
-    """The answer, as an encoded value, to a call that was applied before."""
+    """The encoded answer to a call that was applied before."""
 
     encoded: bytes
 
@@ -100,7 +100,7 @@ class Change:
 
 @attrs.frozen
 class CommittedRecords:
-    """What was committed before, as it is read back; the records from the oldest to the newest."""
+    """The committed records as they are read back, oldest first."""
 
     records: tuple[tuple[RequestId, bytes | None], ...] = ()
     marks: Mapping[RequestClient, int] = attrs.field(factory=dict)
@@ -151,7 +151,7 @@ class CompletionRecords:
 
     @property
     def kept(self) -> CommittedRecords:
-        """What is in the store, apart from what is only to be taken away."""
+        """Return what is in the store, without what is only waiting to be removed."""
         return CommittedRecords(tuple(self._records.items()), dict(self._marks), self._floor)
 
     @property
@@ -161,7 +161,7 @@ class CompletionRecords:
 
     @property
     def disowns(self) -> bool:
-        """True if the next save must take a record away, whether or not it records a call."""
+        """True if the next save must remove a record, whether or not it adds one."""
         return bool(self._disowned)
 
     def find(self, call: RequestId) -> CompletedAnswer | CallError | None:
@@ -180,7 +180,7 @@ class CompletionRecords:
         if (
             number <= self._marks.get(client, -1)
             or number < self._confirmed.get(client, 0)
-            # The floor is about incarnations, and keys have none.
+            # The floor is an incarnation number, and keys have none.
             or (not client.is_key and client.incarnation <= self._floor)
         ):
             return OutcomeUnknownError(
@@ -213,7 +213,7 @@ class CompletionRecords:
         marks: dict[RequestClient, int] = {}
         for disowned in self._disowned:
             if disowned == call:
-                # It runs in this epoch still, and saves again: now its effect is known.
+                # The call still runs in this epoch and saves again: now its effect is known.
                 continue
             marks[disowned.client] = max(disowned.number, self._marks.get(disowned.client, -1))
             forgotten.append(disowned)
@@ -241,7 +241,7 @@ class CompletionRecords:
         over = count > self._most_records or size > self._most_bytes
         more = over and len(forgotten) == MOST_IN_ONE
         unmarked, floor = self._unmark(marks)
-        # A store takes a bounded number of operations in one transaction.
+        # A transaction of the store takes a bounded number of operations.
         assert len(forgotten) <= MOST_IN_ONE
         assert len(marks) <= len(forgotten), "a mark is left by what is taken away"
         assert marks.keys().isdisjoint(unmarked), "no key twice in one transaction"
@@ -262,7 +262,7 @@ class CompletionRecords:
             self._marks.pop(client, None)
             self._unmarked.pop(client, None)
         for client, number in change.marks.items():
-            # In the order in which marks were raised: the one raised last is removed last.
+            # In the order in which the marks were raised: the latest one is removed last.
             self._marks.pop(client, None)
             self._marks[client] = number
             self._unmarked.pop(client, None)
@@ -280,7 +280,7 @@ class CompletionRecords:
             self._records[call] = answer
             self._numbers.setdefault(call.client, {})[call.number] = None
             if call.number < self._confirmed.get(call.client, 0):
-                # Its client confirmed it while the transaction was under way.
+                # Its client confirmed the call while the transaction was under way.
                 self._let_go(call.client, [call.number])
 
     def after_doubt(self, change: Change, kept: CommittedRecords) -> CompletionRecords:
@@ -320,7 +320,7 @@ class CompletionRecords:
         self._let_go(
             client, [number for number in self._numbers.get(client, ()) if number < watermark]
         )
-        # It is not repeated: its record can go without a mark.
+        # The call is not repeated, so its record can go without a mark.
         self._own_again(lambda call: call.client == client and call.number < watermark)
         if self._marks.get(client, watermark) < watermark:
             del self._marks[client]
@@ -394,8 +394,8 @@ class CompletionRecords:
         for number in numbers:
             call = RequestId(client, number)
             assert call not in self._unwanted, "its bytes would count twice"
-            # Still in the store until the next transaction of the actor takes it away: one of its
-            # own would cost more than the room.
+            # It stays in the store until the actor's next transaction removes it. A transaction of
+            # its own would cost more than the space.
             self._unwanted[call] = _size(self._records[call])
             self._drop(call)
 

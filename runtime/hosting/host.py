@@ -156,7 +156,7 @@ class LazyNursery:
             self._closed.set()
 
 
-# What a hosted actor sees of its host, and what a host needs of the store.
+# What a hosted actor sees of its host, and what a host needs from the store.
 
 
 class NameClaims(SavedStates, Protocol):
@@ -262,15 +262,15 @@ class Hosted:
         return work
 
 
-# The orderly stop of an actor: what is waited for, for how long, and what is left behind.
+# The orderly stop of an actor: what it waits for, for how long, and what it leaves behind.
 
 STOP_SECONDS = 5.0
 """Default time for an actor to stop."""
 
 
 LAST_SECONDS = 1.0
-"""The least time for `on_stop`, and for an actor's own tasks to end, when methods have taken all
-of the time.
+"""Seconds that `on_stop`, and an actor's own tasks, get at least when methods have used all of the
+time.
 """
 
 
@@ -343,7 +343,7 @@ async def _say_goodbye(
 async def run_on_stop(
     cell: ActorCell, reason: ExitReason, until: float, threads: Threads, over: trio.Event
 ) -> None:
-    """Call `on_stop`, cancel it at the time `until`, then set `over`. An exception is logged."""
+    """Call `on_stop` and cancel it at the time `until`, then set `over`. An exception is logged."""
     try:
         with trio.CancelScope(deadline=until):
             await threads.hook(cell.instance.on_stop, reason)
@@ -355,7 +355,7 @@ async def run_on_stop(
         over.set()
 
 
-# Features that higher rooms give to actors: each makes a part for every actor, and is called when
+# Features that higher rooms add to actors: each makes a part for every actor, and is notified when
 # an actor ends.
 
 
@@ -469,13 +469,13 @@ class ActorHost:
         self.turns = ActorTurns(self.workers.running, environment)
         self.completion_log = CompletionLog(claims, self.workers, environment, is_gone)
         self.counts = NodeCounts()
-        """What has happened here; the rooms above count in it as well."""
+        """Usage counters of this node's actors. Higher rooms count in them as well."""
         self.now = environment.now
         self.in_thread = environment.in_thread
         self.cells: dict[str, ActorCell] = {}
         self.draining = False
         self._leaves_by = math.inf
-        """When a node that leaves waits for its actors no longer, on trio's clock."""
+        """The time, on trio's clock, at which a node that leaves stops waiting for its actors."""
         self._nurseries: dict[ActorCell, LazyNursery] = {}
         self.supervisors: dict[str, str] = {}
         """The supervisors' names, by the names of the supervised actors here."""
@@ -489,9 +489,9 @@ class ActorHost:
         self._next_number = 0
         self.spans: Spans = NO_SPANS
         self.filters: tuple[Filter, ...] = ()
-        """Around the methods of all actors that start from now on; set by the endpoint."""
+        """Wraps the methods of all actors that start from now on. Set by the endpoint."""
         self.item_batches: ItemBatches
-        """Set by the endpoint, which knows how errors and values travel."""
+        """Set by the endpoint, which knows how errors and values are encoded."""
         self.names_paused = False
         """True while named actors pause because the lease is in doubt."""
         self.claiming: dict[str, list[Callable[[], None]]] = {}
@@ -802,7 +802,8 @@ class ActorHost:
         try:
             return await self.claims().claim(name, class_path, on_behalf_of, options.resources)
         finally:
-            # Of two claims for one name one fails, and that may be the one which ends last.
+            # If two claims for one name run at once, one of them fails, and that may be the one
+            # that ends last.
             if self.claiming.get(name) is waiting:
                 del self.claiming[name]
             # Not before the cell is there: `start` goes on to make it in the same step.
@@ -895,7 +896,7 @@ class ActorHost:
         """
         construct = functools.partial(instance.__init__, *args, **kwargs)  # type: ignore[misc]
         if not isinstance(instance, cls) or type(instance).__init__ is object.__init__:
-            # An actor proxy, or no constructor of the user's: it does not block.
+            # An actor proxy, or a class without a constructor of the user's: it does not block.
             construct()
         else:
             await self.threads.construct(construct)
@@ -946,12 +947,12 @@ class ActorHost:
             await cell.wait_quiet()
             served = cell.served
             await trio.sleep(seconds)
-        # Not from here: this task is one of the actor's own, which stopping waits for.
+        # In another task: this one belongs to the actor, and stopping waits for the actor's tasks.
         self._nursery.start_soon(self._end_of_idleness, cell, served, seconds)
 
     async def _end_of_idleness(self, cell: ActorCell, served: int, seconds: float) -> None:
-        # A call may have come since it was found idle, or wait for a worker. From here to the end
-        # of its mailbox nothing else runs.
+        # A call may have arrived since the actor was found idle, or may wait for a worker. From
+        # this check to the end of its mailbox nothing else runs.
         if cell.ended is None and (
             cell.served != served or cell.is_in_use or self.workers.is_queued(cell)
         ):
@@ -1223,8 +1224,8 @@ def _why(error: BaseException) -> ExitReason:
     if issubclass(type(error), SystemExit):
         code: object = cast("Any", vars(SystemExit)["code"]).__get__(error)
         if code is None or (type(code) is int and code == 0):
-            # As a process that exits with 0: an actor that has a process of its own and one that
-            # has none end alike.
+            # As a process that exits with 0, so that an actor in its own process and one without
+            # end in the same way.
             return ExitReason(kind="normal", text="it exited with code 0")
     return ExitReason(kind="raised", text=summary_of(error), traceback=traceback_of(error))
 
@@ -1263,7 +1264,7 @@ class SupervisedActors:
 
 
 def birthplace(name: str) -> NodeId | None:
-    """Return node and incarnation from a generated actor name; None for a name that was given."""
+    """Return node and incarnation from a generated actor name; None for a name that a user gave."""
     place = name.rpartition("@")[2] if "@" in name else ""
     node, _, incarnation = place.rpartition(".")
     return NodeId(node, int(incarnation)) if node and incarnation.isdecimal() else None

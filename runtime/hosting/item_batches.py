@@ -27,12 +27,12 @@ MOST_ITEMS = 65_536
 """The most items in a batch."""
 
 RETURNED, RAISED, NOT_STARTED, UNSENDABLE = range(4)
-"""How an item ended: with its value, with a description of what it raised, not at all, or with a
-value that cannot be sent, and why.
+"""How an item ended: with its value; with a description of the exception; not run at all; or with a
+value that cannot be sent, and the reason.
 """
 
 PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
-"""Types whose values can always be sent, so that it need not be tried."""
+"""Types whose values can always be sent, so that encoding them need not be tried."""
 
 Outcome = tuple[int, object]
 
@@ -47,7 +47,7 @@ class RunningBatch:
     lock: threading.Lock = attrs.Factory(threading.Lock)
 
     def begin(self) -> bool:
-        """The next item is about to start; False if it must not."""
+        """Record that the next item starts; False if it must not."""
         with self.lock:
             if self.closed or not self.may_run():
                 self.closed = True
@@ -56,7 +56,7 @@ class RunningBatch:
             return True
 
     def close(self) -> int:
-        """Start no more; returns how many were started."""
+        """Start no more items. Returns how many were started."""
         with self.lock:
             self.closed = True
             return self.started
@@ -64,14 +64,16 @@ class RunningBatch:
 
 @attrs.frozen
 class RecalledRows:
-    """Stands in a waiting call for the items of a batch that was recalled."""
+    """Takes the place of the items in a waiting call for a batch that was recalled."""
 
     count: int
 
 
 class ItemBatches:
-    """The batches that run on one node. `describe`: what a method raised, as data. `size_of`: None
-    for a value that cannot be sent. `may_run`: False while another node may have the actor's name.
+    """The batches that run on one node.
+
+    `describe`: turns an exception into data. `size_of`: bytes of a value, None if it cannot be
+    sent. `may_run`: False while another node may have the actor's name.
     """
 
     def __init__(
@@ -98,8 +100,8 @@ class ItemBatches:
             return 0.0, [(NOT_STARTED, None)] * rows.count
         definition, arguments = _checked(instance, method, rows)
         key = (cell.address.name, str(batch))
-        # Asked before each item, as the workers ask before each call. A thread cannot ask the
-        # loop's clock; but while it runs, the loop is free to see that the lease is in doubt.
+        # Checked before each item, as the workers do before each call. A thread cannot read the
+        # loop's clock; but while it runs, the loop is free to notice that the lease is in doubt.
         running = self._running[key] = RunningBatch(
             lambda: not cell.paused if definition.in_thread else self._may_run(cell)
         )
@@ -121,8 +123,9 @@ class ItemBatches:
         ]
 
     def recall(self, cell: ActorCell, batch: str) -> int:
-        """Start no more items of a batch that runs or waits; returns how many were started. -1 for
-        any other: it may have ended, with its answer on the way, so nothing can be said of it.
+        """Start no more items of a batch that runs or waits. Returns how many were started; -1 for
+        any other batch, which may have ended with its answer under way, so nothing is known about
+        it.
         """
         running = self._running.get((cell.address.name, batch))
         if running is not None:
@@ -154,12 +157,12 @@ class ItemBatches:
             except BaseException as error:  # noqa: ASYNC103  user code raises these as well; what is not its own goes on
                 if is_cancellation(error) or is_interrupt(error):
                     raise
-                # Of the items before this one the outcomes are known: they must not be lost with
-                # it, so even SystemExit is this item's own, and ends no actor.
+                # The outcomes of the items before this one must not be lost with it. So even
+                # SystemExit is this item's outcome, and ends no actor.
                 outcomes.append((RAISED, error))
                 await trio.lowlevel.checkpoint_if_cancelled()  # noqa: ASYNC102
-            # Methods that do not wait would hold up the node's other actors, and its heartbeats,
-            # for the whole batch.
+            # Methods that never wait would block the node's other actors, and its heartbeats, for
+            # the whole batch.
             if self._now() - switch > 0.002:
                 await trio.lowlevel.checkpoint()
                 switch = self._now()
@@ -186,7 +189,7 @@ class ItemBatches:
                     outcomes.append((RAISED, error))
 
         async def close() -> None:
-            # A thread cannot be cancelled: it ends after its present item.
+            # A thread cannot be cancelled: it ends after the item that it runs.
             try:
                 await trio.sleep_forever()
             finally:
@@ -205,7 +208,8 @@ class ItemBatches:
         if type(value) in PLAIN:
             return outcome
         if inspect.isawaitable(value):
-            # Of a plain function around a coroutine function: nothing awaits it here.
+            # A plain function that returns a coroutine (a decorated coroutine function): nothing
+            # awaits it here.
             cast("Coroutine[Any, Any, object]", value).close()
             return UNSENDABLE, "it is a coroutine that was not awaited"
         try:
@@ -218,7 +222,9 @@ class ItemBatches:
 def _checked(
     instance: Actor, method: object, rows: object
 ) -> tuple[MethodDefinition, list[tuple[object, ...]]]:
-    """The method and the arguments of a batch. Raises MethodNotFoundError or BadArgumentsError."""
+    """Return the method and the arguments of a batch. Raises MethodNotFoundError or
+    BadArgumentsError.
+    """
     definition = type(instance).__methods__.get(method) if isinstance(method, str) else None
     if definition is None or definition.stream:
         raise MethodNotFoundError(
@@ -250,4 +256,4 @@ BATCH_METHODS: Mapping[str, MethodDefinition] = MappingProxyType(
         "@recall": MethodDefinition(name="@recall", function=_recall_items, concurrent=True),
     }
 )
-"""What every actor answers to, beside the methods of its class."""
+"""The methods that every actor has in addition to those of its class."""

@@ -16,15 +16,16 @@ from runtime.hosting.host import ActorHost, LazyNursery
 from runtime.hosting.workers import TaskWorkers
 
 FRAMES_SHOWN = 6
-"""How many frames of the stack a report shows, the innermost ones."""
+"""The number of stack frames that a report shows, the innermost ones."""
 
 
 class LoopWatch:
-    """How long a loop has stood still. `beat` is called in it and `look` beside it, perhaps in
-    another thread; `now` on one clock.
+    """Measures how long a loop has stood still.
 
-    `every`: seconds between two beats. `gap`: a look that comes so many seconds after the last says
-    nothing about the loop: the process was stopped, or the machine is too busy.
+    `beat` is called in the loop, and `look` outside of it, perhaps in another thread; `now` is on
+    one clock. `every`: seconds between two beats. `gap`: a look that comes this many seconds after
+    the previous one says nothing about the loop, because the whole process was stopped or the
+    machine is too busy.
     """
 
     def __init__(self, now: float, every: float, gap: float) -> None:
@@ -43,7 +44,7 @@ class LoopWatch:
         runs.
         """
         if now - self._looked > self._gap:
-            # Both stood still, as after SIGSTOP: the time before counts for nothing.
+            # Loop and watcher both stood still, as after SIGSTOP: the time before does not count.
             self._since = now
         self._looked = now
         return max(0.0, now - max(self._beat, self._since) - self._every)
@@ -63,7 +64,7 @@ def running_code(innermost: FrameType | None) -> tuple[str, str]:
     for frame in _outwards(innermost):
         describe = _ACTORS_CODE.get(frame.f_code)
         if describe is not None:
-            # The thread goes on meanwhile: a variable may not be set yet, or be gone already.
+            # The other thread goes on meanwhile: a variable may not be set yet, or may be gone.
             with suppress(KeyError, AttributeError):
                 who = describe(frame.f_locals)
                 break

@@ -41,8 +41,8 @@ def store_service(identity: str) -> str:
 
 
 TICKETS_KEPT = 1024
-"""How many of the latest spawns can be taken back. A spawn is taken back only while its answer is
-on the way, during which few others end.
+"""How many of the latest spawns can be undone. A spawn is undone only while its answer is under
+way, and few other spawns complete in that time.
 """
 
 
@@ -56,8 +56,8 @@ TURN_SECONDS = 0.002
 @message
 @attrs.frozen
 class StartFailed:
-    """One of many actors did not start: its place, the name of the error's class, what it says, the
-    actor's name, and the traceback.
+    """One of several actors that did not start: its index, the name of the error's class, its text,
+    the actor's name, and the traceback.
     """
 
     number: int
@@ -68,7 +68,7 @@ class StartFailed:
 
     @classmethod
     def of(cls, number: int, error: Exception) -> StartFailed:
-        """What an error says."""
+        """Describe an error as data."""
         return cls(
             number,
             type(error).__name__,
@@ -78,7 +78,7 @@ class StartFailed:
         )
 
     def error(self, node: str) -> Exception:
-        """The error again; `node`: where it was."""
+        """Build the error again. `node`: where it was raised."""
         cls = vars(errors).get(self.kind)
         if isinstance(cls, type) and issubclass(cls, errors.ActorStartError):
             return cls(self.text, actor=self.actor, node=node, remote_traceback=self.trace)
@@ -154,7 +154,7 @@ class NodeService(Actor):
         failures: list[StartFailed] = []
         started: list[Address] = []
         if ticket:
-            # From the beginning: if the call is cancelled, some have started already.
+            # Recorded from the start: if the call is cancelled, some actors have started already.
             self._keep(ticket, started)
         numbers = iter(range(len(rows)))
 
@@ -169,7 +169,7 @@ class NodeService(Actor):
                 else:
                     started.append(address)
                     found[number], epochs[number] = address.name, address.epoch
-                # Starts need not wait for anything, and other tasks have their turns too.
+                # Starts may complete without waiting. Give other tasks their turns.
                 if trio.current_time() - turn > TURN_SECONDS:
                     await trio.lowlevel.checkpoint()
                     turn = trio.current_time()

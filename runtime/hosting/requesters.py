@@ -53,7 +53,7 @@ def not_its_own(
     # Positional arguments only: a node named by position and by keyword could be named differently.
     if asker is None or (not kwargs and asker(args) == peer.identity):
         return None
-    # Of a class that is not retried: a repeat would be refused as well.
+    # A class of error that is not retried: a repeat would be refused as well.
     return BadArgumentsError(
         f"node {peer.name} (incarnation {peer.incarnation}) may call {method} in its own name "
         "only; pass the calling node's own name and incarnation"

@@ -33,7 +33,7 @@ ACTOR_THREADS = 40
 """Default limit for one actor: as many as trio and Starlette allow a whole program."""
 
 THREAD_TURN: ContextVar[Invocation] = ContextVar("THREAD_TURN")
-"""In a thread that runs a plain method: the invocation that it runs. Set only there: to set it for
+"""In a thread that runs a plain method: its invocation. Set only in threads, because setting it for
 each run on the loop would cost every call.
 """
 
@@ -70,8 +70,8 @@ class Threads:
             function = functools.partial(_in_turn, turn, function)
         if of_actor is None:
             return await self._environment.in_thread(function, self._methods)
-        # The borrower is not the task: a method in a thread may call back into its own task, which
-        # then runs another method in a thread.
+        # A borrower of its own, and not the task: a method in a thread may call back into its task,
+        # which then runs another method in a thread.
         borrower = object()
         try:
             of_actor.acquire_on_behalf_of_nowait(borrower)
@@ -100,7 +100,8 @@ class Threads:
             lambda: (hook(*args, **kwargs),), self._hooks, abandon=True
         )
         if inspect.isawaitable(result):
-            # A plain function around a coroutine function, as decorators make them.
+            # A plain function around a coroutine function, as decorators make them: await its
+            # result.
             await result
 
 

@@ -61,7 +61,7 @@ async def with_values(
                 nursery.cancel_scope.cancel()
 
     if len(needs) == 1:
-        # A nursery for one would cost more than to read a value in place.
+        # A nursery for a single reference would cost more than reading a value in place.
         await fetch(*needs[0])
     else:
         async with trio.open_nursery() as nursery:
@@ -89,13 +89,14 @@ CHECKPOINT_EVERY = 64
 
 
 CHECKPOINT_SECONDS = 0.005
-"""Seconds after which a worker yields in any case: the heartbeats of the node, and all its other
-actors, wait for that.
+"""Seconds after which a worker yields in any case, because the node's heartbeats and all its other
+actors wait meanwhile.
 """
 
 
 PAUSED_SECONDS = 0.05
-"""Seconds between two checks of a method that waits in its turn for the end of its actor's pause.
+"""Seconds between two checks by a method that waits in its turn for the end of its actor's
+pause.
 """
 
 
@@ -116,8 +117,9 @@ def _resume(coroutine: Method, trap: object) -> Generator[Any, Any, object]:
         except StopIteration as stop:
             return stop.value
         finally:
-            # What was thrown in, or sent to be raised there, has this frame in its traceback: kept
-            # here, it and all that its frames refer to would stay until the cyclic collector comes.
+            # An exception that was thrown in has this frame in its traceback. If this frame kept
+            # it, it and everything that its frames refer to would stay until the cyclic garbage
+            # collector runs.
             del step
 
 
@@ -178,7 +180,9 @@ def _too_late(job: Invocation) -> DeadlineExceededError:
 
 
 def _refuse(cell: ActorCell, job: Invocation, error: CallError) -> None:
-    """Tell the caller that the call was refused; of a paused actor only when its lease has held."""
+    """Report the refusal to the caller; for a paused actor only when it is known that the lease has
+    held.
+    """
     if cell.paused:
         cell.hold(job, functools.partial(job.sink.refused, job, error))
     else:
@@ -223,13 +227,13 @@ class TaskWorkers:
         self.context = copy_context()
         """That in which the worker tasks start."""
         self.names_until = math.inf
-        """Until when the node relies on its lease, on its own clock."""
+        """The time until which the node relies on its lease, on its own clock."""
         self.ask_lease: Callable[[], float] = lambda: self.names_until
         """Returns until when the lease may be relied on by now: it may have been renewed while the
         loop was blocked.
         """
         self.statistics: CallStatistics | None = None
-        """Runs are counted there; None while nothing is measured."""
+        """Counts runs; None while nothing is measured."""
         self._queue: deque[ActorCell | Invocation] = deque()
         self._parked: list[trio.lowlevel.Task] = []
         self._ready = 0
@@ -247,11 +251,11 @@ class TaskWorkers:
             self._add_worker()
 
     def queued(self) -> Iterator[ActorCell]:
-        """The cells that wait for a worker."""
+        """Return the cells that wait for a worker."""
         return (item for item in self._queue if isinstance(item, ActorCell))
 
     def is_queued(self, cell: ActorCell) -> bool:
-        """True if the cell, or an invocation of one of its concurrent methods, waits for a
+        """Return True if the cell, or an invocation of one of its concurrent methods, waits for a
         worker.
         """
         return any(
@@ -264,8 +268,9 @@ class TaskWorkers:
         if self._parked:
             trio.lowlevel.reschedule(self._parked.pop())
         else:
-            # In the context in which the node was opened: this worker will run calls that have
-            # nothing to do with the code that happens to be the first to need it.
+            # In the context in which the node was opened, and not in that of the caller: this
+            # worker will run calls that have nothing to do with the code that happens to need it
+            # first.
             self.context.run(partial(self._nursery.start_soon, self._work, name="worker"))
 
     async def _work(self) -> None:
@@ -396,7 +401,7 @@ class TaskWorkers:
         started = self._environment.stopwatch() if self.statistics is not None else 0.0
         if timed:
             worker.scope.deadline = job.deadline
-        # Set for each run, so that nothing that the run before has left behind is of any effect.
+        # Set for each run, so that nothing that an earlier run left behind has an effect.
         if CURRENT.get() is not job.context:
             CURRENT.set(job.context)
         if job.call is not None and job.call.repeated:
@@ -434,7 +439,9 @@ class TaskWorkers:
                 worker.scope.deadline = math.inf
 
     def _goes_on(self, job: Invocation, error: BaseException) -> bool:
-        """Report a method that raised what is no Exception; True if that must not end here."""
+        """Report a method that raised something other than an Exception. Returns True if it must
+        not be raised further here.
+        """
         if is_cancellation(error):
             self._cancelled(job)
         if is_cancellation(error) or is_interrupt(error):
@@ -448,7 +455,7 @@ class TaskWorkers:
     def _count(self, job: Invocation, started: float) -> None:
         if self.statistics is not None:
             turn = self._environment.stopwatch() - started
-            # What arrived before the measuring began says nothing about its wait.
+            # The invocation arrived before measuring began, so its waiting time is unknown.
             wait = started - job.arrived if job.arrived else 0.0
             self.statistics.ran(job.cell.address, job.definition.name, wait, turn)
 
@@ -487,7 +494,7 @@ class TaskWorkers:
             raise RefusedInTurnError(_does_not_fit(cell, error)) from error
         try:
             while not self.may_run(cell):
-                # Fetching took time, and another node may have the name by now.
+                # Fetching took time: another node may have the name by now, so check again.
                 self._doubt()
                 await trio.sleep(PAUSED_SECONDS)
         except BaseException:
@@ -539,7 +546,8 @@ class TaskWorkers:
         job.suspended_at = self._environment.now()
         self._ready -= 1
         if self._queue and not self._ready:
-            # This worker will be away for a while: those queued behind it must not wait for it.
+            # This worker will be suspended for a while. Invocations that are queued behind it need
+            # another worker.
             self._add_worker()
         try:
             return await _resume(coroutine, trap)

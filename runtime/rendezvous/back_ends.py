@@ -178,7 +178,7 @@ async def _open_cluster(
 async def _store_of(
     client: ClusterClient, cluster: str, environment: Environment
 ) -> AsyncIterator[Store]:
-    """Return the most direct way to the store. An etcd that needs only its address is asked
+    """Open the most direct way to the store. An etcd that needs only its address is asked
     directly; any other store through a node, which is followed to the store's new place when that
     moves.
     """

@@ -185,8 +185,8 @@ class LeaseTimes:
         """
         late = now - self._looked - self._look_every
         if late > LATE_SECONDS:
-            # This process was stopped or its loop blocked. A network file system may still show
-            # what was there before, so start measuring again.
+            # This process was stopped, or its loop blocked. What it reads now may be older than
+            # what the holders have written meanwhile, so this time does not count.
             for seen in self._seen.values():
                 seen.since += late
         self._looked = now

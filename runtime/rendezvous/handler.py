@@ -218,7 +218,7 @@ class Presence:
 
     @property
     def doubtful_at(self) -> float:
-        """The time at which `is_valid` ends, unless the lease is renewed before."""
+        """The time at which `is_held` becomes False, unless the lease is renewed before."""
         return self._clock.doubtful_at if self._clock is not None else 0.0
 
     async def register(self) -> None:
@@ -698,8 +698,7 @@ class StoreHandler:
         """Delete the stores of earlier rounds."""
         try:
             entries = (await self._store.range(self._keys.rounds)).entries
-            # Stores of later rounds may exist by now, so delete only those of the rounds that were
-            # read before.
+            # Later rounds may have stores by now: those stay.
             old = [entry.key for entry in entries if self._keys.round_of(entry.key) < round]
             for start in range(0, len(old), BATCH):
                 await self._store.transaction(
@@ -750,8 +749,8 @@ class StoreHandler:
             )
 
     async def _patience(self, error: StoreError, began: float) -> None:
-        """Return True if waiting may help: a store that cannot be reached may come back, one that
-        is damaged or closed does not. `began`: when it was asked.
+        """Pause before the next attempt, if that may help: a store that cannot be reached may come
+        back. Raises the error of one that is damaged or closed. `began`: when it was asked.
         """
         if not isinstance(error, StoreUnavailableError | StoreOutcomeUnknownError | LeaseLostError):
             raise self._connection(error) from error

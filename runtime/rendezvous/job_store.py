@@ -345,7 +345,7 @@ class JobStore:
             await self._or_round_over(partial(self._key_changed, key, found.revision + 1))
 
     async def _key_changed(self, key: str, from_revision: int) -> None:
-        """The prefix of a watch may match longer keys as well."""
+        """Wait for a change of this key. The watch is for a prefix, so it also reports others."""
         while True:
             batch = await self._store.poll(key, from_revision)
             if any(event.key == key for event in batch.events):

@@ -1,9 +1,9 @@
-"""Blocked loops: users' code stops the event loop of a node for longer than its lease, while the
-loop beside it renews that.
+"""Blocked loops: users' code blocks the event loop of a node for longer than its lease, while the
+loop beside it renews the lease.
 
-Up to a limit no other node may take the node's names over, and it goes on afterwards as if nothing
-had been. Beyond the limit its names must become free, and when it comes back, with calls that have
-waited for it in its mailboxes and on its connections, none of them may run.
+Up to a limit no other node may take over the node's names, and the node goes on afterwards as if
+nothing had happened. Beyond the limit its names must become free. When its loop runs again, with
+calls waiting in its mailboxes and on its connections, none of them may run.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ NAMES = ("node-1", "node-2", "node-3")
 BLOCKED, OTHER = "node-2", "node-3"
 
 ROUNDS = 3
-"""Times that the loop is blocked within the limit, before it is once beyond."""
+"""How many times the loop is blocked within the limit, before it is blocked once beyond it."""
 
 LIMIT = 12.0
 """Seconds for which its lease is kept while it is blocked."""
 
 SLACK = 3.0
-"""From when it lets its lease go until others know that that has ended, beyond the lease itself."""
+"""Seconds from when the node stops renewing its lease until others know that the lease has ended,
+in addition to the lease itself.
+"""
 
 PATIENCE = 60.0
-"""Until the node that was given up has ended, once its loop runs again."""
+"""Seconds until a node that was given up has ended, once its loop runs again."""
 
 OWNER_LOOK_SECONDS = 0.05
 CALL_EVERY = 0.2
@@ -60,7 +62,7 @@ class Keeper(Actor):
 
 @attrs.define(eq=False)
 class WatchedLoop:
-    """One run: what the actors report, and what others see of them."""
+    """The state of one run: what the actors report, and what others see of them."""
 
     cluster: SimulatedCluster
     oracle: Oracle = attrs.field(init=False)
@@ -68,10 +70,10 @@ class WatchedLoop:
     kept_for_ever: list[str] = attrs.field(factory=list)
     unanswered: list[str] = attrs.field(factory=list)
     late_answers: list[str] = attrs.field(factory=list)
-    """Answers in an epoch that had a successor when they came."""
+    """Answers in an epoch that already had a successor when they arrived."""
     calling: bool = False
     unblocked: float = math.inf
-    """When the loop ran again after its lease was no longer renewed."""
+    """When the loop ran again after the lease was no longer renewed."""
     answers: int = 0
     blocks: int = 0
 
@@ -79,7 +81,9 @@ class WatchedLoop:
         self.oracle = Oracle(self.cluster.trace)
 
     async def body(self) -> None:
-        """Some blocks within the limit, while connections break, and then one beyond."""
+        """Block the loop some times within the limit, while connections break, and then once beyond
+        it.
+        """
         draw, cluster = self.cluster.draw, self.cluster
         await all_up(cluster)
         blocked, other = await cluster.node(BLOCKED), await cluster.node(OTHER)
@@ -87,7 +91,7 @@ class WatchedLoop:
             await other.options(name=f"keeper-{number}", on=BLOCKED).spawn(Keeper)
         cuts = draw.random() < 0.5
         self.calling = True
-        # Until each has run once: the oracle knows them by that.
+        # Wait until each has run once, because the oracle knows actors from their first run.
         await trio.sleep(2.0)
         first = dict(self.oracle.owners)
         for _ in range(ROUNDS):
@@ -95,7 +99,7 @@ class WatchedLoop:
             await trio.sleep(draw.uniform(0.0, 3.0))
             seconds = draw.uniform(cluster.timings.block_reported, LIMIT - 1.0)
             await self._block_for(seconds, cuts=cuts)
-            # What it missed, it has been told by then.
+            # By then the node has received what it missed.
             await trio.sleep(2.0)
             if cluster.live(BLOCKED) is not blocked or self.oracle.owners != first:
                 self.taken_over.append(
@@ -131,7 +135,7 @@ class WatchedLoop:
         cluster.unblock_loop(BLOCKED)
 
     async def _see_them_taken(self, first: dict[str, int]) -> None:
-        """Wait until all names have another owner, which must not be too early, nor too late."""
+        """Wait until all names have another owner. That must be neither too early nor too late."""
         cluster, began = self.cluster, self.cluster.now()
         while waited := [
             name for name, epoch in first.items() if self.oracle.owners[name] == epoch
@@ -151,8 +155,8 @@ class WatchedLoop:
                 return
 
     async def call(self, node: Node) -> None:
-        """Call all of them from a node again and again, so that there is mail when the loop comes
-        back; start those that are gone.
+        """Call all of them from a node repeatedly, so that mail waits when the loop runs again.
+        Start those that are gone.
         """
         draw = random.Random(f"{self.cluster.seed} calls {node.name} {node.incarnation}")
         async with trio.open_nursery() as nursery:
@@ -172,8 +176,8 @@ class WatchedLoop:
         self.answers += 1
         latest = self.oracle.owners[name]
         if epoch < latest and ended >= self.unblocked:
-            # Not only heard then, because the caller's loop was blocked as well: it was told when
-            # the lease was no longer held.
+            # Check when the answer was sent and not when it was received, because the caller's loop
+            # was blocked too: the lease was no longer held.
             self.late_answers.append(
                 f"{node.name} was answered by {name} in epoch {epoch}, when epoch {latest} had "
                 "run already"
@@ -238,7 +242,7 @@ async def _main(seed: int, found: list[WatchedLoop], clock: VirtualClock) -> Sim
 
 
 def watched() -> WatchedLoop:
-    """The run that the running task belongs to."""
+    """Return the run that the running task belongs to."""
     found = CLUSTER.get().scenario
     assert isinstance(found, WatchedLoop)
     return found

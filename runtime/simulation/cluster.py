@@ -1,8 +1,8 @@
-"""A whole cluster in one thread: machines, the network between them, and what may be done to both.
+"""A whole cluster in one thread: machines, the network between them, and the faults that can be
+injected into both.
 
-Every machine has a process with a node, and starts another when that has ended, as a service
-manager would. The first machine founds the cluster and keeps its store on its disk; the others join
-it.
+Every machine runs a process with a node, and starts another one when that has ended, like a service
+manager. The first machine founds the cluster and keeps its store on its disk; the others join it.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from runtime.store.embedded import EmbeddedStore
 from runtime.store.memory import Snapshot
 from runtime.timings import Timings
 
-# Simulated machines: a host with its disk, and on it one process after the other, each with a node.
+# Simulated machines: a host with its disk. It runs one process after the other, each with a node.
 
 T = TypeVar("T")
 
 
 EMPTY = Snapshot(1, 0, 1, {}, (), ())
-"""What a new disk holds: the store's beginning."""
+"""The content of a new disk: an empty store."""
 
 
 EPOCH = 1_750_000_000.0
-"""What the wall clocks show when a run begins."""
+"""The wall-clock time at the beginning of a run."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class SimulatedProcess(Stoppable):
-    """One life of a node: its event loop, and the one `beside` it. `over`: it has ended, in order
-    or not.
+    """One process with its node: its event loop, and the one `beside` it. `over`: the process has
+    ended, in order or not.
     """
 
     name: str
@@ -66,13 +66,13 @@ class SimulatedProcess(Stoppable):
     over: bool = False
     error: BaseException | None = None
     is_blocked: bool = False
-    """True while its event loop is stopped, and the one beside that goes on."""
+    """True while its event loop is blocked and the one beside it goes on."""
 
     def __attrs_post_init__(self) -> None:
         self.beside.process = self
 
     def stop(self) -> None:
-        """Let neither loop take another step."""
+        """Stop both loops: none of their tasks takes another step."""
         super().stop()
         self.beside.stop()
 
@@ -83,16 +83,16 @@ class SimulatedProcess(Stoppable):
         super().resume()
 
     def block(self) -> None:
-        """Let the event loop take no further step, like code of users that computes; the loop
-        beside goes on.
+        """Block the event loop, like code of users that computes without end. The loop beside it
+        goes on.
         """
         self.is_blocked = True
         super().stop()
 
 
 class LoopBeside(Stoppable):
-    """The event loop beside a process's own. Tasks in it belong to this, so that they go on while
-    the process's own loop is blocked.
+    """The event loop beside a process's own. Its tasks belong to this object, so that they go on
+    while the process's own loop is blocked.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -101,10 +101,10 @@ class LoopBeside(Stoppable):
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
         self.process: SimulatedProcess
-        """Whose it is."""
+        """The process that it belongs to."""
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:
-        """Run `main` in it."""
+        """Run `main` in this loop."""
         with belonging_to(self):
             self._nursery.start_soon(self._main, main)
 
@@ -116,7 +116,9 @@ class LoopBeside(Stoppable):
             self._ended.set()
 
     def cancel(self) -> None:
-        """End what runs in it: the process has ended, and the thread of this loop with it."""
+        """End the tasks of this loop, because the process has ended, and with it the thread of the
+        loop.
+        """
         self._scope.cancel()
 
     async def end(self) -> None:
@@ -126,11 +128,10 @@ class LoopBeside(Stoppable):
 
 
 class SimulatedEnvironment:
-    """What a process asks of the world: an `Environment` of nothing but the virtual clock and a
-    seed.
+    """The `Environment` of a simulated process: only the virtual clock and the seed.
 
-    `beside`: the event loop beside that of the process, None if there is none. `timings`: by
-    default those of every node.
+    `beside`: the event loop beside that of the process, None if there is none. `timings`: those of
+    every node by default.
     """
 
     def __init__(
@@ -209,7 +210,7 @@ class SimulatedEnvironment:
 
 @attrs.define(eq=False)
 class Machine:
-    """A host. Its disk outlasts its processes."""
+    """A host. Its disk survives its processes."""
 
     name: str
     draw: random.Random
@@ -217,7 +218,7 @@ class Machine:
     disk: SimulatedDisk = attrs.field(init=False)
     pids: itertools.count[int] = attrs.field(factory=lambda: itertools.count(1))
     restart_after: float = 0.5
-    """Seconds from the end of a process to the next."""
+    """Seconds from the end of one process to the start of the next."""
     wanted: bool = True
     """False while it is down on purpose."""
     changed: trio.Event = attrs.field(factory=trio.Event)
@@ -226,19 +227,19 @@ class Machine:
         self.disk = SimulatedDisk(self)
 
     def want(self, *, running: bool) -> None:
-        """Start processes on it, or do not."""
+        """Start processes on it, or stop doing so."""
         self.wanted = running
         self.changed.set()
 
     @property
     def live(self) -> SimulatedProcess | None:
-        """The process, if it takes steps."""
+        """Return the process if it exists and is not stopped."""
         process = self.process
         return process if process is not None and not process.over and not process.stopped else None
 
 
 class SimulatedDisk:
-    """What is on a disk after the last commit that reached it. `delay`: seconds that a commit
+    """The content of a disk after the last commit that reached it. `delay`: seconds that a commit
     takes.
     """
 
@@ -258,7 +259,7 @@ class SimulatedDisk:
         return _SimulatedMedium(self)
 
     async def commit(self, change: Callable[[], None]) -> None:
-        """Let `change` happen as a whole, after a while."""
+        """Apply `change` atomically, after the disk's delay."""
         self._on_its_way = change
         await trio.sleep(self.delay * (0.5 + self._machine.draw.random()))
         if self._on_its_way is change:
@@ -266,25 +267,27 @@ class SimulatedDisk:
             change()
 
     def crash(self) -> None:
-        """The process was killed: the commit on its way may have reached the disk, or not."""
+        """Handle a kill of the process: a commit that is under way may have reached the disk or
+        not.
+        """
         change, self._on_its_way = self._on_its_way, None
         if change is not None and self._machine.draw.random() < 0.5:
             change()
 
     def lose(self) -> None:
-        """Everything on it is gone."""
+        """Delete everything."""
         self._on_its_way = None
         self.replace(EMPTY)
 
     def replace(self, snapshot: Snapshot) -> None:
-        """Keep `snapshot` and nothing else."""
+        """Keep only `snapshot`."""
         self._head = snapshot.revision, snapshot.compacted, snapshot.next_lease
         self._leases = dict(snapshot.leases)
         self._entries = {entry.key: entry for entry in snapshot.entries}
         self._events = deque(snapshot.events)
 
     def apply(self, changes: Changes) -> None:
-        """Bring what is kept up to date."""
+        """Apply a commit to the content."""
         for lease, seconds in changes.leases.items():
             if seconds is None:
                 self._leases.pop(lease, None)
@@ -301,7 +304,7 @@ class SimulatedDisk:
         self._head = changes.revision, changes.compacted, changes.next_lease
 
     def kept(self) -> Snapshot:
-        """Everything on it."""
+        """Return the whole content."""
         return Snapshot(
             *self._head,
             dict(self._leases),
@@ -343,7 +346,7 @@ LEAVE_SECONDS = 60.0
 
 
 SHOWN = 20
-"""Tables in which something is wrong that are kept as text."""
+"""How many violated invariants are kept as text."""
 
 
 Program = Callable[[Node], Awaitable[None]]
@@ -362,7 +365,7 @@ class _Log(logging.Handler):
             process = process.process
         if isinstance(process, SimulatedProcess):
             if process.over:
-                # What is left of it comes to its end, out of sight.
+                # Let the remaining tasks end, unrecorded.
                 return
             self._trace.tell(process.name, "log", record.getMessage())
         else:
@@ -374,7 +377,7 @@ CLUSTER: ContextVar[SimulatedCluster] = ContextVar("CLUSTER")
 
 
 class SimulatedCluster:
-    """`names`: one machine for each, the founder first. `program(node)` runs beside every node for
+    """`names`: one machine for each, the founder first. `program(node)`: runs beside every node for
     as long as that is open. `timings`: of all nodes.
     """
 
@@ -399,13 +402,13 @@ class SimulatedCluster:
         self.scenario: object = None
         """What runs on it, for actors that report to it."""
         self.labels: dict[str, dict[str, str]] = {}
-        """The labels of nodes, by the names of their machines."""
+        """The labels of nodes, by machine."""
         self.blocked_limit = BLOCKED_LIMIT_SECONDS
-        """Seconds for which the lease of a node is kept whose event loop is blocked."""
+        """Seconds for which the lease of a node is renewed while its event loop is blocked."""
         self.unexpected: list[str] = []
-        """Processes that ended by an error that no user should see."""
+        """Processes that ended with an error that no user should ever see."""
         self.broken: list[str] = []
-        """Tables of nodes that were found to contradict themselves."""
+        """Violated invariants of nodes' tables."""
         self._nursery: trio.Nursery
         self._past: list[SimulatedProcess] = []
         self._pauses: dict[str, list[tuple[float, float]]] = {}
@@ -436,20 +439,21 @@ class SimulatedCluster:
             logger.propagate = propagate
 
     def live(self, name: str) -> Node | None:
-        """The node on a machine, if it is open and its process takes steps."""
+        """Return the node on a machine, if it is open and its process is not stopped."""
         process = self.machines[name].live
         return process.node if process is not None else None
 
     async def node(self, name: str) -> Node:
-        """The node on a machine, as soon as there is one."""
+        """Wait for a node on a machine and return it."""
         while (node := self.live(name)) is None:  # noqa: ASYNC110  asked as any outsider would
             await trio.sleep(0.05)
         return node
 
     def check_invariants(self) -> None:
-        """Look through the tables of all nodes that live for what cannot be. No task takes a step
-        meanwhile, so the tables are between two steps; and nothing is changed, so the run is the
-        same with and without it.
+        """Check the invariants of the tables of all living nodes.
+
+        No task takes a step meanwhile, so the tables are between two steps. Nothing is changed, so
+        a run is the same with and without this check.
         """
         for name in self.machines:
             node = self.live(name)
@@ -477,11 +481,11 @@ class SimulatedCluster:
             self._nursery.start_soon(function, process.node)
         return process
 
-    # What may be done to machines
+    # Faults of machines.
 
     def crash(self, name: str, *, power: bool = False, disk: bool = True) -> None:
-        """Kill a machine's process, as SIGKILL does. `power`: the host goes down as well, and sends
-        its peers nothing. Without `disk` its disk is lost.
+        """Kill a machine's process, like SIGKILL. `power`: the host goes down as well, so its
+        kernel sends nothing to peers. Without `disk` its disk is lost.
         """
         machine = self.machines[name]
         process = machine.process
@@ -503,7 +507,7 @@ class SimulatedCluster:
         process.ended.set()
 
     def pause(self, name: str) -> None:
-        """Stop a machine's process, as SIGSTOP does."""
+        """Stop a machine's process, like SIGSTOP."""
         process = self.machines[name].live
         if process is not None:
             self.trace.tell(name, "pause", "stopped")
@@ -511,13 +515,13 @@ class SimulatedCluster:
             process.stop()
 
     def resume(self, name: str) -> None:
-        """Let it go on."""
+        """Let a stopped process go on."""
         process = self.machines[name].process
         if process is not None and process.stopped and not process.over and not process.is_blocked:
             self._go_on(name, process)
 
     def block_loop(self, name: str) -> None:
-        """Stop the event loop of a machine's process, as code does that computes without end; the
+        """Block the event loop of a machine's process, like code that computes without end. The
         loop beside it goes on.
         """
         process = self.machines[name].live
@@ -527,7 +531,7 @@ class SimulatedCluster:
             process.block()
 
     def unblock_loop(self, name: str) -> None:
-        """Let it go on."""
+        """Let a blocked loop go on."""
         process = self.machines[name].process
         if process is not None and process.is_blocked and not process.over:
             self._go_on(name, process)
@@ -538,8 +542,8 @@ class SimulatedCluster:
         process.resume()
 
     def silence_store(self) -> Callable[[], None]:
-        """Let the store answer nothing, though its process runs and its links stand; returns what
-        ends it.
+        """Make the store answer nothing, although its process runs and its links exist. Returns a
+        function that ends this.
         """
         node = self.live(self.founder)
         store = node._own_store if node is not None else None
@@ -556,19 +560,19 @@ class SimulatedCluster:
         return end
 
     def stopped(self, name: str, since: float) -> float:
-        """For how many seconds since then the machine's processes were stopped, or their event
-        loops blocked.
+        """Return for how many seconds since then the machine's processes were stopped or their
+        event loops blocked.
         """
         return sum(
             max(0.0, min(end, self.now()) - max(begin, since))
             for begin, end in self._pauses.get(name, ())
         )
 
-    # What may be done to the network
+    # Faults of the network.
 
     def block(self, there: str, back: str) -> Callable[[], None]:
-        """Let nothing through from one machine to another, in this direction only; returns what
-        ends it.
+        """Block the path from one machine to another, in this direction only. Returns a function
+        that ends this.
         """
         path = self.network.path(there, back)
         path.blocked += 1
@@ -580,8 +584,8 @@ class SimulatedCluster:
         return unblock
 
     def partition(self, *sides: Sequence[str]) -> Callable[[], None]:
-        """Let nothing through between machines of different sides; returns what ends it. A machine
-        on no side reaches all.
+        """Block all paths between machines of different sides. Returns a function that ends this. A
+        machine on no side reaches all others.
         """
         ends = [
             self.block(one, other)
@@ -634,7 +638,7 @@ class SimulatedCluster:
         return process
 
     async def _live(self, machine: Machine, process: SimulatedProcess) -> None:
-        """The main task of a process."""
+        """Run the main task of a process."""
         founds = machine.name == self.founder
         try:
             with process.scope:
@@ -662,8 +666,8 @@ class SimulatedCluster:
                         if (one.name, one.incarnation) == (node.name, node.incarnation)
                     ]
                     if any(one.state == "joining" for one in mine):
-                        # The client that has the node could not place an actor on it. One that was
-                        # given up meanwhile is not there at all.
+                        # The client that owns the node could not place an actor on it. A node that
+                        # was given up meanwhile is not there at all.
                         self.unexpected.append(
                             f"{machine.name}: open_node returned before the node was up in its "
                             "own view"
@@ -698,7 +702,7 @@ class SimulatedCluster:
                 process.ended.set()
 
     async def _end(self) -> None:
-        """Let all nodes leave, the founder last, and then what is left of processes that were
+        """Let all nodes leave, the founder last. Then end what is left of processes that were
         killed.
         """
         self._closing = True
@@ -721,7 +725,7 @@ class SimulatedCluster:
         self._nursery.cancel_scope.deadline = trio.current_time() + LEAVE_SECONDS
 
 
-# When a simulated cluster is whole.
+# When a simulated cluster is complete.
 
 MEMBERS_LOOK_SECONDS = 0.1
 

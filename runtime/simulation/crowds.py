@@ -1,8 +1,8 @@
 """Crowds: many calls at once to an actor that ends again and again and is restarted.
 
-Without faults it is known how each must end. Those that are not repeated are heard in the order in
-which they were made, in each life of the actor; those whose policy repeats them are all answered,
-however many of them were with the actor when it ended.
+Without faults it is known how each call must end. Calls without a retry policy run in the order in
+which they were made, in each life of the actor. Calls with one are all answered, however many of
+them the actor had when it ended.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ REPEATED = RetryPolicy(max_retries=20, initial_delay=0.05, max_delay=0.5)
 
 
 class Speaker(Actor):
-    """Hears many."""
+    """An actor that receives many calls."""
 
     async def on_start(self) -> None:
-        """Take a while, so that calls wait."""
+        """Take a while, so that calls queue up."""
         await trio.sleep(CLUSTER.get().draw.choice((0.0, 0.05, 0.5)))
 
     @method
     async def hear(self, caller: str, number: int) -> None:
-        """Note the number."""
+        """Record the number."""
         crowds().heard(self.epoch, caller, number)
 
     @method(concurrent=True, idempotent=True)
@@ -55,7 +55,7 @@ class Speaker(Actor):
 
 
 def crowds() -> Crowds:
-    """Those of the running simulation."""
+    """Return the crowds of the running simulation."""
     found: Crowds = CLUSTER.get().scenario.crowds  # type: ignore[attr-defined]
     return found
 
@@ -75,7 +75,7 @@ class Crowds:
     _numbers: int = 0
 
     def heard(self, epoch: int, caller: str, number: int) -> None:
-        """A call begins to run."""
+        """Record that a call begins to run."""
         self.heard_in_all += 1
         before = self.latest.get((epoch, caller), 0)
         self.latest[epoch, caller] = number
@@ -126,10 +126,10 @@ class Crowds:
     async def _say(self, speaker: Speaker, caller: str) -> None:
         self._numbers += 1
         try:
-            # In the same step: calls are made in the order of their numbers.
+            # In one step, so that calls are made in the order of their numbers.
             await speaker.hear.options(timeout=20.0)(caller, self._numbers)
         except UnderstudyError:
-            # It was with the actor when that ended.
+            # The actor had the call when it ended.
             return
 
     async def _have_it_work(self, speaker: Speaker, draw: random.Random) -> None:

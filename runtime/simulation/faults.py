@@ -1,6 +1,6 @@
-"""Which faults a seed draws, how strong, and how they are inflicted.
+"""Which faults a seed draws, how strong they are, and how they are injected.
 
-Each seed draws some of the faults and leaves others out, so that they meet in many combinations,
+Each seed draws some of the faults and leaves others out, so that they occur in many combinations
 and none hides what another would show (swarm testing: Groce and others, ISSTA 2012). Strengths
 differ from seed to seed as well.
 """
@@ -17,16 +17,14 @@ import trio
 from runtime.simulation.cluster import SimulatedCluster
 
 INCLUDED = 0.5
-"""How probable it is that a fault which may happen does in a run."""
+"""The probability that a possible fault occurs in a run."""
 
 FAIR = 10
-"""One seed in so many draws no faults at all: then the checkers that must allow for them look more
-closely.
-"""
+"""One seed in this many draws no faults at all, because then the checkers can be stricter."""
 
 MOST_OFTEN = 2.0
 LEAST_OFTEN = 25.0
-"""Seconds between two of one kind, on average."""
+"""Mean seconds between two faults of one kind."""
 
 LONGEST = 12.0
 """Seconds that a fault may last: longer than two leases."""
@@ -48,11 +46,11 @@ KINDS: Mapping[str, str] = {
     "block": "a node's event loop is blocked, for longer than its lease at times; the one beside "
     "it goes on",
 }
-"""The faults there are."""
+"""All kinds of faults."""
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Raises ValueError for a kind of fault that there is not."""
+    """Check the kinds. Raises ValueError for an unknown one."""
     for kind in kinds:
         if kind not in KINDS:
             near = difflib.get_close_matches(kind, KINDS, n=1)
@@ -61,13 +59,12 @@ def check_kinds(kinds: Iterable[str]) -> None:
 
 
 def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
-    """The faults of one run: how many seconds lie between two of each kind, on average."""
+    """The faults of one run: the mean seconds between two of each kind."""
     allowed = [] if seed % FAIR == FAIR - 1 else list(allowed)
     draw = random.Random(f"{seed} faults")
     found: dict[str, float] = {}
     for kind in KINDS:
-        # Always the same number of draws, so that leaving a kind out changes nothing about the
-        # others.
+        # Always the same number of draws, so that leaving out one kind does not change the others.
         included, often = draw.random() < INCLUDED, draw.uniform(MOST_OFTEN, LEAST_OFTEN)
         if kind in allowed and included:
             found[kind] = round(often, 1)
@@ -76,15 +73,15 @@ def draw_faults(seed: int, allowed: Iterable[str]) -> dict[str, float]:
 
 @attrs.define(eq=False)
 class FaultInjector:
-    """Inflicts `faults` on the machines of `cluster` but those in `spared`. `run` for as long as
-    they may begin; `heal` ends all.
+    """Injects `faults` into the machines of `cluster`, except those in `spared`. `run` while faults
+    may begin; `heal` ends all of them.
     """
 
     cluster: SimulatedCluster
     faults: Mapping[str, float]
     spared: frozenset[str] = frozenset()
     disk_lost: Callable[[], None] = lambda: None
-    """Called before the store loses its disk: what it had acknowledged may be forgotten."""
+    """Called before the store loses its disk: it may forget what it has acknowledged."""
     _draw: random.Random = attrs.field(init=False)
     _ends: dict[Callable[[], None], None] = attrs.field(factory=dict)
     _healed: bool = False
@@ -115,7 +112,7 @@ class FaultInjector:
                 nursery.start_soon(self._again, ways[kind], often)
 
     def heal(self) -> None:
-        """End what lasts."""
+        """End all lasting faults."""
         for end in list(self._ends):
             end()
         self._ends.clear()
@@ -129,7 +126,7 @@ class FaultInjector:
             await inflict()
 
     async def _lasting(self, end: Callable[[], None], seconds: float | None = None) -> None:
-        """Let a fault last for a while, or until all is healed."""
+        """Let a fault last for a while, or until all faults are healed."""
         self._ends[end] = None
         await trio.sleep(
             self._draw.uniform(0.0, LONGEST) * self._draw.random() if seconds is None else seconds
@@ -152,7 +149,7 @@ class FaultInjector:
         cut = self._draw.randrange(1, len(names)) if len(names) > 1 else 0
         return names[:cut], names[cut:]
 
-    # Machines
+    # Faults of machines.
 
     async def _crash(self) -> None:
         name = self._victim()
@@ -222,7 +219,7 @@ class FaultInjector:
             node.leave()
         await trio.lowlevel.checkpoint()
 
-    # The network
+    # Faults of the network.
 
     async def _partition(self) -> None:
         await self._lasting(self.cluster.partition(*self._sides()))

@@ -1,10 +1,10 @@
-"""A network of simulated hosts: bytes take time, get stuck, and connections break, as the faults
-would have it.
+"""A network of simulated hosts: bytes are delayed and connections break, as the faults demand.
 
-It behaves as TCP does to those who use it. Bytes arrive in order or not at all. What is sent into a
-partition is sent again when that is over, unless it took longer than `Timings.user_timeout`: then
-the sender's side breaks, and the receiver learns of it only when something gets through again. A
-process that was killed leaves a reset for its peers; a host that lost its power leaves nothing.
+For its users it behaves like TCP. Bytes arrive in order or not at all. What is sent into a
+partition is sent again when the partition is over, unless that took longer than
+`Timings.user_timeout`: then the sender's side breaks, and the receiver learns of it only when
+something gets through again. The kernel of a killed process sends a reset to its peers; a host
+without power sends nothing.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from runtime.timings import Timings
 from runtime.wire.handshake import Channel
 
 CAPACITY = 1024 * 1024
-"""Bytes of one direction that are under way or not yet read."""
+"""Bytes of one direction that are in flight or not yet read."""
 
 SYN_SECONDS = 20.0
-"""How long a host dials through a partition, as a kernel repeats its SYN. Longer than
+"""Seconds for which a host dials through a partition, as a kernel repeats its SYN. Longer than
 `Timings.dial`.
 """
 DIAL_AGAIN = 1.0
@@ -40,17 +40,17 @@ _END = b""
 
 @attrs.define(eq=False)
 class Path:
-    """From one host to another, in this direction. `delay` seconds, up to `jitter` more; `speed` in
-    bytes per second.
+    """The path from one host to another, in this direction. `delay` in seconds, plus up to
+    `jitter`; `speed` in bytes per second.
     """
 
     delay: float
     jitter: float
     speed: float
     blocked: int = 0
-    """How many faults block it."""
+    """How many faults block the path."""
     clog: float = 0.0
-    """Seconds that are added while it is clogged."""
+    """Seconds that are added while the path is clogged."""
 
 
 class Pipe:
@@ -72,7 +72,7 @@ class Pipe:
         self.sent = 0
         self.cut_after = math.inf
         self.vanished = False
-        """Nothing gets through any more, and neither end gets an error."""
+        """Silent: nothing gets through any more, and neither end gets an error."""
         self.sender_broken: OSError | None = None
         self.reader_broken: OSError | None = None
         self.reader_gone = False
@@ -82,7 +82,7 @@ class Pipe:
         self.writable = trio.lowlevel.ParkingLot()
 
     def put(self, data: bytes | None) -> None:
-        """Send `data`, or b"" for the end, or None for a reset."""
+        """Send `data`; b"" is the end of the stream, None a reset."""
         length = len(data) if data else 0
         draw = self.network.draw
         path = self.path
@@ -93,13 +93,14 @@ class Pipe:
             + draw.random() * path.clog
             + length / path.speed
         )
-        # Nothing overtakes: what is drawn a shorter way arrives with what was sent before it.
+        # Keep the order: data with a smaller drawn delay arrives together with the data that was
+        # sent before it.
         self.latest = max(self.latest, arrival)
         self.size += length
         self.network.at(self.latest, lambda: self.arrive(data))
 
     def arrive(self, data: bytes | None) -> None:
-        """It is there, unless something is in its way."""
+        """Deliver, unless the path is blocked."""
         if self.stuck or self.vanished or self.path.blocked:
             self.stuck.append(data)
             if self.stuck_since == math.inf:
@@ -109,7 +110,7 @@ class Pipe:
             self.deliver(data)
 
     def deliver(self, data: bytes | None) -> None:
-        """Nothing is in its way."""
+        """Deliver to the reader."""
         self.network.trace.note(
             self.number, -1 if data is None else len(data), zlib.crc32(data or b"")
         )
@@ -127,7 +128,7 @@ class Pipe:
                 self.readable.unpark_all()
 
     def give_up(self, since: float) -> None:
-        """Break the sender's side: bytes were not acknowledged for too long."""
+        """Break the sender's side, because bytes were not acknowledged for too long."""
         if self.stuck_since == since and self.stuck:
             self.break_sender(
                 TimeoutError(errno.ETIMEDOUT, "what was sent was not acknowledged in time")
@@ -137,15 +138,13 @@ class Pipe:
             self.stuck.append(None)
 
     def unstick(self) -> None:
-        """The path is free again: what was stuck is sent again, before anything that arrives
-        meanwhile.
-        """
+        """The path is free again: send again what was stuck, before anything newer arrives."""
         if self.stuck and not self.vanished and not self.path.blocked and not self.sending_again:
             self.sending_again = True
             self.network.at(self.network.now() + self.path.delay, self.arrive_again)
 
     def arrive_again(self) -> None:
-        """What was stuck is there, unless the path has been blocked again."""
+        """Deliver what was stuck, unless the path has been blocked again."""
         self.sending_again = False
         if self.vanished or self.path.blocked:
             return
@@ -155,14 +154,14 @@ class Pipe:
             self.deliver(data)
 
     def break_sender(self, error: OSError) -> None:
-        """Give `error` to the end that sends into this direction and reads from the other."""
+        """Raise `error` at the end that sends into this direction and reads from the other one."""
         if self.sender_broken is None:
             self.sender_broken = error
             self.other.break_reader(error)
             self.writable.unpark_all()
 
     def break_reader(self, error: OSError) -> None:
-        """Give `error` to the end that reads from this direction and sends into the other."""
+        """Raise `error` at the end that reads from this direction and sends into the other one."""
         if self.reader_broken is None:
             self.reader_broken = error
             self.other.break_sender(error)
@@ -170,8 +169,8 @@ class Pipe:
 
 
 def _afresh(error: OSError) -> OSError:
-    """The same error without a past: one that was raised keeps all that its frames had, for as long
-    as the connection is known.
+    """Return a new error of the same kind: a raised one would keep alive everything in its frames
+    for as long as the connection exists.
     """
     return type(error)(*error.args)
 
@@ -203,7 +202,7 @@ class SimulatedConnection:
         left = pipe.cut_after - pipe.sent
         pipe.sent += len(data)
         if left <= len(data):
-            # The prefix still arrives; then it is over at both ends.
+            # The beginning of the data still arrives. Then the connection is over at both ends.
             pipe.put(data[: int(left)] or None)
             pipe.put(None)
             pipe.cut_after = math.inf
@@ -265,7 +264,9 @@ class SimulatedConnection:
                 self.sends.put(_END)
 
     def abandon(self, *, told: bool) -> None:
-        """The process is no more; its kernel tells the peer, if the host still runs."""
+        """End the connection because its process has ended. If the host still runs, its kernel
+        notifies the peer.
+        """
         if not self.closed:
             self.closed = True
             self.receives.reader_gone = True
@@ -283,8 +284,8 @@ class Listener:
 
 
 class SimulatedNetwork:
-    """All hosts and what lies between them. Everything is drawn from `draw`, and noted in
-    `trace`. `timings`: of the nodes.
+    """All hosts and the paths between them. Delays are drawn from `draw`, and events are recorded
+    in `trace`. `timings`: of the nodes.
     """
 
     def __init__(
@@ -295,7 +296,7 @@ class SimulatedNetwork:
         timings: Timings | None = None,
     ) -> None:
         self.user_timeout = (Timings() if timings is None else timings).user_timeout
-        """How long bytes may be stuck before the sender's side breaks."""
+        """Seconds for which bytes may be stuck before the sender's side breaks."""
         self.draw = draw
         self.trace = trace
         self.now = clock.current_time
@@ -310,7 +311,7 @@ class SimulatedNetwork:
         self._slowest = draw.uniform(0.0002, 0.01)
 
     def path(self, there: str, back: str) -> Path:
-        """The way from one host to another."""
+        """Return the path from one host to another."""
         found = self._paths.get((there, back))
         if found is None:
             base = 0.00002 if there == back else self._slowest * self.draw.uniform(0.1, 1.0)
@@ -358,7 +359,7 @@ class SimulatedNetwork:
         dialled, accepted = SimulatedConnection(near, far), SimulatedConnection(far, near)
         self.trace.note(number, 0, zlib.crc32(f"{owner.host} {host}".encode()))
         if len(self.connections) >= self._crowded:
-            # Now and then only: with thousands of connections, looking through all of them at each
+            # Only now and then: with thousands of connections, looking through all of them at each
             # dial would take most of the time.
             self.connections = [one for one in self.connections if one.sends.sender_broken is None]
             self._crowded = 2 * len(self.connections) + 16
@@ -371,7 +372,7 @@ class SimulatedNetwork:
 
 
 class HostNetwork:
-    """The network as one process sees it; a `Network` of `runtime.links.transports`."""
+    """The network as one process sees it; implements `Network` of `runtime.links.transports`."""
 
     def __init__(self, network: SimulatedNetwork, host: str) -> None:
         self.network = network
@@ -423,7 +424,9 @@ class HostNetwork:
         return self.host
 
     def end(self, *, told: bool) -> None:
-        """The process is no more. `told`: its host still runs, and tells its peers."""
+        """End all connections of a process that has ended. `told`: its host still runs and notifies
+        the peers.
+        """
         self.over = True
         for connection in self.connections:
             connection.abandon(told=told)

@@ -1,7 +1,7 @@
-"""What actors of a simulation report as it happens, and what must never be seen.
+"""The oracle: actors of a simulation report events to it, and it checks what must never happen.
 
-The oracle stands outside: it knows at every moment what has happened everywhere, which no node
-does.
+It stands outside of the cluster: it knows at every moment what has happened everywhere, which no
+node does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 from runtime.simulation.report import Trace
 
 SHOWN = 20
-"""Violations of each kind that are kept as text."""
+"""How many violations of each kind are kept as text."""
 
 REPORT_SECONDS = 0.5
 """Virtual seconds, at most, from the exit of a child to the report that its supervisor gave up, in
@@ -23,15 +23,15 @@ a run without faults.
 
 @attrs.define(eq=False)
 class Oracle:
-    """Reports of actors. Each rule that is broken is kept as a sentence."""
+    """Collects the reports of actors. Each violated rule is kept as a sentence."""
 
     trace: Trace
     runs: int = 0
     executions: dict[str, int] = attrs.field(factory=dict)
     owners: dict[str, int] = attrs.field(factory=dict)
-    """The latest epoch under which each name has run something."""
+    """By name: the latest epoch that has run anything."""
     fair: bool = False
-    """True if no faults were drawn: then restarts are counted exactly."""
+    """True if no faults were drawn. Then restarts are counted exactly."""
     children: set[str] = attrs.field(factory=set)
     restarts: dict[str, deque[float]] = attrs.field(factory=dict)
     twice: list[str] = attrs.field(factory=list)
@@ -40,11 +40,11 @@ class Oracle:
     unbounded: list[str] = attrs.field(factory=list)
 
     def has_successor(self, name: str, epoch: int) -> bool:
-        """True if a later epoch of the name has run something."""
+        """Return True if a later epoch of the name has run anything."""
         return epoch < self.owners.get(name, 0)
 
     def saved_late(self, name: str, epoch: int, node: str) -> None:
-        """A state was saved whose saving began after a later epoch had run."""
+        """Record that a state was saved although a later epoch had run when the save began."""
         self._wrong(
             self.overlaps,
             f"{name} on {node} saved its state in epoch {epoch}, after epoch {self.owners[name]} "
@@ -52,8 +52,8 @@ class Oracle:
         )
 
     def ran_on(self, call: str, place: str) -> None:
-        """A call that may be repeated begins to run; on one incarnation of a node it must not run
-        twice.
+        """Record that a repeatable call begins to run. It must not run twice on one incarnation of
+        a node.
         """
         key = f"{call} on {place}"
         self.executions[key] = self.executions.get(key, 0) + 1
@@ -61,7 +61,9 @@ class Oracle:
             self._wrong(self.twice, f"{key} was executed {self.executions[key]} times")
 
     def ran(self, name: str, epoch: int, node: str, call: str = "") -> None:
-        """A method of the named actor begins to run. `call`: an id, if it must run once at most."""
+        """Record that a method of the named actor begins to run. `call`: an id, if it must run at
+        most once.
+        """
         self.runs += 1
         latest = self.owners.get(name, 0)
         if epoch < latest:
@@ -82,11 +84,11 @@ class Oracle:
     def started(
         self, supervisor: str, child: str, now: float, intensity: int, period: float
     ) -> None:
-        """A supervisor has started a child, not because the child's node was lost. The first start
-        is no restart.
+        """Record that a supervisor has started a child, other than after the loss of the child's
+        node. The first start is no restart.
 
-        Starts that took long lie closer together than the ends they answer: under faults twice the
-        intensity is allowed.
+        Starts that took long may lie closer together than the exits that caused them, so under
+        faults twice the intensity is allowed.
         """
         if child not in self.children:
             self.children.add(child)
@@ -103,11 +105,11 @@ class Oracle:
             )
 
     def gave_up(self, supervisor: str, now: float, intensity: int, period: float) -> None:
-        """A supervisor ended because of too many restarts. Under faults restarts fail without a
-        report, so nothing can be said.
+        """Record that a supervisor ended because of too many restarts.
 
-        It judged by the time of the last exit. That was before it had stopped its other children
-        and this was reported, so the window begins `REPORT_SECONDS` earlier.
+        Under faults restarts fail without a report, so nothing is checked. The supervisor decided
+        at the time of the last exit. That was before it had stopped its other children and this was
+        reported, so the window begins `REPORT_SECONDS` earlier.
         """
         since = now - period - REPORT_SECONDS
         recent = [time for time in self.restarts.get(supervisor, ()) if time > since]
@@ -119,15 +121,15 @@ class Oracle:
             self._wrong(self.beyond, text)
 
     def gave_up_in_vain(self, supervisor: str, why: str) -> None:
-        """A supervisor ended because of too many restarts, and its children never fail by
-        themselves.
+        """Record that a supervisor ended because of too many restarts, although its children never
+        fail by themselves.
         """
         self._wrong(
             self.beyond, f"{supervisor} gave up, though its children only lose their nodes: {why}"
         )
 
     def waiting(self, name: str, count: int, limit: int) -> None:
-        """So many calls wait at an actor."""
+        """Record how many calls wait at an actor."""
         if count > limit:
             self._wrong(self.unbounded, f"{count} calls wait at {name}, whose limit is {limit}")
 

@@ -1,9 +1,9 @@
-"""Outbursts: actors that raise anything, anywhere: what is no `Exception`, what another library
-means for itself, what does harm as it is looked at.
+"""Outbursts: actors that raise anything anywhere: objects that are no `Exception`, exceptions that
+another library reserves for itself, and ones that do harm when they are inspected.
 
-Whatever user code raises ends its call, or its actor, and nothing more. So the node goes on, the
-call ends with one of its outcomes, and an actor beside it answers. A share of the seeds has them,
-drawn apart from all else: the runs of other seeds are the same as without.
+Whatever user code raises ends its call or its actor, and nothing more. So the node goes on, the
+call ends with one of its outcomes, and an actor beside it answers. Only some seeds have them. They
+are drawn apart from everything else, so the runs of other seeds are the same as without them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a simulated run leaves: plain facts, for checks, for the command line and for pages."""
+"""The report of a simulated run: plain facts, for checks, the command line and HTML pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TraceEvent:
 
 @attrs.frozen
 class CheckResult:
-    """What one checker says. `text`: what it looked at, or what is wrong and where to look."""
+    """The result of one checker. `text`: what it looked at, or what is wrong and where to look."""
 
     name: str
     holds: bool
@@ -38,8 +38,8 @@ class CheckResult:
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """One run. `seconds` are virtual, `took` real ones; `faults` are those that the seed has drawn,
-    with their strengths.
+    """One run. `seconds` are virtual, `took` is real time in seconds; `faults` are those that the
+    seed has drawn, with their strengths.
     """
 
     seed: int
@@ -66,8 +66,8 @@ _PACK = struct.Struct("<dqqq").pack
 
 
 class Trace:
-    """What happened, and a hash over it and over all that went over the network. `now` gives
-    virtual seconds.
+    """The events of a run, and a hash over them and over all network traffic. `now` returns virtual
+    seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -77,13 +77,13 @@ class Trace:
         self.happenings: list[TraceEvent] = []
 
     def note(self, first: int, second: int, third: int) -> None:
-        """An event too small for the time line, which happens a hundred times a second: packed, for
-        that is quickest.
+        """Record an event that is too small for the time line and happens a hundred times a second.
+        Packed, because that is fastest.
         """
         self._pending += _PACK(self._now(), first, second, third)
 
     def tell(self, node: str, kind: str, text: str) -> None:
-        """Something that people will want to read; see `TraceEvent`."""
+        """Record an event for people to read; see `TraceEvent`."""
         self.happenings.append(TraceEvent(self._now(), node, kind, text))
         self._pending += f"{self._now()!r} {node} {kind} {text}\n".encode()
 
@@ -94,7 +94,7 @@ class Trace:
         return self._hash.hexdigest()
 
 
-# What the clients of a simulated cluster asked for and were told, in one global order of events.
+# What the clients of a simulated cluster requested and got, in one global order of events.
 #
 # A history only records; `runtime.simulation.linearizability` judges it. The time is passed in.
 

@@ -1,5 +1,5 @@
-"""Whole runs: the built-in workload under the faults of one seed, and what the checkers say
-of it.
+"""Whole runs: the built-in workload under the faults of one seed, and the results of the
+checkers.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ CALM_SECONDS = 60.0
 
 
 FAULT_SECONDS = 60.0
-"""Faults befall a scenario for so long, in virtual seconds, or until it asks for calm. Whatever
-must be done in the end gets done then.
+"""Virtual seconds for which faults are injected into a scenario, unless it ends them earlier. Then
+it can complete what needs a healthy cluster.
 """
 
 
@@ -50,8 +50,8 @@ Scenario = Callable[["Simulation"], Awaitable[None]]
 
 
 class SimulationError(UnderstudyError):
-    """A scenario failed under a seed, which will fail in the same way when it is tried again.
-    `report` tells what happened.
+    """A scenario failed under a seed. It fails in the same way when that seed is run again.
+    `report` has the events.
     """
 
     def __init__(self, text: str, report: Report) -> None:
@@ -99,7 +99,7 @@ class Simulation:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes that faults befall; the first keeps the cluster's store."""
+        """The names of the nodes that faults may hit. The first one keeps the cluster's store."""
         return tuple(name for name in self._cluster.machines if name != OWN)
 
     def now(self) -> float:
@@ -107,7 +107,7 @@ class Simulation:
         return self._cluster.now()
 
     def note(self, text: str) -> None:
-        """Put something on the time line of the report."""
+        """Add a note to the time line of the report."""
         self._cluster.trace.tell(OWN, "note", text)
 
     def kill(self, name: str, restart_after: float = 0.5) -> None:
@@ -120,7 +120,7 @@ class Simulation:
         self._cluster.pause(self._known(name))
 
     def resume(self, name: str) -> None:
-        """Let it go on."""
+        """Let a stopped process go on."""
         self._cluster.resume(self._known(name))
 
     def block(self, name: str) -> None:
@@ -130,11 +130,11 @@ class Simulation:
         self._cluster.block_loop(self._known(name))
 
     def unblock(self, name: str) -> None:
-        """Let it go on."""
+        """Let a blocked loop go on."""
         self._cluster.unblock_loop(self._known(name))
 
     def partition(self, *sides: Iterable[str]) -> Callable[[], None]:
-        """Let nothing through between nodes of different sides; returns what ends it."""
+        """Block the network between nodes of different sides. Returns a function that ends this."""
         return self._cluster.partition(*([self._known(name) for name in side] for side in sides))
 
     async def calm(self) -> None:
@@ -304,14 +304,14 @@ SHORT_LIMIT = 3.0
 
 
 MOST_CALLS = 12
-"""Calls of the runtime itself that a quiet node may have open: watches of the store, and of
+"""Calls of the runtime itself that an idle node may have open: watches of the store and of
 children.
 """
 
 
 @attrs.define(eq=False)
 class _SimulationRun:
-    """One run under way."""
+    """One run in progress."""
 
     seed: int
     names: Sequence[str]
@@ -320,7 +320,9 @@ class _SimulationRun:
     verdicts: list[CheckResult] = attrs.field(factory=list)
 
     async def main(self, clock: VirtualClock) -> tuple[SimulatedCluster, Workload]:
-        """Faults, then calm; the checkers look while the nodes live, and after they have left."""
+        """Inject faults, then end them. The checkers look while the nodes live, and after they have
+        left.
+        """
         cluster = SimulatedCluster(self.seed, self.names, clock)
         # Below the longest fault in half of the seeds: then loops that are blocked lose their
         # leases, too.

@@ -35,22 +35,22 @@ POLL_EVERY = 1_000
 
 @attrs.define(eq=False)
 class Stoppable:
-    """The tasks of one simulated process. While it is `stopped` none of them takes a step, whatever
-    wakes them, like after SIGSTOP.
+    """The tasks of one simulated process. While it is `stopped`, none of them takes a step,
+    whatever wakes them, as after SIGSTOP.
     """
 
     stopped: bool = False
     held: list[trio.lowlevel.Task] = attrs.field(factory=list)
 
     def stop(self) -> None:
-        """Let none of its tasks take another step, those included that are ready already."""
+        """Stop: no task takes another step, not even those that are ready."""
         self.stopped = True
         # Those that are ready already are held as well: the queue is looked through once more.
         runner = _runner()
         runner.runq = _ReadyTask(runner.runq)
 
     def resume(self) -> None:
-        """Let those go on that were woken meanwhile, and the others when they are."""
+        """Go on: tasks that were woken meanwhile run now, the others when they are woken."""
         assert self.stopped or not self.held, "only tasks of a stopped process are held"
         self.stopped = False
         held, self.held = self.held, []
@@ -58,7 +58,7 @@ class Stoppable:
 
 
 PROCESS: ContextVar[Stoppable | None] = ContextVar("PROCESS", default=None)
-"""Which process a task belongs to. Tasks inherit it from those that start them."""
+"""The process that a task belongs to. Tasks inherit it from the task that starts them."""
 
 
 @contextmanager
@@ -72,7 +72,9 @@ def belonging_to(process: Stoppable | None) -> Iterator[None]:
 
 
 class VirtualClock(trio.abc.Clock):
-    """Seconds since the run began. They pass when no task can take a step, and then at once."""
+    """Seconds since the run began. Time passes only when no task can take a step, and then at
+    once.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -80,8 +82,8 @@ class VirtualClock(trio.abc.Clock):
         self._order = itertools.count()
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do something at a time, between the steps of tasks, in the order of times and then of
-        these calls.
+        """Call a function at a time, between the steps of tasks, ordered by time and then by the
+        order of these requests.
         """
         heapq.heappush(self._due, (when, next(self._order), action))
 

@@ -55,17 +55,19 @@ class SelfSigned:
 
 
 def certificate_hash(certificate: bytes) -> bytes:
-    """What both ends of a TLS connection bind their proofs to: the SHA-256 of the server's
-    certificate (DER). This is `tls-server-end-point` of RFC 5929, with one hash for all.
+    """Return what both ends of a TLS connection bind their proofs to: the SHA-256 of the server's
+    certificate (DER). This is `tls-server-end-point` of RFC 5929, with one hash for all
+    certificates.
     """
     return hashlib.sha256(certificate).digest()
 
 
 def self_signed(name: str, randomness: bytes) -> SelfSigned:
-    """A new key and its certificate, valid at any time: clocks play no part. `name`: who it is, for
-    people to read. `randomness`: `RANDOM_BYTES` unpredictable ones, used for nothing else.
+    """Make a new key and its certificate. The certificate is valid at any time, so that clocks do
+    not matter.
 
-    Raises ValueError for fewer or more of them.
+    `name`: the subject, for display. `randomness`: `RANDOM_BYTES` unpredictable bytes, used for
+    nothing else. Raises ValueError for another number of bytes.
     """
     if len(randomness) != RANDOM_BYTES:
         raise ValueError(f"a certificate takes {RANDOM_BYTES} random bytes, not {len(randomness)}")
@@ -77,7 +79,7 @@ def self_signed(name: str, randomness: bytes) -> SelfSigned:
     algorithm = _der(_SEQUENCE, _der(_OBJECT, _ECDSA_SHA256))
     common_name = _der(_SEQUENCE, _der(_OBJECT, _COMMON_NAME) + _der(_UTF8, name.encode()))
     named = _der(_SEQUENCE, _der(_SET, common_name))
-    # The end is the time that means "no end" (RFC 5280, 4.1.2.5).
+    # The end is the date that means "no expiry" (RFC 5280, 4.1.2.5).
     validity = _der(_UTC_TIME, b"700101000000Z") + _der(_TIME, b"99991231235959Z")
     key_type = _der(_SEQUENCE, _der(_OBJECT, _EC_KEY) + _der(_OBJECT, _PRIME256V1))
     facts = _der(
@@ -103,23 +105,24 @@ def self_signed(name: str, randomness: bytes) -> SelfSigned:
 
 
 def _signature(data: bytes, private: int, nonce: int) -> bytes:
-    """ECDSA with SHA-256, FIPS 186-5 section 6.4.1."""
+    """Sign with ECDSA and SHA-256, FIPS 186-5 section 6.4.1."""
     digest = int.from_bytes(hashlib.sha256(data).digest(), "big")
     r = _multiple(nonce, _G)[0] % _N
     s = pow(nonce, -1, _N) * (digest + r * private) % _N
-    # Of probability 2**-256: the randomness is broken, and the key would show.
+    # This has probability 2**-256 with good randomness. With bad randomness, the signature would
+    # reveal the key.
     if not r or not s:
         raise ValueError("the randomness of this process is broken")
     return _der(_SEQUENCE, _integer(r) + _integer(s))
 
 
 def _scalar(randomness: bytes) -> int:
-    """A number from 1 to the order of the group, exclusive."""
+    """Return a number from 1 to the order of the group, exclusive."""
     return 1 + int.from_bytes(randomness, "big") % (_N - 1)
 
 
 def _multiple(factor: int, point: Point) -> Point:
-    """`factor` times `point`, by doubling and adding."""
+    """Return `factor` times `point`, by doubling and adding."""
     total: Point | None = None
     added: Point | None = point
     while factor:
@@ -132,7 +135,7 @@ def _multiple(factor: int, point: Point) -> Point:
 
 
 def _sum(one: Point | None, other: Point | None) -> Point | None:
-    """The group law, in affine coordinates."""
+    """Add two points: the group law in affine coordinates."""
     if one is None or other is None:
         return other if one is None else one
     (x1, y1), (x2, y2) = one, other
@@ -151,7 +154,7 @@ def _bytes(number: int) -> bytes:
 
 
 def _integer(number: int) -> bytes:
-    # One bit more than the number has: the first is the sign.
+    # One bit more than the number needs, because the first bit is the sign.
     return _der(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1, "big"))
 
 

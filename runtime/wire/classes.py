@@ -25,17 +25,17 @@ MOVED = {
     "actors.node:Member": "actors.actor:Member",
     "actors.watching:Ended": "actors.actor:Ended",
 }
-"""Classes of ours that were in other modules once, by the names that stored values still have."""
+"""Classes of ours that were in other modules earlier, by the names that stored values still
+contain.
+"""
 
 _NAMESPACE_OF_MODULE = cast("Any", vars(ModuleType)["__dict__"])
 _NAMESPACE_OF_CLASS = cast("Any", vars(type)["__dict__"])
 
 
 def find_class(path: str) -> type:
-    """The class of this name in a module that is imported already. Whether it may be used is for
-    the caller to check.
-
-    Raises DecodeError.
+    """Return the class of this name, in a module that is imported already. The caller checks
+    whether it may be used. Raises DecodeError.
     """
     module_name, qualified = _split(MOVED.get(path, path))
     found: object = sys.modules.get(module_name)
@@ -61,8 +61,8 @@ def find_class(path: str) -> type:
 
 
 def is_imported(path: str) -> bool:
-    """Whether the module of this class is imported already, to its end: another thread may be about
-    it.
+    """Return True if the module of this class is completely imported. Another thread may be
+    importing it.
     """
     module = sys.modules.get(path.partition(":")[0])
     return module is not None and not getattr(
@@ -71,8 +71,8 @@ def is_imported(path: str) -> bool:
 
 
 def import_class(path: str) -> type:
-    """The class of this name, its module imported if need be. Raises DecodeError, also for whatever
-    the module raises.
+    """Return the class of this name; imports its module if necessary. Raises DecodeError, also for
+    whatever the module raises.
     """
     module_name, _ = _split(path)
     if not is_imported(path):
@@ -85,7 +85,7 @@ def import_class(path: str) -> type:
 
 
 def _imported(module_name: str) -> str:
-    """Nothing, once it is imported. Raises what the module raises, which may be anything."""
+    """Import the module. Raises what the module raises, which may be anything."""
     importlib.import_module(module_name)
     return ""
 
@@ -104,7 +104,8 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _unknown(path: str) -> str:
-    # Not "here": this is read where the call was made, and may have happened where the actor is.
+    # Not "here": the error is read where the call was made, and the import may have happened at the
+    # actor's node.
     return f"{path} is not known to the process that was to read it"
 
 

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     import numpy
 
 
-# From values to what CBOR can say: the half of the codec that walks what users send.
+# From values to what CBOR can express: the half of the codec that walks the values of users.
 #
-# Plain types keep their exact type through tags of our own; large bytes-like values leave the walk
-# as segments, uncopied. What is not plain data, not registered with `@message` and not an extension
-# is refused, with the path that leads to it: a value that arrived as something slightly different
-# (a namedtuple as a tuple, an OrderedDict as a dict) would be a bug that shows only between nodes.
-# Left to `Codec`: turning the result into bytes, and all of decoding.
+# Plain types keep their exact type through tags of our own. Large bytes-like values become
+# segments, uncopied. Anything that is not plain data, registered with `@message` or an extension is
+# refused, with the path to it: a value that arrived as a slightly different one (a namedtuple as a
+# tuple, an OrderedDict as a dict) would be a bug that shows only between nodes. `Codec` turns the
+# result into bytes, and decodes.
 
 ARGUMENTS, SPILLED, SEGMENT, ARRAY, SCALAR, MESSAGE, ENUM = range(64_000, 64_007)
 
@@ -68,23 +68,23 @@ use others.
 
 
 SCALARS = frozenset({NoneType, bool, int, float, str})
-"""Exact types that CBOR says by itself, without a tag and without a copy."""
+"""Exact types that CBOR expresses without a tag and without a copy."""
 
 
 _KEYS = frozenset({str, bytes})
-"""Exact types of keys that a decoder takes safely: their hashes are keyed, so a peer cannot make
-many collide.
+"""Exact types of keys that a decoder accepts without counting: their hashes are keyed, so a peer
+cannot make many collide.
 """
 
 
 MAX_SEGMENTS = 128
-"""Segments that one value may use. Those beyond are written in place, so that many arrays are
-slower but never refused.
+"""The number of segments that one value may use. Further buffers are written in place, so many
+arrays are slower but never refused.
 """
 
 
 ARRAY_KINDS = "biufcSUMmV"
-"""numpy's kinds of dtypes that are nothing but their bytes."""
+"""numpy's kinds of dtypes whose elements are plain bytes."""
 
 
 _ADVICE = "send plain data, or register an attrs class, dataclass or exception with @message"
@@ -95,12 +95,13 @@ Step = Callable[["PlainWriter", Any, int], object]
 
 @attrs.frozen
 class Extension:
-    """A type that a room above teaches the codec: instances of `type` travel as `tag` around what
-    `to_plain` makes of them.
+    """A type that a higher room adds to the codec: an instance of `type` is sent as `tag` around
+    the result of `to_plain`.
 
-    `to_plain` is given the segments of the message as well, to which it may add; these are an
-    `Outgoing` if it goes to a peer, and not if the value is only copied. `from_plain` gets what it
-    made again, and raises anything but DecodeError only for what it never makes.
+    `to_plain` also gets the segments of the message and may add to them; they are an `Outgoing` if
+    the message goes to a peer, and a plain list if the value is only copied. `from_plain` gets the
+    result of `to_plain` back. It may raise DecodeError; any other exception only for what
+    `to_plain` never returns.
     """
 
     tag: int
@@ -110,8 +111,8 @@ class Extension:
 
 
 class UnsendableError(Exception):
-    """Raised within a walk; `steps` lead from the refused value out to the one given. Becomes an
-    EncodeError.
+    """Raised within a walk. `steps` lead from the refused value outwards to the whole value.
+    Becomes an EncodeError.
     """
 
     def __init__(self, text: str) -> None:
@@ -120,14 +121,14 @@ class UnsendableError(Exception):
         self.steps: list[str] = []
 
     def at(self, step: str) -> UnsendableError:
-        """The same, one step further out."""
+        """Return the error with the next outer step."""
         self.steps.append(step)
         return self
 
 
 class PlainWriter:
-    """One walk over one value. Appends to `segments`; `careful` looks at each text, to find the one
-    that UTF-8 cannot say.
+    """A walk over one value. It appends to `segments`. If `careful`, it checks each text, to find
+    the one that UTF-8 cannot encode.
     """
 
     __slots__ = ("careful", "max_depth", "segments", "steps", "threshold")
@@ -147,7 +148,7 @@ class PlainWriter:
         self.careful = careful
 
     def write(self, value: object, depth: int) -> object:
-        """What cbor2 encodes for `value`, which lies `depth` containers deep. Raises
+        """Return what cbor2 is to encode for `value`, which is `depth` containers deep. Raises
         UnsendableError.
         """
         kind = type(value)
@@ -163,7 +164,7 @@ class PlainWriter:
         return self.steps[kind](self, value, depth + 1)
 
     def write_all(self, items: Iterable[object], depth: int) -> list[object]:
-        """`write` for each item, with its index in the path of what is refused."""
+        """Apply `write` to each item, with its index in the path of a refused value."""
         if not self.careful:
             found = items if isinstance(items, list) else list(items)
             if SCALARS.issuperset(map(type, found)):
@@ -177,8 +178,8 @@ class PlainWriter:
         return written
 
     def write_fields(self, fields: Mapping[str, object], depth: int) -> dict[str, object]:
-        """`write` for each value of a map whose keys are texts, with `.name` in the path of what is
-        refused.
+        """Apply `write` to each value of a map whose keys are texts, with `.name` in the path of a
+        refused value.
         """
         written: dict[str, object] = {}
         for name, value in fields.items():
@@ -191,7 +192,7 @@ class PlainWriter:
         return written
 
     def raw(self, data: Buffer) -> object:
-        """Bytes: in place while they are small, as a segment from the threshold on."""
+        """Encode bytes: in place while they are small, as a segment from the threshold on."""
         size = data.nbytes if isinstance(data, memoryview) else len(data)
         if size < self.threshold or len(self.segments) >= MAX_SEGMENTS:
             return bytes(data)
@@ -202,8 +203,8 @@ class PlainWriter:
 
 
 def steps_for(extensions: Iterable[Extension]) -> dict[type, Step]:
-    """How each type is written, found by exact type; types seen for the first time are looked at
-    once and remembered.
+    """How each type is written, by exact type. A new type is examined once and its writer
+    remembered.
     """
     return _Steps(tuple(extensions))
 
@@ -281,7 +282,7 @@ def _exception_step(path: str) -> Step:
 
 
 def _enum_step(path: str, is_flag: bool) -> Step:
-    # Members of a Flag may be combinations, which have no name of their own in the class.
+    # Members of a Flag may be combinations, which have no name in the class.
     def step(writer: PlainWriter, value: Enum, depth: int) -> object:
         return CBORTag(ENUM, [path, value.value if is_flag else value.name])
 
@@ -339,8 +340,8 @@ def _sorted_set(writer: PlainWriter, value: set[object] | frozenset[object], dep
 
 def _datetime(writer: PlainWriter, value: datetime, depth: int) -> object:
     zone = value.tzinfo
-    # A named zone keeps its name, so that arithmetic goes on by its rules; any other is sent as the
-    # offset that it has at that moment.
+    # A named zone keeps its name, so that arithmetic follows its rules. Any other zone is sent as
+    # its offset at that moment.
     key = zone.key if type(zone) is ZoneInfo else None
     return CBORTag(
         DATETIME, [(value.replace(tzinfo=None) if key else value).isoformat(), value.fold, key]
@@ -373,15 +374,15 @@ def _array(writer: PlainWriter, value: numpy.ndarray[Any, Any], depth: int) -> o
             "one array for each field, or a list"
         )
     shape = list(value.shape)
-    # Datetimes do not offer their memory as a buffer, bytes do.
+    # Datetime arrays do not offer their memory as a buffer; a view of bytes does.
     data = (
         numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8).data
         if value.nbytes >= writer.threshold
         else value.tobytes()
     )
     raw = writer.raw(data)
-    # By its index rather than as a reference, which would be decoded to bytes before the array is
-    # laid over it.
+    # By its index and not as a reference: a reference would be decoded to bytes before the array
+    # could use the memory.
     return CBORTag(ARRAY, [value.dtype.str, shape, raw.value if isinstance(raw, CBORTag) else raw])
 
 
@@ -410,7 +411,7 @@ def _check_text(text: str) -> None:
 
 
 def _shown(key: object) -> str:
-    """A key as it reads in a path; only of types whose repr is certain to be harmless."""
+    """Format a key for a path. Only for types whose repr is certain to be harmless."""
     if type(key) in SCALARS or type(key) is bytes:
         text = repr(key)
         return text if len(text) <= 60 else f"{text[:56]}..."
@@ -465,19 +466,20 @@ _STEPS: Mapping[type, Step] = {
 }
 
 
-# From what CBOR said back to values: the content of each tag of ours, checked and built.
+# From decoded CBOR back to values: the content of each of our tags is checked, then the value is
+# built.
 #
-# Each reader gets content that is decoded already and has no other owner. Readers raise DecodeError
-# for what this process cannot build, ProtocolError (or TypeError, ValueError, for shapes that do
-# not fit) for what no peer of ours sends.
+# Each reader gets content that is decoded and has no other owner. Readers raise DecodeError for
+# what this process cannot build, and ProtocolError (or TypeError, ValueError for shapes that do not
+# fit) for what no peer of ours sends.
 
 ContentReader = Callable[[Any], object]
 
 
 MAX_COLLISIONS = 64
-"""Keys of one dict or set that may share hashes with others. Honest data has next to none; a peer
-that could make thousands of integers collide would make building the dict take the square of their
-number.
+"""The number of keys of one dict or set that may share hashes with others. Honest data has almost
+none. Without the bound, a peer could make thousands of integers collide, and building the dict
+would take quadratic time.
 """
 
 
@@ -487,10 +489,9 @@ _DTYPE = re.compile(r"[<>|=][biufcSUMmV]\d{1,9}(\[\d{0,9}[A-Za-zμ]{1,2}\])?")
 def segment_readers(
     take: Callable[[object], Segment], *, shared: bool = False
 ) -> dict[int, ContentReader]:
-    """A reader for each tag that may refer to a segment; `take` hands out a segment by its index.
-    What was received large is not copied.
-
-    `shared`: arrays are read-only, because others read their memory as well.
+    """Return the readers for the tags that may refer to a segment. `take` hands out a segment by
+    its index; large received segments are not copied. `shared`: arrays are read-only, because
+    others read their memory as well.
     """
     memory = _read_only if shared else writable
     return {
@@ -500,9 +501,7 @@ def segment_readers(
 
 
 def content_readers(find_class: Callable[[str], type]) -> dict[int, ContentReader]:
-    """A reader for each tag that stands for itself; `find_class` finds a class by its
-    import path.
-    """
+    """Return the readers for the other tags. `find_class` finds a class by its import path."""
     return {
         SCALAR: _read_numpy_scalar,
         MESSAGE: lambda content: _message(content, find_class),
@@ -541,7 +540,9 @@ def _text(content: Any) -> str:
 
 
 def _distinct(keys: Collection[object]) -> Collection[object]:
-    """`keys`, if a dict or set of them is built in linear time and keeps each of them."""
+    """Return `keys` if a dict or set of them is built in linear time and keeps all of them. Raises
+    ProtocolError otherwise.
+    """
     try:
         hashes = len(set(map(hash, keys)))
         different = len(set(keys)) if len(keys) - hashes <= MAX_COLLISIONS else 0
@@ -636,7 +637,7 @@ def _message(content: Any, find_class: Callable[[str], type]) -> object:
     try:
         if mark.is_exception:
             return build(cast("type[BaseException]", cls), tuple(args), set_besides, notes)
-        # The class's own constructor and validators run here.
+        # The class's own constructor and validators, which are user code, run here.
         return _instance(cls, mark, cast("dict[object, object]", fields))
     except BaseException as error:  # noqa: ASYNC103  no checkpoint
         if is_interrupt(error):
@@ -647,14 +648,14 @@ def _message(content: Any, find_class: Callable[[str], type]) -> object:
 
 
 def _instance(cls: type, mark: MessageType, fields: dict[object, object]) -> object:
-    """Fields that this side does not know are ignored, those that the peer does not know take their
-    defaults.
+    """Ignore fields that this side does not know; those that the peer does not know get their
+    defaults. So versions of a class can differ.
     """
     return cls(**{argument: fields[argument] for _, argument in mark.fields if argument in fields})
 
 
 def _besides(more: list[Any]) -> tuple[dict[str, object], list[str]]:
-    """What an exception has besides its args: its fields and notes."""
+    """Read what an exception has in addition to its args: its fields and notes."""
     fields, notes = more[:2] if len(more) > 1 else ({}, [])
     if (
         type(fields) is not dict
@@ -676,7 +677,8 @@ def _read_array(
     content: Any, take: Callable[[object], Segment], memory: Callable[[Segment], Buffer]
 ) -> object:
     dtype, shape, data = _read_list(content)
-    # Users write into arrays: whether they can must not depend on how the bytes happened to arrive.
+    # Users write into arrays. Whether they can must not depend on how the bytes happened to arrive,
+    # so a read-only buffer is copied.
     return _ndarray(dtype, _read_list(shape), memory(data if type(data) is bytes else take(data)))
 
 
@@ -703,7 +705,7 @@ def _ndarray(dtype: object, shape: list[Any], buffer: Buffer) -> Any:
         raise ProtocolError("an array whose shape does not fit its bytes")
     if not len(buffer) or not memoryview(buffer).readonly:
         return numpy.ndarray(shape, found, buffer)
-    # numpy.ndarray would look behind the view for what it is a view of, which may be writable.
+    # numpy.ndarray would look through the view at the object behind it, which may be writable.
     return numpy.frombuffer(buffer, found).reshape(shape)
 
 
@@ -711,7 +713,7 @@ __all__ = ["Codec", "Extension"]
 
 
 MAX_IN_PLACE = 64 * 1024
-"""Bytes from which an encoded value leaves the control part and becomes a segment of its own."""
+"""Bytes from which an encoded value leaves the control part and becomes a segment."""
 
 
 REFUSED_TAGS = (
@@ -737,8 +739,8 @@ REFUSED_TAGS = (
     43_000,
     55_799,
 )
-"""Tags that cbor2 decodes by itself, among them regular expressions, e-mails and references that
-make cycles. None is sent by us.
+"""Tags that cbor2 decodes by default, among them regular expressions, e-mails, and references that
+make cycles. We send none of them, so they are refused.
 """
 
 
@@ -747,19 +749,18 @@ _Callback = Callable[[Any, bool], object]
 
 @attrs.frozen
 class _Arguments:
-    """Positional and keyword arguments of a call, as decoded."""
+    """The positional and keyword arguments of a call, as decoded."""
 
     args: tuple[object, ...]
     kwargs: dict[str, object]
 
 
 class Codec:
-    """Encodes and decodes what users send.
+    """Encodes and decodes the values of users.
 
-    Parameters: `extensions` besides the types that the codec has itself; `sentinel`, 8 bytes that
-    peers cannot guess; `segment_threshold` in bytes, from which bytes-like values travel as
-    segments; `max_depth` of containers in a value; `max_payload`, the bytes that an encoded value
-    may have apart from its segments.
+    `extensions`: further types. `sentinel`: 8 bytes that peers cannot guess. `segment_threshold`:
+    bytes from which bytes-like values become segments. `max_depth`: of nested containers.
+    `max_payload`: bytes that an encoded value may have without its segments.
     """
 
     def __init__(
@@ -777,8 +778,8 @@ class Codec:
         self._tail = b"\x48" + sentinel
         self._threshold = segment_threshold
         self._max_depth = max_depth
-        # A container of ours takes at most three levels of CBOR (tag, array, map); the rest is for
-        # the call around the arguments.
+        # A container takes at most three levels of CBOR (tag, array, map). The rest is for the call
+        # around the arguments.
         self._wire_depth = 3 * max_depth + 12
         self._max_payload = max_payload
         self._steps = steps_for(extensions)
@@ -799,10 +800,10 @@ class Codec:
         self._without_segments = self._decoders(())
 
     def encode(self, value: object, segments: list[Buffer], path: str = "value") -> bytes:
-        """The CBOR item for `value`; what travels beside it is appended to `segments`, uncopied:
-        leave it unchanged until it is sent.
+        """Return the CBOR item for `value`. Large buffers are appended to `segments`, uncopied: do
+        not change them until they are sent.
 
-        Raises EncodeError, with the way to what is refused, which begins with `path`. `segments`
+        Raises EncodeError with the path to the refused value, which begins with `path`. `segments`
         may have grown then; drop them.
         """
         if type(value) in SCALARS:
@@ -815,8 +816,8 @@ class Codec:
     def encode_arguments(
         self, args: tuple[object, ...], kwargs: Mapping[str, object], segments: list[Buffer]
     ) -> bytes:
-        """The CBOR item for the arguments of a call. Raises EncodeError like `encode`; paths begin
-        with `args[0]` or the keyword.
+        """Return the CBOR item for the arguments of a call. Raises EncodeError like `encode`; paths
+        begin with `args[0]` or the keyword.
         """
         if not kwargs:
             encoded = self.encode_scalars(args)
@@ -838,8 +839,8 @@ class Codec:
         return self._completed(head + positional + keywords, segments, "args")
 
     def encode_scalars(self, args: tuple[object, ...]) -> bytes | None:
-        """Like `encode_arguments`, for the hot path: arguments that are all plain and small; None
-        for others.
+        """Like `encode_arguments`, for the hot path: encodes arguments that are all plain and
+        small; returns None for others.
         """
         if not SCALARS.issuperset(map(type, args)):
             return None
@@ -852,19 +853,18 @@ class Codec:
         return encoded if len(encoded) <= MAX_IN_PLACE else None
 
     def decode(self, control: bytes, segments: Sequence[Segment] = ()) -> object:
-        """The value of a control part.
+        """Decode the value of a control part. Arrays use the memory of the given segments,
+        uncopied, and writable where that is. Bytes of a `ReceivedSegment` are not copied either.
 
-        Arrays lie over the segments given, uncopied and writable where those are; bytes are those
-        of a `ReceivedSegment`, uncopied, too. Raises ProtocolError for bytes that no peer of ours
-        sends, DecodeError for values that this process cannot build (a class that cannot be
-        imported, or is not marked).
+        Raises ProtocolError for bytes that no peer of ours sends, and DecodeError for values that
+        this process cannot build (a class that cannot be imported, or is not marked).
         """
         decoders = self._decoders(segments) if segments else self._without_segments
         return self._load(control, decoders)
 
     def decode_shared(self, control: bytes, segments: Sequence[Buffer]) -> object:
-        """Like `decode`, for bytes that others read as well, now or later: all arrays are
-        read-only, and those in segments lie over them.
+        """Like `decode`, for bytes that others read too, now or later: all arrays are read-only,
+        and those in segments use their memory.
         """
         take = _taker(segments)
         readers = self._readers | {
@@ -873,8 +873,8 @@ class Codec:
         return self._load(control, readers | {SPILLED: _callback(self._spilled(take, readers))})
 
     def decode_arguments(self, item: object) -> tuple[tuple[object, ...], dict[str, object]]:
-        """Positional and keyword arguments, from what an item made by `encode_arguments` decoded
-        to. Raises ProtocolError.
+        """Return positional and keyword arguments from the decoded result of `encode_arguments`.
+        Raises ProtocolError.
         """
         if type(item) is list:
             return tuple(cast("list[object]", item)), {}
@@ -883,8 +883,8 @@ class Codec:
         raise ProtocolError(f"the arguments of a call came as {type(item).__name__}")
 
     def copy(self, value: object, path: str = "value") -> object:
-        """`value` as the other side of the wire would get it, with nothing shared that can change.
-        Raises EncodeError like `encode`.
+        """Return `value` as the other side of the wire would get it; nothing that can change is
+        shared. Raises EncodeError like `encode`.
         """
         kind = type(value)
         if kind is bytes or (kind in SCALARS and (kind is not str or cast("str", value).isascii())):
@@ -897,8 +897,8 @@ class Codec:
         )
 
     def refusing(self, kind: type, why: str) -> Codec:
-        """One like this that does not encode what is a `kind`: its EncodeError says where it is,
-        and `why`.
+        """Return a codec like this one that refuses instances of `kind`: its EncodeError says where
+        one is, and `why`.
         """
 
         def refuse(writer: PlainWriter, value: object, depth: int) -> NoReturn:
@@ -910,8 +910,8 @@ class Codec:
         return codec
 
     def reproducible(self) -> Codec:
-        """One like this that encodes equal sets alike, in whatever order they are iterated over:
-        that differs from process to process.
+        """Return a codec like this one that encodes equal sets to equal bytes. The iteration order
+        of sets differs from process to process, so they are sorted.
         """
         codec = copy.copy(self)
         codec._steps = copy.copy(self._steps)
@@ -919,7 +919,7 @@ class Codec:
         return codec
 
     def size_of(self, value: object) -> int | None:
-        """How many bytes `value` takes; None if `encode` refuses it."""
+        """Return the bytes that `value` takes; None if `encode` refuses it."""
         segments: list[Buffer] = []
         try:
             return len(self.encode(value, segments)) + sum(map(len, segments))
@@ -927,7 +927,7 @@ class Codec:
             return None
 
     def peek_number(self, control: bytes) -> int:
-        """The number with which the array of a call, reply or error begins, when the rest cannot be
+        """Return the number at the beginning of a call, reply or error whose rest cannot be
         decoded. Raises ProtocolError.
         """
         if len(control) >= 6 and 0x80 < control[0] <= 0x97:
@@ -940,10 +940,9 @@ class Codec:
     def skim(
         self, control: bytes, segments: Sequence[Segment], see: Callable[[str, object], None]
     ) -> object:
-        """Lists, maps, texts and numbers of a control part; what is tagged is the content of its
-        tag, and nothing is built of it.
-
-        `see` is called with the path and the fields of each message in it. Raises ProtocolError.
+        """Decode only the lists, maps, texts and numbers of a control part. A tag becomes its
+        content, and no object is built. `see` is called with the path and the fields of each
+        message in it. Raises ProtocolError.
         """
 
         def message(content: Any) -> object:
@@ -974,7 +973,7 @@ class Codec:
         return self._load(control, inner | {SPILLED: _callback(spilled)})
 
     def find_class(self, path: str) -> type:
-        """The class at `module:qualified.name`, of a module that is imported already, or
+        """Return the class at `module:qualified.name`, of a module that is imported already. Raises
         DecodeError. See `classes.find_class`.
         """
         found = self._classes.get(path)
@@ -1005,7 +1004,8 @@ class Codec:
                     )
                 )
             except UnicodeEncodeError:
-                # Rare enough to walk twice: the first walk trusts texts, this one finds the path.
+                # Rare, so a second walk is affordable: the first one does not check texts, this one
+                # finds the path of the bad one.
                 del segments[count:]
                 return dumps(
                     write(
@@ -1023,7 +1023,7 @@ class Codec:
             ) from error
 
     def _bounded(self, encoded: bytes, segments: list[Buffer], path: str) -> bytes:
-        """`encoded` itself while it is small; else a reference to it, now the last segment."""
+        """Return `encoded` while it is small; otherwise a reference to it, as the last segment."""
         if len(encoded) <= MAX_IN_PLACE:
             return encoded
         if len(encoded) > self._max_payload:
@@ -1038,7 +1038,7 @@ class Codec:
 
     def _load(self, control: bytes, decoders: Mapping[int, _Callback]) -> object:
         try:
-            # Two items are expected: cbor2 would ignore bytes after a single one.
+            # Ask for two items: cbor2 ignores bytes after a single one.
             pair: object = loads(
                 b"\x82" + control + self._tail,
                 max_depth=self._wire_depth,
@@ -1048,20 +1048,20 @@ class Codec:
                 semantic_decoders=decoders,
                 tag_hook=_refuse_tag,
             )
-        # Any error that bytes can provoke in a decoder is the peer's fault, and must not end more
-        # than its connection.
+        # Any error that bytes can cause in a decoder is the peer's fault, and must end only its
+        # connection.
         except BaseException as error:  # noqa: ASYNC103  no checkpoint
             if is_interrupt(error):
                 raise
             _raise_cause(error)  # noqa: ASYNC104
         value, sentinel = cast("list[object]", pair)
-        # Its type first: what else may stand there can have an equality of its own (an array has).
+        # Compare the type first: another object may define its own equality (an array does).
         if type(sentinel) is not bytes or sentinel != self._sentinel:
             raise ProtocolError("the control part of a frame holds more, or less, than one item")
         return value
 
     def _decoders(self, segments: Sequence[Segment]) -> dict[int, _Callback]:
-        """Callbacks for one decoding."""
+        """The callbacks for one decoding."""
         take = _taker(segments)
         readers = self._readers | {
             tag: _callback(reader) for tag, reader in segment_readers(take).items()
@@ -1071,8 +1071,8 @@ class Codec:
     def _spilled(
         self, take: Callable[[object], Segment], readers: Mapping[int, _Callback]
     ) -> ContentReader:
-        """The reader of an encoded value that is a segment itself, in which there is no
-        other such.
+        """Return the reader of an encoded value that is a segment. Such a value cannot contain
+        another one.
         """
         inner = {**readers, SPILLED: _callback(_refuser(SPILLED))}
 
@@ -1089,7 +1089,9 @@ class Codec:
 
 
 def _taker(segments: Sequence[Segment]) -> Callable[[object], Segment]:
-    """Gives out each segment once, so that a short message cannot stand for much memory."""
+    """Hands out each segment once, so that a short message cannot make this process build much
+    memory.
+    """
     left: list[Segment | None] = list(segments)
 
     def take(index: object) -> Segment:
@@ -1131,7 +1133,9 @@ def _read_arguments(content: Any) -> _Arguments:
 
 
 def _raise_cause(error: BaseException) -> NoReturn:
-    """What a callback of ours raised inside cbor2, or a ProtocolError for all else."""
+    """Return the error that one of our callbacks raised inside cbor2; a ProtocolError for any
+    other.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if issubclass(type(cause), DecodeError | ProtocolError):
