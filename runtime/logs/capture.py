@@ -53,6 +53,13 @@ class LogFields:
     trace_id: str = ""
     span_id: str = ""
 
+    def plain(self) -> dict[str, str | int]:
+        """Those that there are, as data."""
+        return {name: value for name in FIELD_NAMES if (value := getattr(self, name))}
+
+
+FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in attrs.fields(LogFields))
+
 
 class LogCapture:
     """The log of one node, or of the process of an isolated actor: finds the fields of its
@@ -205,7 +212,9 @@ class RecordFactory:
 
 def _tell(record: logging.LogRecord, captures: tuple[LogCapture, ...]) -> None:
     fields, owners = _origin(captures)
-    record.__dict__["understudy"] = fields
+    # Plain data: handlers write all attributes as JSON, or pickle them for programs that do not
+    # know our classes.
+    record.__dict__["understudy"] = fields.plain()
     logger = logging.root.manager.loggerDict.get(record.name)
     if not owners or (isinstance(logger, logging.Logger) and logger.disabled):
         return

@@ -10,13 +10,11 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
-from runtime.logs.capture import LogFields
+from runtime.logs.capture import FIELD_NAMES, LogFields
 
 LogFormat = Literal["text", "json"]
 
 LOG_FORMATS: tuple[str, ...] = get_args(LogFormat)
-
-_NAMES = ("node", "incarnation", "actor", "epoch", "method", "call", "trace_id", "span_id")
 
 _NOTHING = LogFields()
 
@@ -30,11 +28,10 @@ class LogFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter.filter`; always True."""
-        found: object = getattr(record, "understudy", None)
-        fields = found if isinstance(found, LogFields) else _NOTHING
-        for name in _NAMES:
+        fields = _fields_of(record)
+        for name in FIELD_NAMES:
             if name not in record.__dict__:
-                setattr(record, name, getattr(fields, name))
+                setattr(record, name, fields.get(name, getattr(_NOTHING, name)))
         return True
 
 
@@ -48,9 +45,8 @@ class TextFormatter(logging.Formatter):
         """See `logging.Formatter.formatMessage`."""
         text = super().formatMessage(record)
         fields = _fields_of(record)
-        if not fields.actor:
-            return text
-        return f"{text} [{fields.actor}{'.' if fields.method else ''}{fields.method}]"
+        actor, method = fields.get("actor", ""), fields.get("method", "")
+        return f"{text} [{actor}{'.' if method else ''}{method}]" if actor else text
 
 
 class JsonFormatter(logging.Formatter):
@@ -67,7 +63,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         fields = _fields_of(record)
-        told.update((name, value) for name in _NAMES if (value := getattr(fields, name)))
+        told.update(fields)
         if record.exc_info and record.exc_info[1] is not None:
             told["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
@@ -76,9 +72,12 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(told)
 
 
-def _fields_of(record: logging.LogRecord) -> LogFields:
+def _fields_of(record: logging.LogRecord) -> dict[str, object]:
+    # Other code may set an attribute of this name: only the fields count.
     found: object = getattr(record, "understudy", None)
-    return found if isinstance(found, LogFields) else _NOTHING
+    if not isinstance(found, dict):
+        return {}
+    return {name: found[name] for name in FIELD_NAMES if name in found}
 
 
 def iso(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import pickle
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -223,6 +224,25 @@ async def test_a_node_without_memory_keeps_nothing_and_still_names_the_actor() -
         f"5 my own {epoch} say",
         "  0 ",
     ]
+
+
+async def test_a_record_can_be_pickled_and_written_as_json_by_others() -> None:
+    records: list[logging.LogRecord] = []
+
+    class Keeping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler = Keeping()
+    log.addHandler(handler)
+    try:
+        async with opened() as node:
+            await (await node.options(name="talker").spawn(Talker)).say("hello")
+    finally:
+        log.removeHandler(handler)
+    for record in records:
+        assert json.loads(json.dumps(record.__dict__))["understudy"]["actor"] == "talker"
+        assert b"runtime" not in pickle.dumps(record.__dict__["understudy"])
 
 
 def test_json_lines_are_one_line_each_whatever_is_in_them() -> None:
