@@ -75,6 +75,7 @@ STYLE = """
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem clamp(.6rem,2vw,2rem) 3rem;max-width:2000px;background:var(--paper);color:var(--ink);
 font:15px/1.45 system-ui,sans-serif}
+details{border-top:1px solid var(--line);padding:.2rem 0}summary{cursor:pointer;padding:.5rem 0;font-weight:600}.first{overflow-wrap:anywhere}
 h1{margin:0;font-size:1.6rem}h2{margin:1.8rem 0 .5rem;font-size:1.15rem}
 header{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center}
 .state{padding:.2rem .8rem;border:2px solid;border-radius:.4rem;font-weight:700}
@@ -178,7 +179,8 @@ def page(report: Report) -> str:
             f"<style>{STYLE}</style>\n</head>\n<body>",
             *_summary(report, happenings),
             *_time_line(report, happenings),
-            *_table(happenings),
+            *_facts_of_run(report, happenings),
+            *_folded(f"{_count(len(happenings), 'happening')}, one by one", _table(happenings)),
             f"<script>{SCRIPT}</script>\n</body>\n</html>\n",
         ]
     )
@@ -209,9 +211,8 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _summary(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
-    """Everything above the time line."""
+    """What stands above the time line: the outcome, and what is wrong, the first of it first."""
     wrong = [result for result in report.verdicts if not result.holds]
-    marks = sum(event.kind == "wrong" for event in happenings)
     if wrong:
         state, word = f"✘ WRONG: {len(wrong)} of {_count(len(report.verdicts), 'verdict')}", "bad"
     else:
@@ -223,6 +224,35 @@ def _summary(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
         f'<header><h1>Seed <code>{report.seed}</code></h1><span class="state '
         f'{word}">{state}</span></header>'
     )
+    marks = [event for event in happenings if event.kind == "wrong"]
+    if marks:
+        first = marks[0]
+        yield (
+            f'<p class="first"><strong class="bad">✘ first at {first.at:.3f} s</strong> '
+            f"{_text(first.text, LONGEST_TEXT)}"
+            + (f' <span class="dim">and {len(marks) - 1:,} more</span>' if len(marks) > 1 else "")
+            + "</p>"
+        )
+    if wrong:
+        yield f'<ul class="verdicts">{"".join(map(_result, wrong))}</ul>'
+    if not report.verdicts:
+        yield '<p class="dim">No checker looked at this run.</p>'
+
+
+def _folded(title: str, lines: Iterable[str]) -> Iterable[str]:
+    """A part of the page that is shown when it is opened. `title` is HTML already."""
+    yield f"<details><summary>{title}</summary>"
+    yield from lines
+    yield "</details>"
+
+
+def _facts_of_run(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
+    """What stands below the time line, folded."""
+    holding = [result for result in report.verdicts if result.holds]
+    if holding:
+        verdicts = f'<ul class="verdicts">{"".join(map(_result, holding))}</ul>'
+        yield from _folded(f"{_count(len(holding), 'verdict')} that hold", [verdicts])
+    marks = sum(event.kind == "wrong" for event in happenings)
     facts = [
         ("virtual time", f"{report.seconds:,.3f} s"),
         ("real time", f"{report.took:,.3f} s"),
@@ -232,21 +262,19 @@ def _summary(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
     ]
     if marks:
         facts.insert(4, ("of them wrong", f'<span class="bad">✘ {marks:,}</span>'))
-    yield _facts(facts)
-    yield "<h2>Verdicts</h2>"
-    yield f'<ul class="verdicts">{"".join(map(_result, sorted(report.verdicts, key=lambda result: result.holds)))}</ul>'
-    if not report.verdicts:
-        yield '<p class="dim">No checker looked at this run.</p>'
-    yield "<h2>Calls by outcome</h2>"
+    yield from _folded("The run", [_facts(facts)])
     total = sum(report.calls.values())
     shares = [
         (_text(name), f'{count:,} <span class="dim">({count / (total or 1):.1%})</span>')
         for name, count in report.calls.items()
     ]
-    yield _facts([*shares, ("together", f"{total:,}")]) if total else '<p class="dim">No calls.</p>'
-    yield "<h2>Faults drawn, and seconds between two of a kind</h2>"
+    calls = (
+        _facts([*shares, ("together", f"{total:,}")]) if total else '<p class="dim">No calls.</p>'
+    )
+    yield from _folded("Calls by outcome", [calls])
     faults = [(_text(name), f"{strength:.6g}") for name, strength in report.faults.items()]
-    yield _facts(faults) if faults else '<p class="dim">None.</p>'
+    drawn = _facts(faults) if faults else '<p class="dim">None.</p>'
+    yield from _folded("Faults drawn, and seconds between two of a kind", [drawn])
 
 
 def _result(result: CheckResult) -> str:
@@ -579,7 +607,6 @@ def _table(happenings: Sequence[TraceEvent]) -> Iterable[str]:
             break
         rows[number] = row
     calls = sum(happenings[number].kind in CALL_KINDS for number in rows)
-    yield "<h2>Happenings</h2>"
     if len(rows) < len(happenings):
         missing = _count(len(happenings) - len(rows), "happening")
         yield (

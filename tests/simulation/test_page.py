@@ -221,7 +221,14 @@ def test_the_top_tells_the_facts_and_the_wrong_verdicts_first(report: Report) ->
     assert "✘ WRONG: 2 of 4 verdicts" in reader.all("span")
     for result in report.verdicts:
         assert result.text in reader.all("p")
-    assert reader.all("strong").split("\n")[:2] == ["✘ WRONG linearizable", "✘ WRONG liveness"]
+    assert reader.all("strong").split("\n")[:3] == [
+        "✘ first at 37.200 s",
+        "✘ WRONG linearizable",
+        "✘ WRONG liveness",
+    ]
+    text = page(report)
+    assert text.index("✘ WRONG liveness") < text.index("Time line</h2>") < text.index("✔ holds")
+    assert text.index("<details>") < text.index("✔ holds"), "what holds is folded"
     assert {"1234567", report.trace_hash} <= set(reader.all("code").split())
     for fact in ("60.000 s", "4.210 s", "8,412 ", "0.0333333"):
         assert fact in reader.all("dd")
