@@ -105,7 +105,7 @@ async def test_a_loop_blocked_beyond_the_limit_loses_its_lease_and_names() -> No
 
         async def block() -> None:
             try:
-                outcomes.append(await blocker.block(30))
+                outcomes.append(await blocker.block(15))
             except CallError as error:
                 outcomes.append(type(error))
 

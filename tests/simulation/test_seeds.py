@@ -9,10 +9,10 @@ import sys
 import pytest
 
 SEEDS = 500
-AT_ONCE = 20
+AT_ONCE = 10
 """Seeds of one test: small enough for several workers to have their share of them."""
 
-QUICK = 20
+QUICK = 10
 """Seeds that `make test` has time for. `.ci/run` tries all of them with `make simulate`, and so
 does `make long`.
 """
