@@ -365,7 +365,7 @@ class _Log(logging.Handler):
             process = process.process
         if isinstance(process, SimulatedProcess):
             if process.over:
-                # Let the remaining tasks end, unrecorded.
+                # The process has ended: what its remaining tasks log is not recorded.
                 return
             self._trace.tell(process.name, "log", record.getMessage())
         else:

@@ -1,11 +1,10 @@
-"""First contacts: many nodes call all others for the first time in the same moment, round after
+"""First contacts: many nodes call all others for the first time at the same moment, round after
 round.
 
-Both ends of each pair dial, at moments and over paths that the seed draws; in some seeds
-connections break or fall silent meanwhile. No node dies, so no call may fail, whatever happens to
-connections: that is checked, with each call's execution, the number of connections that remain, and
-the log, in which nothing of this is worth a warning. Only links and calls take part; there are no
-members and no store.
+Both ends of each pair dial, at times and over paths that the seed draws. In some seeds connections
+break or fall silent meanwhile. No node dies, so no call may fail. Checked are each call and its
+single execution, the number of connections that remain, and the log, in which nothing of this is
+worth a warning. Only links and calls take part; there are no members and no store.
 """
 
 from __future__ import annotations
@@ -44,45 +43,43 @@ SECRET = b"simulated"
 CLUSTER = "simulated"
 
 SPREADS = (0.0, 0.0005, 0.005, 0.05)
-"""Seconds within which all begin, one of these in each round: from one instant to longer than a
-handshake takes.
+"""Seconds within which all nodes begin; one of these for each round: from one instant to longer
+than a handshake takes.
 """
 
 CUTS = (0.0, 0.0, 0.001, 0.02)
-"""Seconds between two connections that break or fall silent, on average; one of these in each
-round, 0 for none.
-"""
-
-CLOGS = (0.0, 0.0, 0.002, 0.05)
-"""Seconds between two paths that are clogged, on average; one of these in each round with cuts, 0
+"""Mean seconds between two connections that break or fall silent; one of these for each round, 0
 for none.
 """
 
+CLOGS = (0.0, 0.0, 0.002, 0.05)
+"""Mean seconds between two clogged paths; one of these for each round with cuts, 0 for none."""
+
 CLOGGED = (0.5, 3.0, 8.0)
-"""Seconds that bytes on a clogged path take at most: also longer than a dial is waited for, so that
-offers arrive that were given up.
+"""The most seconds that bytes take on a clogged path: also longer than the time-out of a dial, so
+that offers arrive that were given up.
 """
 
 MOST_CUTS = 200
 MOST_CLOGS = 40
 ROUND_SECONDS = 120.0
-"""Until then all must have been answered. A connection that has fallen silent costs some seconds,
-and several may in turn.
+"""Seconds until all calls must have been answered. A connection that has fallen silent costs some
+seconds, and there may be several in turn.
 """
 
 SETTLED_SECONDS = 5.0
-"""From the last answer until connections that were superseded or have broken must be gone."""
+"""Seconds from the last answer until superseded and broken connections must be gone."""
 
 
 class Greeter(Actor):
-    """Counts what it is asked."""
+    """Counts the calls that it gets."""
 
     def __init__(self) -> None:
         self.ran: Counter[str] = Counter()
 
     @method(concurrent=True)
     async def greet(self, call: str) -> str:
-        """The call, once it was counted."""
+        """Count the call and return it."""
         self.ran[call] += 1
         return call
 
@@ -98,7 +95,7 @@ class _Warnings(logging.Handler):
 
 @attrs.frozen(eq=False)
 class OpenEndpoint:
-    """Links and calls of one simulated node, and its network."""
+    """The links and calls of one simulated node, and its network."""
 
     endpoint: RpcEndpoint
     network: HostNetwork
@@ -112,7 +109,7 @@ class _EndpointMachine(OpenEndpoint):
 
 
 class _FixedDirectory:
-    """Finds links of nodes that are all known from the beginning."""
+    """A directory in which all nodes are known from the beginning."""
 
     def __init__(self) -> None:
         self.endpoint: RpcEndpoint | None = None
@@ -142,7 +139,7 @@ async def open_endpoint(
     nursery: trio.Nursery,
     timings: Timings | None = None,
 ) -> OpenEndpoint:
-    """Open an endpoint that listens at `tcp:NAME:PORT`, and finds others there by their names."""
+    """Open an endpoint that listens at `tcp:NAME:PORT` and finds others by their names."""
     machine = Machine(name, random.Random(f"{seed} {name}"))
     environment = SimulatedEnvironment(
         machine, 1, f"{seed} {name} {incarnation}", lambda: clock.now, timings=timings
@@ -242,7 +239,7 @@ class _ContactRounds:
                     f"round {number}: not all calls were answered within {ROUND_SECONDS:g} s"
                 )
             for connection in network.connections:
-                # No cuts any more: what would still have broken later on does not.
+                # No more cuts: what was scheduled to break later stays.
                 connection.sends.cut_after = connection.receives.cut_after = math.inf
             await trio.sleep(SETTLED_SECONDS + (max(CLOGGED) if clogs else 0.0))
             self._look(number, places)
@@ -270,7 +267,7 @@ class _ContactRounds:
     async def _greet(
         self, place: _EndpointMachine, other: _EndpointMachine, call: str, trace: Trace
     ) -> None:
-        # With the default options of users' calls: nothing is repeated that may have run.
+        # With the default options: a call that may have run is not repeated.
         handle: Any = Handle(
             place.endpoint.caller, Address(GREETER, *other.endpoint.identity), Greeter.__methods__
         )
@@ -292,7 +289,7 @@ class _ContactRounds:
     async def _cut(
         self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace
     ) -> None:
-        """Break connections, or let them fall silent, for as long as there are enough of them."""
+        """Break connections, or make them silent, while there are enough of them."""
         for _ in range(MOST_CUTS):
             await trio.sleep(draw.expovariate(1 / often))
             living = [
@@ -317,8 +314,8 @@ class _ContactRounds:
     async def _clog(
         self, network: SimulatedNetwork, draw: random.Random, often: float, trace: Trace
     ) -> None:
-        """Let bytes between some nodes, in one direction, take seconds for a moment: so that what
-        was said just before has been quick.
+        """Clog paths between some nodes, in one direction, for a moment, so that later bytes may be
+        slower than earlier ones.
         """
         for _ in range(MOST_CLOGS):
             await trio.sleep(draw.expovariate(1 / often))
@@ -330,8 +327,8 @@ class _ContactRounds:
             path.clog -= seconds
 
     def _look(self, number: int, places: list[_EndpointMachine]) -> None:
-        """One link at each end of each pair, both of one session, and one connection that carries
-        it.
+        """Check that each end of each pair has one link, that both belong to one session, and that
+        one connection carries it.
         """
         for place in places:
             links = place.endpoint.peers.links
@@ -360,10 +357,8 @@ class _ContactRounds:
 def first_contacts(
     seed: int, *, nodes: int = 8, rounds: int = 1, times: int = 2, cuts: bool = True
 ) -> Report:
-    """`rounds` rounds in which `nodes` nodes that never met call all others at once, `times` times
-    each.
-
-    `cuts`: connections break meanwhile in some of the rounds. The report depends on nothing but the
+    """Run `rounds` rounds in which `nodes` nodes that never met call all others at once, `times`
+    times each. `cuts`: connections break in some of the rounds. The report depends only on the
     arguments and this version of the code.
     """
     began = real_seconds()

@@ -34,10 +34,10 @@ LIMIT = 1_000_000
 """Configurations that are tried before the search gives up."""
 
 READ = "read"
-"""An operation of this name never changes the state, whatever the model."""
+"""Operations of this name never change the state, in any model."""
 
 SHOWN = 5
-"""A violation shows this many of the last operations that could be explained."""
+"""How many of the last explained operations a violation shows."""
 
 State = TypeVar("State", bound=Hashable)
 
@@ -47,10 +47,11 @@ class UndecidedError(Exception):
 
 
 class Model(Protocol[State]):
-    """What a key is, one operation at a time.
+    """What a key does, one operation at a time.
 
     States are hashable and not None. Equal arguments and equal states behave alike. An operation
-    named "read" never changes the state. `RegisterModel` is one; tests of users have their own.
+    named "read" never changes the state. `RegisterModel` is one model; users' tests may have their
+    own.
     """
 
     @property
@@ -61,31 +62,31 @@ class Model(Protocol[State]):
     def step(
         self, state: State, what: str, argument: object, result: object | None, known: bool
     ) -> State | None:
-        """The state after the operation, or None if from `state` it could not have given `result`.
-        Not `known`: any result will do.
+        """Return the state after the operation, or None if it cannot give `result` in `state`. Not
+        `known`: any result is possible.
         """
         ...
 
 
 @runtime_checkable
 class ObservingModel(Protocol):
-    """What a model may know besides, to make the search smaller. `RegisterModel` does, models
+    """Optional knowledge of a model, which makes the search smaller. `RegisterModel` has it; models
     of tests need not.
     """
 
     def observes(self, what: str, argument: object, result: object | None) -> bool:
-        """Whether an operation that gave this result certainly left the state as it was, whatever
-        it was.
+        """Return True if an operation with this result certainly left every possible state
+        unchanged.
         """
         ...
 
 
 class RegisterModel:
-    """One value, which is hashable.
+    """A register with one hashable value.
 
-    "read" gives it, "write" replaces it, "compare_and_set" with (expected, new) gives whether it
-    did, and "add" gives the sum, where None counts as 0. The state is the value in a tuple, because
-    None is a value too.
+    "read" returns the value, "write" replaces it, "compare_and_set" with (expected, new) returns
+    whether it replaced it, and "add" returns the sum, where None counts as 0. The state is the
+    value in a tuple, because None is a value too.
     """
 
     def __init__(self, initial: Hashable = None) -> None:
@@ -127,11 +128,11 @@ class Violation:
 
     key: str
     longest: tuple[Operation, ...]
-    """An order of as many completed operations as could be explained, with those of unknown outcome
-    that it takes.
+    """An order of as many completed operations as could be explained, with the operations of
+    unknown outcome that it needs.
     """
     stuck: tuple[Operation, ...]
-    """After those, one of these had to come next, and none could."""
+    """The operations of which one had to come next, and none could."""
 
     def __str__(self) -> str:
         lines = [
@@ -156,10 +157,10 @@ class Violation:
 def check(
     operations: Sequence[Operation], model: Model[State], limit: int = LIMIT
 ) -> Violation | None:
-    """What is wrong with the operations of one key, or None if they are linearizable.
+    """Return what is wrong with the operations of one key, or None if they are linearizable.
 
     Failed operations are left out. Unknown and pending ones take effect at any time after their
-    call, or never. Raises `UndecidedError` if that takes more than `limit` configurations.
+    call, or never. Raises `UndecidedError` if the search takes more than `limit` configurations.
     """
     if len(keys := {operation.key for operation in operations}) > 1:
         raise ValueError(
@@ -174,18 +175,20 @@ def check(
 
 @attrs.define(eq=False)
 class _Configuration(Generic[State]):
-    """Which operations have been put in order, what state they lead to, and how it was come by."""
+    """A configuration: which operations were put in order, the state that they lead to, and the way
+    there.
+    """
 
     first: int
-    """Known operations, by order of return, before this one are done; this one is not."""
+    """All known operations before this one, by order of return, are done; this one is not."""
     ahead: int
-    """A bit for each known operation that is done all the same, counted from `first`."""
+    """A bit for each known operation after `first` that is done as well."""
     used: int
     """A bit for each unknown operation that is done."""
     state: State
     before: _Configuration[State] | None = None
     last: tuple[Operation, ...] = ()
-    """What was done since `before`: unknown operations, and one known one at the end."""
+    """The operations since `before`: unknown ones, and one known one at the end."""
 
     @property
     def size(self) -> int:
@@ -195,7 +198,7 @@ class _Configuration(Generic[State]):
 
 @attrs.define(eq=False)
 class _HistoryRow(Generic[State]):
-    """Some unknown operations in a row, and the state after them."""
+    """A row of unknown operations, and the state after it."""
 
     state: State
     used: int
@@ -203,16 +206,16 @@ class _HistoryRow(Generic[State]):
 
 
 class _Smallest(Generic[State]):
-    """Sets of unknown operations that were used on the way to something, without those that have
-    another one within.
+    """Minimal sets of unknown operations that were used to reach a goal: no set contains another
+    one.
     """
 
     def __init__(self) -> None:
         self._sets: dict[State, list[int]] = {}
 
     def add(self, goal: State, used: int) -> bool:
-        """Whether it is new: no subset of it was used on the way to the same goal. Smaller sets are
-        best added first.
+        """Add a set. Returns True if no subset of it was used to reach the same goal. Add smaller
+        sets first.
         """
         sets = self._sets.setdefault(goal, [])
         if any(other & used == other for other in sets):
@@ -236,13 +239,15 @@ class _HistoryRows(Generic[State]):
         self.found: list[_HistoryRow[State]] = []
 
     def up_to(self, length: int) -> list[_HistoryRow[State]]:
-        """The rows of up to this many operations."""
+        """Return the rows of up to this many operations."""
         while self._length < length and self.lengthen():
             pass
         return self.found
 
     def lengthen(self) -> bool:
-        """Find the rows with one operation more than those found; whether there are any."""
+        """Find the rows that are one operation longer than those found. Returns True if there are
+        any.
+        """
         self._length += 1
         longer: list[_HistoryRow[State]] = []
         for row in self._longest:
@@ -257,7 +262,7 @@ class _HistoryRows(Generic[State]):
 
 
 class _Search(Generic[State]):
-    """The configurations of one history, depth first."""
+    """A depth-first search through the configurations of one history."""
 
     def __init__(self, operations: Sequence[Operation], model: Model[State], limit: int) -> None:
         self._model = model
@@ -277,14 +282,14 @@ class _Search(Generic[State]):
         self._called = [(1 << bisect_left(calls, position)) - 1 for position in returns]
         """For each known operation, the unknown ones called before its return."""
         self._length = 1
-        """Unknown operations in a row that are tried in this round."""
+        """The number of consecutive unknown operations that are tried in this round."""
         self._rows: dict[tuple[State, int], _HistoryRows[State]] = {}
         self._helping: dict[tuple[int, State, int], list[_HistoryRow[State]]] = {}
         """What `_help` found in this round."""
         self._best: _Configuration[State] = _Configuration(0, 0, 0, model.initial)
 
     def explain(self) -> bool:
-        """Whether an order explains everything, with rows of at most the present length."""
+        """Return True if an order explains everything, with rows of at most the present length."""
         if not self._known:
             return True
         tried: _Smallest[tuple[int, int, State]] = _Smallest()
@@ -306,14 +311,14 @@ class _Search(Generic[State]):
         return False
 
     def lengthen(self) -> bool:
-        """Allow rows of one unknown operation more; False if there is none anywhere, so that the
-        search would find the same.
+        """Allow rows of one more unknown operation. Returns False if there are none, because the
+        search would find the same again.
         """
         self._length += 1
         return any(len(rows.found) < len(rows.up_to(self._length)) for rows in self._rows.values())
 
     def longest(self) -> tuple[tuple[Operation, ...], tuple[Operation, ...]]:
-        """The configuration with the most known operations, in their order, and the known ones that
+        """Return the configuration with the most known operations in order, and the known ones that
         had to follow.
         """
         parts: list[tuple[Operation, ...]] = []
@@ -325,20 +330,20 @@ class _Search(Generic[State]):
         return order, tuple(self._known[index] for index in self._candidates(self._best))
 
     def step(self, state: State, operation: Operation) -> State | None:
-        """What the model says."""
+        """Apply the model."""
         return self._model.step(
             state, operation.what, operation.argument, operation.result, operation.outcome == "ok"
         )
 
     def usable(self, open: int) -> Iterator[tuple[int, Operation]]:
-        """Of the unknown operations that are open, the first of each kind."""
+        """Return the first of each kind of the unknown operations that are open."""
         for kind in self._alike:
             if bits := kind & open:
                 bit = bits & -bits
                 yield bit, self._unknown[bit.bit_length() - 1]
 
     def count(self) -> None:
-        """Something was tried."""
+        """Count a configuration; raises `UndecidedError` at the limit."""
         self._tried += 1
         if self._tried > self._limit:
             raise UndecidedError(
@@ -349,15 +354,15 @@ class _Search(Generic[State]):
             )
 
     def _candidates(self, configuration: _Configuration[State]) -> list[int]:
-        """The known operations that may come next, in the order of their returns: called before the
-        earliest return that is not done.
+        """Return the known operations that may come next, by order of return: those called before
+        the earliest return that is not done.
         """
         first, ahead = configuration.first, configuration.ahead
         return [index for index in self._windows[first] if not ahead >> (index - first) & 1]
 
     def _after(self, configuration: _Configuration[State]) -> Iterator[_Configuration[State]]:
-        """The configurations with one known operation more: first those without unknown ones before
-        it.
+        """Return the configurations with one more known operation, first those without unknown ones
+        before it.
         """
         state = configuration.state
         possible: list[tuple[int, State]] = []
@@ -377,8 +382,8 @@ class _Search(Generic[State]):
                     yield self._with(configuration, index, row.state, row)
 
     def _help(self, index: int, state: State, open: int) -> list[_HistoryRow[State]]:
-        """The rows of unknown operations that let a known one do something that it cannot do
-        without them, and the state after it.
+        """Return the rows of unknown operations without which a known one could not have its
+        result, with the state after each.
         """
         case = (index, state, open)
         if case in self._helping:
@@ -404,7 +409,7 @@ class _Search(Generic[State]):
         state: State,
         row: _HistoryRow[State] | None = None,
     ) -> _Configuration[State]:
-        """The configuration after a row and a known operation."""
+        """Return the configuration after a row and a known operation."""
         ahead = configuration.ahead | 1 << (index - configuration.first)
         done = (~ahead & (ahead + 1)).bit_length() - 1
         used, unknown = (row.used, row.operations) if row else (0, ())
@@ -420,14 +425,16 @@ class _Search(Generic[State]):
 
 
 def _observes(model: object, operation: Operation) -> bool:
-    """Whether a known operation certainly left the state as it was."""
+    """Return True if a known operation certainly left the state unchanged."""
     if isinstance(model, ObservingModel):
         return model.observes(operation.what, operation.argument, operation.result)
     return operation.what == READ
 
 
 def _by_return(operations: Sequence[Operation]) -> tuple[list[Operation], list[int]]:
-    """The operations whose result is known, in the order of their returns, and these."""
+    """Return the operations whose result is known, in the order of their returns, and the
+    positions of these returns.
+    """
     known: list[tuple[int, Operation]] = []
     for operation in operations:
         if operation.outcome == "ok":
@@ -441,9 +448,7 @@ def _by_return(operations: Sequence[Operation]) -> tuple[list[Operation], list[i
 
 
 def _windows(known: list[Operation], returns: list[int]) -> list[list[int]]:
-    """For each operation those, by order of return, that neither returned before it nor were called
-    after its return.
-    """
+    """Return for each operation those, by order of return, that are concurrent with it."""
     by_call = sorted(range(len(known)), key=lambda index: known[index].called)
     active: set[int] = set()
     windows: list[list[int]] = []
@@ -458,8 +463,8 @@ def _windows(known: list[Operation], returns: list[int]) -> list[list[int]]:
 
 
 def _alike(unknown: list[Operation]) -> list[int]:
-    """A set of bits for each kind of operation: same name, equal arguments. By equality, because an
-    argument need not be hashable.
+    """Return a set of bits for each kind of operation: same name, equal arguments. Compared by
+    equality, because an argument need not be hashable.
     """
     kinds: list[tuple[Operation, int]] = []
     for index, operation in enumerate(unknown):

@@ -24,21 +24,21 @@ from runtime.simulation.cluster import SimulatedCluster
 from runtime.user_errors import class_name, is_cancellation
 
 SHARE = 0.25
-"""Of the seeds."""
+"""The share of the seeds that have outbursts."""
 
 ACTORS = 3
 PAUSE = 1.0
-"""Seconds between the calls of a node, on average."""
+"""Mean seconds between the calls of a node."""
 
 SECONDS = 4.0
-"""What a call is given."""
+"""Seconds that a call is given."""
 
 MOST_SECONDS = 10.0
-"""What a start and a call are given together."""
+"""Seconds that a start and a call are given together."""
 
 LATE = STOP_SECONDS + 0.2
-"""Seconds by which they may outlast that: a start that is cancelled gives the actor's name back
-first, which is given so long.
+"""Seconds by which they may exceed that: a start that is cancelled first releases the actor's name,
+which may take this long.
 """
 
 SHOWN = 20
@@ -46,11 +46,11 @@ WAYS = ("in_turn", "beside", "in_thread", "in_a_nursery", "midway", "on_start", 
 
 
 class PanicError(BaseException):
-    """As those of other languages' libraries are: no `Exception`."""
+    """An exception that is no `Exception`, as libraries of other languages have them."""
 
 
 class TextError(Exception):
-    """Raises what ends processes as it is shown."""
+    """Its texts raise exceptions that end processes."""
 
     def __str__(self) -> NoReturn:
         raise SystemExit("str")
@@ -60,14 +60,14 @@ class TextError(Exception):
 
 
 class LookError(Exception):
-    """Raises for each attribute that it is asked for."""
+    """Raises for each attribute that is read."""
 
     def __getattribute__(self, name: str) -> NoReturn:
         raise SystemExit(name)
 
 
 class EqualityError(Exception):
-    """Cannot be compared, and is neither true nor false."""
+    """Raises when it is compared, hashed or tested for its truth value."""
 
     def __eq__(self, other: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -81,8 +81,8 @@ class EqualityError(Exception):
 
 @message
 class BuildError(Exception):
-    """Registered, so that it would be built again where it arrives; but its class does not allow
-    that.
+    """A registered exception, which would be built again at the receiver, but its class does not
+    allow that.
     """
 
     def __init__(self, one: int, two: int, *, three: int) -> None:
@@ -92,7 +92,7 @@ class BuildError(Exception):
 
 @message
 class AttributeOfItsOwnError(Exception):
-    """Has what a call error has, itself."""
+    """Has attributes of a call error, whose getters raise."""
 
     node = property(lambda self: 1 / 0)
     actor = property(lambda self: 1 / 0)
@@ -132,7 +132,7 @@ OUTBURSTS: dict[str, Callable[[], BaseException]] = {
 }
 
 KEPT = "a cancellation that was kept"
-"""Raised again when nothing is cancelled."""
+"""A cancellation that is raised again although nothing is cancelled."""
 
 
 async def _outburst(what: str) -> BaseException:
@@ -146,15 +146,15 @@ async def _outburst(what: str) -> BaseException:
         except trio.Cancelled as cancelled:
             kept.append(cancelled)
             raise
-    # A cancellation names its task by its address in memory, which is another in each run of a
-    # seed.
+    # The text of a cancellation contains the address of its task in memory, which differs in each
+    # run of a seed.
     object.__setattr__(kept[0], "source_task", None)
     kept[0].args = ()
     return kept[0]
 
 
 class Hothead(Actor):
-    """Raises the exceptions that its calls ask for, at the places that they ask for."""
+    """Raises the exceptions that its callers choose, at the places that they choose."""
 
     def __init__(self, where: str = "", what: str = "") -> None:
         self.where, self.what = where, what
@@ -163,43 +163,43 @@ class Hothead(Actor):
             raise error
 
     async def on_start(self) -> None:
-        """One of the places."""
+        """Raise it in one of the places."""
         if self.where == "on_start":
             raise await _outburst(self.what)
 
     @method
     async def in_turn(self, what: str) -> None:
-        """In a call that others wait behind."""
+        """Raise it in a call behind which others wait."""
         raise await _outburst(what)
 
     @method(concurrent=True, idempotent=True)
     async def beside(self, what: str) -> None:
-        """In a call that may be made again."""
+        """Raise it in a repeatable call."""
         await trio.lowlevel.checkpoint()
         raise await _outburst(what)
 
     @method
     def in_thread(self, what: str) -> None:
-        """In a plain method."""
+        """Raise it in a plain method."""
         error = OUTBURSTS[what]()
         raise error
 
     @method
     async def in_a_nursery(self, what: str) -> None:
-        """Together with a cancellation that is the nursery's."""
+        """Raise it together with a cancellation by the nursery."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
             raise await _outburst(what)
 
     @method
     async def midway(self, what: str) -> AsyncIterator[int]:
-        """Between two items of a stream."""
+        """Raise it between two items of a stream."""
         yield 1
         raise await _outburst(what)
 
 
 class Bystander(Actor):
-    """Runs on the same node, and has no part in it."""
+    """An actor on the same node that must not be affected."""
 
     @method
     async def ping(self) -> str:
@@ -208,13 +208,13 @@ class Bystander(Actor):
 
 
 def has_outbursts(seed: int) -> bool:
-    """Whether the run of a seed has them."""
+    """Return True if the run of a seed has outbursts."""
     return random.Random(f"{seed} outbursts").random() < SHARE
 
 
 @attrs.define(eq=False)
 class Outbursts:
-    """What nodes provoke, and how it ended."""
+    """What nodes have provoked, and how it ended."""
 
     cluster: SimulatedCluster
     raised: int = 0
@@ -225,8 +225,8 @@ class Outbursts:
     over: bool = False
 
     async def run(self, node: Node, draw: random.Random, fair: bool) -> None:
-        """What one node provokes, on all of them, until it is `over`. `fair`: no faults
-        were drawn.
+        """Provoke outbursts from one node on all nodes, until it is `over`. `fair`: no faults were
+        drawn.
         """
         while True:
             await trio.sleep(draw.expovariate(1 / PAUSE))
@@ -234,7 +234,8 @@ class Outbursts:
                 return
             where, what = draw.choice(WAYS), draw.choice([*OUTBURSTS, KEPT])
             if what == KEPT and where in ("in_thread", "in_constructor", "in_a_nursery"):
-                # It takes a loop to get one, and a nursery takes it for its own.
+                # A cancellation can only be kept on the event loop, and a nursery treats one as its
+                # own.
                 continue
             on = draw.choice(
                 [member.name for member in node.members() if member.state == "up"] or [node.name]
@@ -247,7 +248,7 @@ class Outbursts:
                 with trio.move_on_after(MOST_SECONDS):
                     await self._provoke(node, on, number, where, what)
                     self._say(node, f"{said}: nothing came of it")
-                # Starts are called again for as long as there is time.
+                # Starts are repeated while there is time.
                 self.lost += 1
             except (RemoteError, ActorStartError):
                 self.raised += 1
@@ -276,8 +277,8 @@ class Outbursts:
         await getattr(hothead, where).options(timeout=SECONDS)(what)
 
     def _ended(self, node: Node, said: str, error: UnderstudyError) -> None:
-        """A call ended with something else than what was raised: it may, under faults or with its
-        actor, if it is an outcome.
+        """Check a call that ended with something other than what was raised. That is allowed under
+        faults, or if its actor ended, if it is an outcome.
         """
         self.lost += 1
         if not isinstance(error, CallError):
@@ -288,7 +289,7 @@ class Outbursts:
             )
 
     async def _ask_neighbour(self, node: Node, on: str, said: str, fair: bool) -> None:
-        """Without faults it answers, whatever was raised beside it."""
+        """Without faults the neighbour must answer, whatever was raised beside it."""
         try:
             with trio.fail_after(2 * SECONDS):
                 neighbour = await node.options(name=f"neighbour-{on}", on=on).get_or_spawn(

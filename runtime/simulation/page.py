@@ -1,8 +1,8 @@
-"""A report as one HTML page that stands alone: no network, readable without JavaScript, in light
-and dark.
+"""A report as one self-contained HTML page: no network, readable without JavaScript, in light and
+dark.
 
-The time line is an SVG without a view box: positions along the time are percentages and everything
-else is in pixels, so the page fits any width, and zooming is a wider image whose texts and marks
+The time line is an SVG without a view box. Positions along the time are percentages, everything
+else is in pixels. So the page fits any width, and zooming widens the image while texts and marks
 keep their size.
 """
 
@@ -19,8 +19,8 @@ from runtime.simulation.report import CheckResult, Report, TraceEvent
 
 CALL_KINDS = ("call", "ok", "failed", "unknown")
 SMALL_KINDS = (*CALL_KINDS, "begin", "end")
-"""What comes in thousands: drawn small, and thinned apart from the rest, so that many calls never
-hide a crash.
+"""Kinds of events that come in thousands. They are drawn small and thinned separately, so that many
+calls never hide a crash.
 """
 
 MOST_SMALL, MOST_MARKS, MOST_WRONG, MOST_BARS, MOST_BANDS = 4000, 2000, 300, 1500, 600
@@ -29,7 +29,9 @@ under about 5 MB.
 """
 MOST_TABLE_BYTES = 2_600_000
 LONGEST_TEXT, LONGEST_TOOLTIP = 1000, 160
-"""Characters of one happening's text in the table and on the time line. Verdicts are never cut."""
+"""Characters of one event's text in the table and on the time line. Results of checks are never
+cut.
+"""
 
 HEAD, LANE = 52, 44
 """Pixels: what stands above the lanes, and one lane. Within a lane, from the top: the life, begin
@@ -60,8 +62,8 @@ GLYPHS = {
     "end": "M-2-2H2V2H-2Z",
     "": "M0-5L5 0L0 5L-5 0Z",
 }
-"""The shape of each kind around its middle; "" is for kinds that this page does not know. Colour
-only repeats what the shape says.
+"""The shape of each kind around its centre; "" is for kinds that this page does not know. Colours
+only repeat what shapes say.
 """
 
 HEIGHTS = {"begin": 25, "end": 25, "call": 31, "ok": 36, "failed": 39, "unknown": 39}
@@ -152,8 +154,8 @@ SCRIPT = """
 
 
 class Stretch(NamedTuple):
-    """Something that lasted, from the happening that began it to the one that ended it; `last` is
-    None if the run ended first.
+    """A period, from the event that began it to the one that ended it; `last` is None if the run
+    ended first.
     """
 
     first: TraceEvent
@@ -162,12 +164,12 @@ class Stretch(NamedTuple):
 
 
 def page(report: Report) -> str:
-    """The whole report as one HTML page. The same report gives the same page; texts and names in it
-    are shown and never interpreted.
+    """Return the whole report as one HTML page. The same report gives the same page. Texts and
+    names in it are escaped.
     """
     happenings = sorted(report.happenings, key=lambda event: event.at)
-    # Only this very script may run: a second guard behind the escaping, and a promise that nothing
-    # is fetched.
+    # Only this script may run: a second protection beside the escaping, and a guarantee that
+    # nothing is fetched.
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return "\n".join(
@@ -187,8 +189,8 @@ def page(report: Report) -> str:
 
 
 def _text(value: object, longest: int | None = None) -> str:
-    """Escaped for HTML, as text or in a quoted attribute. What no page may hold becomes a visible
-    replacement character.
+    """Escape text for HTML, also in a quoted attribute. Characters that no page may contain become
+    a visible replacement character.
     """
     text = re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", str(value))
     if longest is not None and len(text) > longest:
@@ -202,7 +204,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    """Names above values, side by side. Both are HTML already."""
+    """Return names above values, side by side. Both are HTML already."""
     return (
         "<dl>"
         + "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
@@ -211,7 +213,7 @@ def _facts(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def _summary(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[str]:
-    """What stands above the time line: the outcome, and what is wrong, the first of it first."""
+    """Return everything above the time line: the outcome, then the errors, the first one first."""
     wrong = [result for result in report.verdicts if not result.holds]
     if wrong:
         state, word = f"✘ WRONG: {len(wrong)} of {_count(len(report.verdicts), 'verdict')}", "bad"
@@ -278,7 +280,7 @@ def _facts_of_run(report: Report, happenings: Sequence[TraceEvent]) -> Iterable[
 
 
 def _result(result: CheckResult) -> str:
-    """One verdict, whole."""
+    """Return one check result in full."""
     if result.holds:
         return (
             '<li><strong class="good">✔ holds</strong> '
@@ -291,21 +293,21 @@ def _result(result: CheckResult) -> str:
 
 
 def _lives(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
-    """The lives of processes. A restart without a crash before it ends one life and begins the
-    next.
+    """Return the lives of processes. A restart without a crash before it ends one life and begins
+    the next.
     """
     return _stretches(happenings, end, ("start", "restart", "up"), ("crash", "leave", "restart"))
 
 
 def _pauses(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
-    """The pauses of processes: a process that is gone pauses no more."""
+    """Return the pauses of processes. The end of a process ends its pause."""
     return _stretches(happenings, end, ("pause", "block"), ("resume", "crash", "leave", "restart"))
 
 
 def _stretches(
     happenings: Iterable[TraceEvent], end: float, begins: Sequence[str], ends: Sequence[str]
 ) -> list[Stretch]:
-    """One stretch at a time on each node, in the order of their ends."""
+    """Return one period at a time on each node, in the order of their ends."""
     opened: dict[str, TraceEvent] = {}
     found = []
     for event in happenings:
@@ -317,8 +319,8 @@ def _stretches(
 
 
 def _bands(happenings: Iterable[TraceEvent], end: float) -> list[Stretch]:
-    """Partitions and clogs, each to the heal of the same node and text; a heal without a text ends
-    all that are open on its node.
+    """Return partitions and clogs, each until the heal with the same node and text. A heal without
+    a text ends all on its node.
     """
     opened: list[TraceEvent] = []
     found = []
@@ -369,24 +371,24 @@ class _Chart:
         self.notes: list[str] = []
 
     def x(self, at: float) -> str:
-        """A time as a share of the width."""
+        """Return a time as a share of the width."""
         return f"{min(max(at / self.end, 0.0), 1.0) * 100:.3f}".rstrip("0").rstrip(".") + "%"
 
     def width(self, stretch: Stretch) -> str:
-        """A duration as a share of the width; too short to be seen is drawn as wide as an eye
-        needs.
+        """Return a duration as a share of the width. One that is too short to be seen is drawn
+        wider.
         """
         return f"{max(stretch.end - stretch.first.at, self.end / 2000) / self.end * 100:.3f}%"
 
     def longest(self, stretches: list[Stretch], most: int, what: str) -> list[Stretch]:
-        """At most so many, the longest ones, with a note on the page if some are left off."""
+        """Return the longest ones, with a note on the page if some are left off."""
         if len(stretches) > most:
             self.notes.append(f"Of {len(stretches):,} {what}, the {most:,} longest are drawn.")
             stretches = sorted(stretches, key=lambda stretch: stretch.first.at - stretch.end)[:most]
         return sorted(stretches, key=lambda stretch: stretch.first.at)
 
     def title(self, stretch: Stretch) -> str:
-        """What a stretch says to a pointer."""
+        """Return the tooltip of a period."""
         first, last = stretch.first, stretch.last
         until = f"{last.kind} at {last.at:.3f} s" if last else "the end of the run"
         where = (
@@ -401,7 +403,7 @@ class _Chart:
         return f"<title>{_text(said.strip(), LONGEST_TOOLTIP)}</title>"
 
     def mark(self, group: Sequence[TraceEvent], top: int | None = None) -> str:
-        """One mark for one happening, or for several of the same kind and node."""
+        """Return one mark for one event, or for several of the same kind and node."""
         first = group[0]
         said = f"{first.at:.3f} s {first.node or 'network'}: {first.kind} {first.text}".strip()
         if len(group) > 1:
@@ -447,8 +449,8 @@ class _Chart:
                 yield f'<rect class="{name}" {place}>{self.title(stretch)}</rect>'
 
     def marks(self) -> Iterable[str]:
-        """All that happened at one instant: first the small, so that nothing large is hidden by it,
-        and what is wrong over it all.
+        """Draw all events of one instant: small ones first, so that nothing large is hidden, and
+        errors on top.
         """
         small = [event for event in self.happenings if event.kind in SMALL_KINDS]
         large = [
@@ -592,8 +594,8 @@ def _row(event: TraceEvent) -> str:
 
 
 def _table(happenings: Sequence[TraceEvent]) -> Iterable[str]:
-    """All happenings in their order. If they are too much for a page, the calls that ended well are
-    the first to be left off.
+    """Return the table of all events in order. If there are too many for a page, calls that ended
+    well are left off first.
     """
     ranks = {"wrong": 0, "failed": 2, "unknown": 2, "call": 3, "ok": 3}
     rows: dict[int, str] = {}

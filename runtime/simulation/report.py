@@ -59,8 +59,8 @@ class Report:
         return all(result.holds for result in self.verdicts)
 
 
-# One number for a whole run: two runs with the same did the same, byte by byte and at the same
-# times.
+# One number for a whole run: two runs with the same number did the same, byte by byte and at the
+# same times.
 
 _PACK = struct.Struct("<dqqq").pack
 
@@ -122,8 +122,8 @@ class Operation:
     """Virtual seconds."""
     result: object = None
     returned: int | None = None
-    """Position at which the client learned the outcome. Of an unknown one it says when the client
-    gave up, and nothing of the effect.
+    """The position at which the client learned the outcome. For an unknown outcome it is when the
+    client gave up, and says nothing about the effect.
     """
     returned_at: float | None = None
     outcome: Outcome = "pending"
@@ -136,7 +136,7 @@ class Operation:
             "failed": "failed",
             "unknown": "has unknown outcome",
         }[self.outcome]
-        # Positions as well as times: in virtual time, much happens at the same instant.
+        # Positions and not only times, because in virtual time many events have the same time.
         until = "" if self.returned is None else f" to #{self.returned} ({self.returned_at:g} s)"
         error = f": {self.error}" if self.error else ""
         return (
@@ -146,14 +146,14 @@ class Operation:
 
 
 class CallHistory:
-    """Operations in the order of their calls, and how each of them ended."""
+    """Operations in the order of their calls, with the outcome of each."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self._events = 0
 
     def invoke(self, client: str, key: str, what: str, argument: object, now: float) -> Operation:
-        """A client calls; the operation is pending until one of `ok`, `failed` and `unknown`
+        """Record a call. The operation is pending until one of `ok`, `failed` and `unknown`
         completes it.
         """
         operation = Operation(client, key, what, argument, self._next(), now)
@@ -161,22 +161,24 @@ class CallHistory:
         return operation
 
     def ok(self, operation: Operation, result: object, now: float) -> None:
-        """It took effect between its call and now, and gave this result."""
+        """Record that the operation took effect between its call and now, with this result."""
         self._complete(operation, "ok", now)
         operation.result = result
 
     def failed(self, operation: Operation, error: str, now: float) -> None:
-        """It certainly did not take effect, and never will."""
+        """Record that the operation certainly did not take effect, and never will."""
         self._complete(operation, "failed", now)
         operation.error = error
 
     def unknown(self, operation: Operation, error: str, now: float) -> None:
-        """The client gave up; it may have taken effect, may do so at any later time, or never."""
+        """Record that the client gave up. The operation may have taken effect, may do so at any
+        later time, or never.
+        """
         self._complete(operation, "unknown", now)
         operation.error = error
 
     def by_key(self) -> dict[str, list[Operation]]:
-        """The operations of each key, in the order of their calls."""
+        """Return the operations of each key, in the order of their calls."""
         found: dict[str, list[Operation]] = {}
         for operation in self.operations:
             found.setdefault(operation.key, []).append(operation)

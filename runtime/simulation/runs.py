@@ -63,10 +63,8 @@ class SimulationError(UnderstudyError):
 
 
 class Simulation:
-    """What a scenario is given: a cluster whose nodes are killed, stopped and cut off while it
-    runs. Its own node is spared.
-
-    `random`: for whatever the scenario draws, by the seed.
+    """What a scenario gets: a cluster whose nodes are killed, stopped and cut off while it runs.
+    Its own node is spared. `random`: for random choices of the scenario, by the seed.
     """
 
     def __init__(
@@ -84,10 +82,11 @@ class Simulation:
 
     @property
     def node(self) -> Node:
-        """The scenario's own, a member of the cluster like the others. No fault befalls it, but if
-        the store is away for longer than its lease it loses its place like any other, and is opened
-        again: then this is the new one, and what belongs to the old one, handles as well, raises
-        errors.
+        """The scenario's own node, a member like the others.
+
+        No fault hits it. But if the store is away for longer than its lease, it loses its
+        membership like any other node and is opened again. Then this is the new node, and
+        everything of the old one, including handles, raises errors.
         """
         self._node = self._cluster.live(OWN) or self._node
         return self._node
@@ -111,7 +110,7 @@ class Simulation:
         self._cluster.trace.tell(OWN, "note", text)
 
     def kill(self, name: str, restart_after: float = 0.5) -> None:
-        """Kill the process of a node; it is started again after so many seconds."""
+        """Kill the process of a node. It is started again after `restart_after` seconds."""
         self._cluster.machines[self._known(name)].restart_after = restart_after
         self._cluster.crash(name)
 
@@ -288,7 +287,7 @@ async def _inject(
 
 
 def _told(error: BaseException) -> str:
-    """What went wrong, in one line, and below it where."""
+    """Return what went wrong: one line, and below it where."""
     said = str(error).strip().splitlines()
     return (
         f"{type(error).__name__}: "
@@ -362,8 +361,8 @@ class _SimulationRun:
             for node in map(cluster.live, cluster.machines)
             if node
         ):
-            # The errors of calls lie in cycles, and references with them. Nothing else collects
-            # garbage during a run.
+            # The errors of calls are in reference cycles, together with references. Nothing else
+            # collects garbage during a run.
             gc.collect()
             await trio.sleep(cluster.timings.quiescence)
         self._look_for_leftovers(cluster)
@@ -421,7 +420,7 @@ class _SimulationRun:
         )
 
     def judge(self, cluster: SimulatedCluster, work: Workload) -> None:
-        """What the history and the oracle say."""
+        """Return the results of the checks on the history and the oracle."""
         oracle = work.oracle
         self._say(
             "one owner per name",
@@ -483,7 +482,7 @@ class _SimulationRun:
         self._judge_history(work)
 
     def _judge_references(self, work: Workload) -> None:
-        """What those who held references saw."""
+        """Return the results of the checks on references."""
         self._say(
             "fetched is what was made",
             work.reference_oracle.mixed_up,
@@ -506,7 +505,7 @@ class _SimulationRun:
         )
 
     def _judge_history(self, work: Workload) -> None:
-        """Whether each register was one, by Wing and Gong's search."""
+        """Check with Wing and Gong's search that each register is linearizable."""
         wrong: list[str] = []
         keys = work.history.by_key()
         undecided = 0

@@ -30,7 +30,7 @@ from trio._core import _run
 T = TypeVar("T")
 
 POLL_EVERY = 1_000
-"""Rounds between looks at the operating system, for Ctrl-C's sake."""
+"""Rounds between two polls of the operating system, so that Ctrl-C works."""
 
 
 @attrs.define(eq=False)
@@ -45,7 +45,8 @@ class Stoppable:
     def stop(self) -> None:
         """Stop: no task takes another step, not even those that are ready."""
         self.stopped = True
-        # Those that are ready already are held as well: the queue is looked through once more.
+        # Tasks that are already in trio's queue must be held as well, so go
+        # through the queue once more.
         runner = _runner()
         runner.runq = _ReadyTask(runner.runq)
 
@@ -88,7 +89,9 @@ class VirtualClock(trio.abc.Clock):
         heapq.heappush(self._due, (when, next(self._order), action))
 
     def advance(self, until: float) -> None:
-        """Go on to what is to be done next, but not beyond `until`, and do it."""
+        """Advance the clock to the next scheduled call, but not beyond `until`, and make the
+        call.
+        """
         due = self._due
         if due and due[0][0] < until:
             until = max(due[0][0], self.now)
@@ -99,7 +102,7 @@ class VirtualClock(trio.abc.Clock):
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is to be done at any time."""
+        """True if no call is scheduled."""
         return not self._due
 
     def start_clock(self) -> None:
@@ -115,8 +118,8 @@ class VirtualClock(trio.abc.Clock):
 
 
 class _ReadyTask(deque[trio.lowlevel.Task]):
-    """The tasks that are ready, but for those whose process is stopped. It takes trio's own queue's
-    place with the first that is.
+    """The queue of ready tasks without those of stopped processes. It replaces trio's own queue
+    when the first task is ready.
     """
 
     def __init__(self, tasks: Iterable[trio.lowlevel.Task]) -> None:
@@ -133,8 +136,8 @@ class _ReadyTask(deque[trio.lowlevel.Task]):
 
 
 class _Outside:
-    """Stands before trio's own way to wait for the operating system: nothing comes from there, so
-    the clock goes on instead.
+    """Replaces trio's wait for the operating system. Nothing comes from there, so the clock
+    advances instead.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class _Outside:
         if self._pump is not None:
             self._pump()
             if self._runner.runq:
-                # It has made tasks ready, which take their steps before time passes.
+                # The call has made tasks ready. They must run before time passes.
                 timeout = 0.0
         if timeout > 0:
             until = self._runner.deadlines.next_deadline()
@@ -159,8 +162,7 @@ class _Outside:
                 # Nothing will happen by itself any more. trio's own end asks to be woken through
                 # the operating system.
                 return self._real.get_events(timeout)
-            # To the deadline itself: adding up differences would stop short of it by a rounding
-            # error.
+            # Jump to the deadline itself: adding differences could miss it by a rounding error.
             clock.advance(until if until - clock.now <= timeout else clock.now + timeout)
         else:
             clock.advance(clock.now)
@@ -174,7 +176,7 @@ class _Outside:
 
 
 def check_trio() -> None:
-    """Raises RuntimeError if the trio that is installed cannot be driven by this module."""
+    """Check that this module can drive the installed trio. Raises RuntimeError if not."""
     names = (
         "_ALLOW_DETERMINISTIC_SCHEDULING",
         "_r",
@@ -259,7 +261,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 class _OrderedSet(dict[Any, None]):
-    """As much of a set as trio needs, which remembers in which order things came."""
+    """A set, as far as trio needs one, that keeps insertion order."""
 
     def add(self, item: Any) -> None:
         self[item] = None
@@ -270,10 +272,9 @@ class _OrderedSet(dict[Any, None]):
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    """What is cancelled together, or at the same time, is cancelled in the order in which it began.
-
-    trio keeps it in sets, and in a heap with the objects' addresses for ties: where a process has
-    put its objects in memory would decide.
+    """Cancel tasks that are cancelled together, or at the same time, in the order in which they
+    began. trio keeps them in sets, and breaks ties in a heap by addresses of objects, so the memory
+    layout of the process would decide.
     """
     status: Any = _run.CancelStatus
     deadlines: Any = _run.Deadlines

@@ -1,8 +1,8 @@
-"""Callers that stop reading: one node goes on calling and does not read what it is answered, for as
-long as the seed says.
+"""Callers that stop reading.
 
-What the node that is called keeps for it must stay within bounds, others must be served as ever,
-and when the caller reads again every one of its calls ends with a true outcome.
+One node goes on calling and does not read the answers, for as long as the seed says. What the
+called node keeps for it must stay bounded, other callers must be served as before, and when the
+caller reads again, each of its calls must end with a true outcome.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from runtime.simulation.scheduler import VirtualClock, run
 
 SERVICE = "server"
 BACKLOG = 4 * 1024 * 1024
-"""The bound of this scenario, in bytes; a real one would take minutes to fill."""
+"""The bound of this scenario, in bytes. The real one would take minutes to fill."""
 
 ANSWERS = (10, 2_000, 60_000, 2_000_000)
-"""Bytes of an answer, one of these: small ones, whole ones, and one that travels in parts."""
+"""Bytes of an answer, one of these: small ones, whole frames, and one that is sent in parts."""
 
 CALLS = 400
 PATIENCE = 120.0
@@ -41,21 +41,21 @@ HONEST_SECONDS = 5.0
 
 
 class Answerer(Actor):
-    """Answers with as many bytes as it is asked for, after a while."""
+    """Returns answers of the requested size, after a while."""
 
     def __init__(self) -> None:
         self.ran: Counter[int] = Counter()
 
     @method(concurrent=True)
     async def answer(self, call: int, size: int, seconds: float) -> bytes:
-        """So many bytes."""
+        """Return this many bytes."""
         self.ran[call] += 1
         await trio.sleep(seconds)
         return bytes(size)
 
 
 class DeafConnection:
-    """A connection whose reader is held back while `deaf` is set; a `Connection` of
+    """A connection that does not read while `deaf` is set; implements `Connection` of
     `runtime.links.transports`.
     """
 
@@ -195,7 +195,7 @@ class _UnreadRun:
             await trio.sleep(0.05)
 
     async def _look(self, server: RpcEndpoint, deaf: NodeId) -> None:
-        """What is kept for the caller, counted without asking the link for it."""
+        """Return the bytes that are kept for the caller, counted without asking the link."""
         while True:
             await trio.sleep(0.01)
             link = server.peers.links.get(deaf)
@@ -210,7 +210,7 @@ class _UnreadRun:
 
 
 def unread_answers(seed: int) -> Report:
-    """One run; the report depends on nothing but the seed and this version of the code."""
+    """Run the scenario once. The report depends only on the seed and this version of the code."""
     began = real_seconds()
     running = _UnreadRun(seed)
     trace, seconds = run(seed, running.main)

@@ -1,9 +1,9 @@
-"""What runs on a simulated cluster to have its promises attacked: registers that save what they are
-told, and clients that call them.
+"""The workload that attacks the promises of a simulated cluster: registers that save their values,
+and clients that call them.
 
-Registers are named, saved, and started again elsewhere by whichever client finds them gone. Clients
-live on every node, and are killed, stopped and cut off with it. What a client asks for and learns
-goes into one history.
+Registers are named, saved, and started elsewhere by any client that finds them gone. Clients live
+on every node, and are killed, stopped and cut off with it. All requests and answers of clients go
+into one history.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ from runtime.simulation.oracle import SHOWN, Oracle
 from runtime.simulation.outbursts import Outbursts, has_outbursts
 from runtime.simulation.report import CallHistory, Operation
 
-# References that are handed on between the nodes of a simulated cluster, and what must never be
-# seen of them.
+# References that are forwarded between the nodes of a simulated cluster, and what must never happen
+# to them.
 #
 # Reference holders are actors that make values, keep references to them for a while, lend them to
-# clients and fetch their values. Each value has a mark of its own, so each fetch can check its
-# result. The oracle notes which nodes have handed on what, so that it knows whether a value may be
-# gone.
+# clients and fetch their values. Each value has its own mark, so each fetch can check its result.
+# The oracle records which nodes have forwarded which reference, so that it knows whether a value
+# may be gone.
 
 SHELVES = 3
 
 
 FETCH_SECONDS = 12.0
-"""Seconds that a fetch may take. In the calm that must be enough."""
+"""Seconds that a fetch may take. Without faults that must be enough."""
 
 
 KEPT_SECONDS = (0.0, 0.5, 3.0, 8.0)
-"""For how long a reference is kept, at most one of these: pauses and partitions last longer than a
-lease at times.
+"""Seconds for which a reference is kept, one of these: sometimes pauses and partitions last longer
+than a lease.
 """
 
 
 STUBBORN = 0.4
-"""How many of the values are made by calls that raise at first, and are made again."""
+"""The share of the values that are made by calls which raise at first and are repeated."""
 
 
 Place = tuple[str, int, str]
-"""A node, its incarnation, and the store that knows it: one that is begun anew counts incarnations
-from the beginning again.
+"""A node, its incarnation, and the store that knows it: a new store counts incarnations from the
+beginning again.
 """
 
 
@@ -75,46 +75,52 @@ class SlippedError(Exception):
 
 
 INSISTENT = RetryPolicy(max_retries=3, initial_delay=0.6, backoff=2.0, retry_on=SlippedError)
-"""Of calls whose first attempts raise that."""
+"""The retry policy of calls whose first attempts raise that."""
 
 
 @attrs.define(eq=False)
 class ReferenceOracle:
-    """Who has handed on what, and what went wrong. It sees all nodes at once."""
+    """Records which nodes have forwarded which references, and what went wrong. It sees all nodes
+    at once.
+    """
 
     cluster: SimulatedCluster
     calm: bool = False
     """True once all faults are healed, and all nodes see each other again."""
     fetched: int = 0
     mixed_up: list[str] = attrs.field(factory=list)
-    """Values that were not the ones that were made."""
+    """Fetched values that differ from those that were made."""
     freed: list[str] = attrs.field(factory=list)
-    """Values that were gone although no node that had a part in them had ended."""
+    """Values that were lost although no node that took part had ended."""
     stuck: list[str] = attrs.field(factory=list)
-    """Values that neither came nor were lost."""
+    """Fetches that neither returned nor failed in their time."""
     torn: list[str] = attrs.field(factory=list)
-    """References of which some who have them got the value, and others a failure."""
+    """References of which some holders got the value and others a failure."""
     _holders: dict[str, dict[Place, None]] = attrs.field(factory=dict)
     _outcomes: dict[str, dict[str, Place]] = attrs.field(factory=dict)
-    """Of each mark: who got what, the first of each kind."""
+    """By mark: which holders got which result, the first of each kind."""
     _attempts: dict[str, int] = attrs.field(factory=dict)
 
     def place(self, name: str, incarnation: int) -> Place:
-        """Of a node that takes steps at the moment."""
+        """Return the place of a node that is not stopped."""
         node = self.cluster.live(name)
         return name, incarnation, _store(node) if node is not None else ""
 
     def attempt(self, mark: str) -> int:
-        """How often the call that makes what has that mark has run, this time included."""
+        """Return how often the call that makes the value with that mark has run, including this
+        time.
+        """
         self._attempts[mark] = self._attempts.get(mark, 0) + 1
         return self._attempts[mark]
 
     def handed(self, mark: str, place: Place) -> None:
-        """An incarnation of a node has made, kept or handed on what has that mark."""
+        """Record that an incarnation of a node has made, kept or forwarded the value with that
+        mark.
+        """
         self._holders.setdefault(mark, {})[place] = None
 
     def is_well(self, place: Place) -> bool:
-        """True if that incarnation lives, and none of the others has taken it for dead."""
+        """Return True if that incarnation lives, and no other node has marked it dead."""
         name, incarnation, store = place
         node = self.cluster.live(name)
         if (
@@ -132,9 +138,7 @@ class ReferenceOracle:
         )
 
     async def look(self, here: Place, mark: str, reference: Reference[Any]) -> list[Thing]:
-        """Fetch a value, on the node `here`, and judge what comes of it; returns the things
-        in it.
-        """
+        """Fetch a value on the node `here` and check the result. Returns the references in it."""
         state, began_calm = reference._state, self.calm
         assert isinstance(state, ReferenceState)
         self.handed(mark, here)
@@ -144,7 +148,7 @@ class ReferenceOracle:
             with trio.move_on_after(FETCH_SECONDS) as patience:
                 value = await reference.fetch()
         except ReferenceReleasedError as error:
-            # The node that asks had a part in it, too: a node that others take for dead holds
+            # The node that fetches takes part as well: a node that others have marked dead holds
             # nothing.
             owner_id = state.owner_id
             if all(map(self.is_well, self._holders[mark])) and self.is_well(
@@ -161,8 +165,8 @@ class ReferenceOracle:
                     self.freed, f"{mark} is lost for {here}, and its owner {owner} is well: {error}"
                 )
         except UnderstudyError as error:
-            # What the call that makes it has come to. Its maker may not know yet what has become of
-            # it at the owner.
+            # The outcome of the call that makes the value. Its maker may not know yet what the
+            # owner knows.
             if state.failure is not None and (
                 state.identity[:2] != here[:2] or isinstance(error, SlippedError)
             ):
@@ -186,8 +190,8 @@ class ReferenceOracle:
         return []
 
     def _seen(self, mark: str, what: str, here: Place, owner: Place) -> None:
-        """Check that all fetches of a value give the same, as long as the owner and all nodes that
-        had a part in it live.
+        """Check that all fetches of a value have the same result, as long as the owner and all
+        nodes that took part live.
         """
         seen = self._outcomes.setdefault(mark, {})
         seen.setdefault(what, here)
@@ -205,19 +209,19 @@ class ReferenceOracle:
 
 
 def _store(node: Node) -> str:
-    """The identity of the store that knows a node."""
+    """Return the identity of the store that knows a node."""
     return node._endpoint.peers.introduction.peer.store
 
 
 def reference_oracle() -> ReferenceOracle:
-    """Those of the workload that the running task belongs to."""
+    """Return the references of the workload that the running task belongs to."""
     found = getattr(CLUSTER.get().scenario, "reference_oracle", None)
     assert isinstance(found, ReferenceOracle)
     return found
 
 
 class ReferenceHolder(Actor):
-    """Makes values, and keeps references for a while."""
+    """An actor that makes values and keeps references for a while."""
 
     def __init__(self) -> None:
         self.things: dict[int, Thing] = {}
@@ -225,14 +229,14 @@ class ReferenceHolder(Actor):
 
     @method(concurrent=True)
     async def make(self, mark: str, seconds: float, things: list[Any]) -> dict[str, Any]:
-        """A value, after a while, with references in it."""
+        """Make a value, after a while, with references in it."""
         self._handed([*things, [mark, None]])
         await trio.sleep(seconds)
         return {"mark": mark, "things": things}
 
     @method(concurrent=True)
     async def make_at_last(self, mark: str, failures: int, things: list[Any]) -> dict[str, Any]:
-        """The same for a caller that asks again: so often it raises."""
+        """Likewise for a caller that repeats the call: raises this many times first."""
         self._handed([*things, [mark, None]])
         if reference_oracle().attempt(mark) <= failures:
             raise SlippedError(f"{mark} slipped")
@@ -240,7 +244,7 @@ class ReferenceHolder(Actor):
 
     @method(concurrent=True)
     async def keep(self, things: list[Any], seconds: float, looks: bool) -> None:
-        """Hold these for so long; look at the values, perhaps, before they are dropped."""
+        """Hold these for some seconds. Perhaps look at the values before they are dropped."""
         self._handed(things)
         numbers = []
         for thing in things:
@@ -261,7 +265,7 @@ class ReferenceHolder(Actor):
 
     @method
     async def lend(self, count: int) -> list[Any]:
-        """The latest that are kept here."""
+        """How many references are kept here, the latest ones."""
         things = list(self.things.values())[-count:]
         self._handed(things)
         return things
@@ -285,7 +289,7 @@ async def _holder_of(client: WorkloadClient) -> ReferenceHolder:
 
 
 async def hand_on(client: WorkloadClient) -> None:
-    """Make a value, borrow some, and hand them on to reference holders elsewhere."""
+    """Make a value, borrow some, and forward them to reference holders on other nodes."""
     draw = client.draw
     here = reference_oracle().place(client.node.name, client.node.incarnation)
     try:
@@ -305,8 +309,8 @@ async def hand_on(client: WorkloadClient) -> None:
                 if draw.random() < 0.6:
                     await holder.keep.send(*arguments)
                 else:
-                    # One that is given up after a while: what it holds is dropped in the middle of
-                    # anything.
+                    # A fetch that is given up after a while, so that what it holds is dropped at an
+                    # arbitrary point.
                     await holder.keep.options(timeout=draw.choice((0.3, 2.0, 9.0)))(*arguments)
             if draw.random() < 0.3:
                 mark, reference = draw.choice(things)
@@ -316,7 +320,7 @@ async def hand_on(client: WorkloadClient) -> None:
 
 
 async def _gathered(client: WorkloadClient) -> list[Thing]:
-    """What a client has to hand on: something new, and perhaps something that others keep."""
+    """Return what a client forwards: a new value, and perhaps one that others hold."""
     draw, node = client.draw, client.node
     borrowed: list[Thing] = []
     if draw.random() < 0.5:
@@ -348,7 +352,7 @@ KEYS = 3
 
 
 CLIENTS = 2
-"""On each node."""
+"""Clients on each node."""
 
 
 PATIENCE = (0.3, 1.0, 4.0)
@@ -356,16 +360,16 @@ PATIENCE = (0.3, 1.0, 4.0)
 
 
 PAUSE = 0.6
-"""Seconds between the calls of a client, on average."""
+"""Mean seconds between the calls of a client."""
 
 
 LOOKUP_PAUSE = 2.0
-"""Seconds between the lookups of a node, on average."""
+"""Mean seconds between the lookups of a node."""
 
 
 LOOKUP_SECONDS = 25.0
-"""How long a lookup may take: two questions to a store that is given ten seconds for each, and an
-attempt that ends a little later.
+"""Seconds that a lookup may take: two requests to a store with a time-out of ten seconds each, and
+an attempt that ends a little later.
 """
 
 
@@ -380,63 +384,63 @@ STEADY = 4
 
 
 THOUGHTFUL = 0.1
-"""How many of the changes take up to a second."""
+"""The share of the changes that take up to a second."""
 
 
 RETRY = RetryPolicy(max_retries=4, initial_delay=0.05, max_delay=1.0, attempt_timeout=0.4)
-"""Of some calls."""
+"""The retry policy of some calls."""
 
 
 IMPATIENT = RetryPolicy(
     max_retries=6, initial_delay=0.02, max_delay=0.2, attempt_timeout=0.1, repeat_unknown=True
 )
-"""The retry policy of calls to a ledger, which may be made again whatever their outcome."""
+"""The retry policy of calls to a ledger, which may be repeated after any outcome."""
 
 
 MAILBOX = 8
-"""Calls that may wait at a ledger."""
+"""How many calls may wait at a ledger."""
 
 
 BURST = 20
-"""Calls that a client makes to it at once."""
+"""How many calls a client makes to it at once."""
 
 
 def workload() -> Workload:
-    """The one that the running task belongs to."""
+    """Return the workload that the running task belongs to."""
     found = CLUSTER.get().scenario
     assert isinstance(found, Workload)
     return found
 
 
 class Register(Actor):
-    """Keeps one number. What it has answered is saved."""
+    """A register with one number. Everything that it has answered is saved."""
 
     def __init__(self) -> None:
         self.value: int | None = None
 
     async def on_start(self) -> None:
-        """Take over from a predecessor."""
+        """Load the state that a predecessor saved."""
         self.value = await self.saved()
 
     def report(self, call: str = "") -> None:
-        """Tell the oracle that something runs."""
+        """Report a run to the oracle."""
         workload().oracle.ran(self.name, self.epoch, self.node.name, call)
 
     @method(idempotent=True)
     async def read(self) -> int | None:
-        """The number."""
+        """Return the number."""
         self.report()
         return self.value
 
     @method
     async def write(self, call: str, value: int) -> None:
-        """Another number."""
+        """Replace the number."""
         self.report(call)
         await self.keep(value)
 
     @method
     async def add(self, call: str, amount: int) -> int:
-        """The sum."""
+        """Add to the number and return the sum."""
         self.report(call)
         value = (self.value or 0) + amount
         await self.keep(value)
@@ -444,7 +448,7 @@ class Register(Actor):
 
     @method
     async def compare_and_set(self, call: str, expected: int | None, new: int) -> bool:
-        """Whether it was the expected one, and is the new one now."""
+        """Replace the number if it is the expected one. Returns whether it was."""
         self.report(call)
         if self.value != expected:
             return False
@@ -452,10 +456,12 @@ class Register(Actor):
         return True
 
     async def keep(self, value: int) -> None:
-        """Save the value before it is known: a caller that gets the answer can rely upon it."""
+        """Save the value before it is returned, so that a caller who gets the answer can rely on
+        it.
+        """
         draw = CLUSTER.get().draw
         if draw.random() < THOUGHTFUL:
-            # Long enough to be stopped in the middle, and to have a successor when it goes on.
+            # Long enough that the process may be stopped here, and go on when it has a successor.
             await trio.sleep(draw.random())
         oracle = workload().oracle
         succeeded = oracle.has_successor(self.name, self.epoch)
@@ -466,13 +472,11 @@ class Register(Actor):
 
 
 class Ledger(Actor):
-    """Takes its time, and is called again when that is too long: what was executed once must not be
-    executed again.
-    """
+    """Takes its time, so that calls are repeated: what has run once must not run again."""
 
     @method
     async def count(self, call: str, seconds: float) -> str:
-        """Note that it ran."""
+        """Record that the call ran."""
         place = f"{self.node.name}.{self.node.incarnation}"
         workload().oracle.ran_on(call, place)
         await trio.sleep(seconds)
@@ -480,7 +484,7 @@ class Ledger(Actor):
 
 
 class Fragile(Actor):
-    """Ends when it is asked to, or now and then in its constructor; its supervisor starts it again,
+    """A child that ends on request, or now and then in its constructor. Its supervisor restarts it
     within its intensity.
     """
 
@@ -488,15 +492,15 @@ class Fragile(Actor):
         self.supervisor = supervisor
 
     async def on_start(self) -> None:
-        """Tell the oracle."""
+        """Report the start to the oracle."""
         work = workload()
         before, here = (
             work.places.get(self.name),
             work.reference_oracle.place(self.node.name, self.node.incarnation),
         )
         work.places[self.name] = here
-        # The end of a node, or its leaving, says nothing about its actors: what is started
-        # elsewhere for that is not restarted.
+        # The end or leaving of a node says nothing about its actors, so what is started elsewhere
+        # because of it is no restart.
         if work.calling and (before is None or work.reference_oracle.is_well(before)):
             work.oracle.started(self.supervisor, self.name, CLUSTER.get().now(), INTENSITY, PERIOD)
 
@@ -507,12 +511,12 @@ class Fragile(Actor):
 
 
 class Steady(Actor):
-    """Never fails by itself: it ends with its node, or moves with it."""
+    """A child that never fails by itself: it ends with its node, or moves with it."""
 
 
 @attrs.define(eq=False)
 class Workload:
-    """The clients, and what they have seen. `program` runs beside each node."""
+    """The clients and what they have seen. `program` runs beside each node."""
 
     cluster: SimulatedCluster
     oracle: Oracle = attrs.field(init=False)
@@ -524,8 +528,8 @@ class Workload:
     """Where children of supervisors were started last."""
     history: CallHistory = attrs.field(factory=CallHistory)
     generation: int = 0
-    """Counts how often the store was lost with its disk: what was acknowledged before is not looked
-    for after.
+    """How often the store was lost with its disk. What it acknowledged before that is not
+    checked.
     """
     calling: bool = True
     late: list[str] = attrs.field(factory=list)
@@ -534,7 +538,7 @@ class Workload:
     mistaken: list[str] = attrs.field(factory=list)
     """Answers to other questions."""
     not_outcomes: list[str] = attrs.field(factory=list)
-    """What calls and lookups have ended with that is none of the three outcomes."""
+    """Calls and lookups that ended with none of the three outcomes."""
     lookups: int = 0
     _numbers: int = 0
 
@@ -550,7 +554,7 @@ class Workload:
         return [f"register-{self.generation}-{number}" for number in range(KEYS)]
 
     def disk_lost(self) -> None:
-        """The store will not know of anything so far."""
+        """The store does not know any of these yet."""
         for operation in self.history.operations:
             if operation.outcome == "pending":
                 self.history.unknown(operation, "the store is lost", self.cluster.now())
@@ -570,8 +574,8 @@ class Workload:
                 nursery.start_soon(client.run)
             nursery.start_soon(self._look_up, node, random.Random(f"{seed} lookups"))
             if self.oracle.fair:
-                # Faults may delay the refusal of an earlier call, or end the retries of any: only
-                # here can it be said what must be.
+                # Faults may delay the refusal of an earlier call, or end the retries of any call.
+                # Only here, without faults, can the exact outcome be checked.
                 nursery.start_soon(self.crowds.run, node, random.Random(f"{seed} crowds"))
             if self.outbursts is not None:
                 nursery.start_soon(
@@ -582,8 +586,8 @@ class Workload:
                 nursery.start_soon(self._supervise_steady, node)
 
     async def _look_up(self, node: Node, draw: random.Random) -> None:
-        """Ask for names and for the tree, with no deadline: whatever the store does, there is an
-        outcome, and in time.
+        """Ask for names and for the tree without a deadline: in any state of the store, each
+        request ends with an outcome, in bounded time.
         """
         tell, now = self.cluster.trace.tell, self.cluster.now
         while True:
@@ -602,7 +606,7 @@ class Workload:
             except UnderstudyError as error:
                 self.no_outcome(node.name, what, error)
             if self.cluster.live(node.name) is not node:
-                # Its process was killed meanwhile, and comes to its end out of sight.
+                # Its process was killed meanwhile, and its tasks end unobserved.
                 return
             took = now() - began - self.cluster.stopped(node.name, began)
             if took > LOOKUP_SECONDS:
@@ -611,7 +615,7 @@ class Workload:
                 tell(node.name, "wrong", text)
 
     def no_outcome(self, node: str, what: str, error: UnderstudyError) -> None:
-        """Note a call or a lookup that has ended with none of the three outcomes."""
+        """Record a call or lookup that ended with none of the three outcomes."""
         text = f"{what} ended with {type(error).__name__}: {error}"
         if len(self.not_outcomes) < SHOWN:
             self.not_outcomes.append(text)
@@ -641,8 +645,8 @@ class Workload:
             nursery.cancel_scope.cancel()
 
     async def _supervise_steady(self, node: Node) -> None:
-        """A supervisor that is allowed no restart, with children on all nodes that never fail:
-        whatever happens to these, it stays.
+        """A supervisor that is allowed no restart, with children on all nodes that never fail: it
+        must stay, whatever happens to the nodes.
         """
         name = f"steady-{node.incarnation}-{self.generation}"
         specs = [ChildSpec.of(f"{number}", Steady) for number in range(STEADY)]
@@ -655,7 +659,7 @@ class Workload:
             self.oracle.gave_up_in_vain(name, reason.text)
 
     async def _watch(self, node: Node, supervisor: str) -> None:
-        """Tell the oracle if a supervisor gives up."""
+        """Report to the oracle if a supervisor gives up."""
         reason = await node._endpoint.host.watch(supervisor, 0)
         if "restart" in reason.text and self.calling:
             self.oracle.gave_up(supervisor, self.cluster.now(), INTENSITY, PERIOD)
@@ -670,7 +674,7 @@ class Workload:
                 continue
 
     async def watch_queues(self) -> None:
-        """Look at all mailboxes, and all other tables, now and then, for ever."""
+        """Check all mailboxes and all other tables now and then, for ever."""
         while True:
             await trio.sleep(0.25)
             self.cluster.check_invariants()
@@ -688,7 +692,9 @@ class Workload:
         ]
 
     def next_number(self) -> int:
-        """For values that are not mistaken for each other."""
+        """Return a number that was not used before, so that values cannot be mistaken for each
+        other.
+        """
         self._numbers += 1
         return self._numbers
 
@@ -704,7 +710,7 @@ class WorkloadClient:
     handles: dict[str, Register] = attrs.field(factory=dict)
 
     async def run(self) -> None:
-        """For as long as there is to be called."""
+        """Call registers at random times until cancelled, as long as `work.calling` is true."""
         while True:
             await trio.sleep(self.draw.expovariate(1 / PAUSE))
             if self.work.calling:
@@ -754,8 +760,8 @@ class WorkloadClient:
         self._look_at_the_clock(operation, changes["timeout"] or 0.0)
 
     async def _refer(self, register: Register) -> None:
-        """Let a result stay with its owner for a while; the reference is dropped in the end, or
-        goes with its holder.
+        """Leave a result with its owner for a while. The reference is dropped in the end, or ends
+        with its holder.
         """
         try:
             reference = await register.read.options(timeout=1.0).remote()
@@ -819,8 +825,8 @@ class WorkloadClient:
                 self.work.history.unknown(operation, text, self.work.cluster.now())
 
     def _look_at_the_clock(self, operation: Operation, patience: float) -> None:
-        """Whatever happens, a call ends when its time is over. Time in which the client's own
-        process was stopped does not count.
+        """Check that a call ends when its time is over. Time during which the client's own process
+        was stopped does not count.
         """
         now = self.work.cluster.now()
         took = (
@@ -849,4 +855,4 @@ class WorkloadClient:
 
 
 LATE = 0.2
-"""Seconds by which a call may outlast its time."""
+"""Seconds by which a call may exceed its time."""
