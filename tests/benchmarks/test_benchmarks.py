@@ -50,6 +50,7 @@ def test_the_rows_are_printed_and_written_as_data(tmp_path: Path) -> None:
     )
     units += ["1/s"] * 3 + ["GiB/s"] * 3 + ["MiB"] * 2 + ["x real"]
     units += ["items/s"] * 8
+    units += ["calls/s"]
     assert [row["unit"] for row in rows] == units
     for row in rows:
         assert {"work", "unit", "ours", "floor", "ratio"} <= set(row)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from tests.benchmarks.measuring import Row, Settings
 from tests.benchmarks.rows import (
+    contexts,
     crowd,
     doors,
     encrypted,
@@ -46,6 +47,7 @@ GROUPS: Mapping[str, Measure] = MappingProxyType(
         "references": references.measure,
         "simulation": simulation.measure,
         "pools": pools.measure,
+        "contexts": contexts.measure,
     }
 )
 """By the word that selects it."""
