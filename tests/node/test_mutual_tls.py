@@ -114,7 +114,7 @@ class Authority:
         ):
             path.write_bytes(data)
             path.chmod(0o600)
-        return Tls(ca=ca or self.place / "ca.pem", certificate=certificate, key=key_file, **more)
+        return Tls(ca=ca or self.place / "ca.pem", certificate=certificate, key=key_file, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -374,9 +374,9 @@ def test_the_command_makes_what_nodes_accept_and_overwrites_nothing(tmp_path: Pa
     async def use() -> None:
         files = {
             name: Tls(
-                ca=place / "ca.pem",
-                certificate=place / f"{name}.pem",
-                key=place / f"{name}-key.pem",
+                ca=place / "ca.pem",  # type: ignore[arg-type]
+                certificate=place / f"{name}.pem",  # type: ignore[arg-type]
+                key=place / f"{name}-key.pem",  # type: ignore[arg-type]
             )
             for name in ("w1", "w2")
         }

@@ -20,7 +20,7 @@ class Hop(Actor):
         """The names of those that the call came to."""
         if not path:
             return self.name
-        further: str = await path[0].go(path[1:])  # type: ignore[assignment,misc]
+        further: str = await path[0].go(path[1:])  # type: ignore[misc, unused-ignore]
         return f"{self.name} {further}"
 
     @method

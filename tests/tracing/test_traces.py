@@ -159,7 +159,7 @@ async def test_starts_restarts_joins_and_fetches(recorded: Path) -> None:
         worker = await here.lookup("boss/worker", Hop)
         reference = await worker.go.remote([])
         assert await reference.fetch() == "boss/worker"
-        epoch = worker.epoch  # type: ignore[attr-defined]
+        epoch = worker.epoch  # type: ignore[unused-ignore]
         with pytest.raises(Exception):  # noqa: B017, PT011  how it ends is not the point
             await worker.crash()
         found: Any = await until(
@@ -224,7 +224,7 @@ def test_one_trace_over_four_hops_a_retry_and_an_isolated_process(recorded: Path
 async def test_a_hook_that_fails_ends_nothing(recorded: Path, caplog: Any) -> None:
     async with open_node(secret=SECRET, tracing=True, on_process_start=fail) as node:
         isolated = await node.options(isolation="process").spawn(Hop)
-        assert await isolated.go([]) == isolated.name  # type: ignore[comparison-overlap]
+        assert await isolated.go([]) == isolated.name  # type: ignore[unused-ignore]
 
 
 async def test_a_hook_that_is_none_is_refused() -> None:
