@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from actors.errors import ForkedProcessError, NotAMemberError
+from runtime.doors.handoff import Handoff
 from runtime.doors.portal import Portal
 
 T = TypeVar("T")
@@ -152,7 +153,7 @@ PROCESS_LOOP: Final = ProcessLoop()
 class OpenBlock(Generic[T]):
     """One open block in the loop of this process. `opening()` enters it; `what` names it in errors.
     `over` returns, with the reason as a part of a sentence, when what was opened has ended by
-    itself: then the block is left at once, and not at the next use.
+    itself: then the block is left at once, and not at the next use. `handoff`: for its portal.
 
     Its functions are for the loop's thread, and run there through the loop's portal, but for
     `begin` and `check`.
@@ -163,10 +164,12 @@ class OpenBlock(Generic[T]):
         opening: Callable[[], AbstractAsyncContextManager[T]],
         what: str,
         over: Callable[[T], Awaitable[str]],
+        handoff: Handoff | None = None,
     ) -> None:
         self._opening = opening
         self._what = what
         self._over = over
+        self._handoff = handoff
         self._why = ""
         self._pid = os.getpid()
         self._closing = trio.Event()
@@ -226,7 +229,9 @@ class OpenBlock(Generic[T]):
         try:
             async with self._opening() as opened, trio.open_nursery() as nursery:
                 self.opened = opened
-                self.portal = Portal(self.loop.portal.token, nursery, self._what)
+                self.portal = Portal(
+                    self.loop.portal.token, nursery, self._what, handoff=self._handoff
+                )
                 try:
                     started = True
                     nursery.start_soon(self._watch_end, opened)

@@ -18,12 +18,13 @@ from actors.errors import UnderstudyError
 from actors.handle import Handle, moved
 from actors.options import SpawnChanges, SpawnOptions
 from runtime.announcements import open_clusters
+from runtime.doors.handoff import Handoff
 from runtime.doors.loop_thread import OpenBlock
 from runtime.environment import SystemEnvironment
 from runtime.links.encryption import Tls, TlsMode
 from runtime.local_cluster import LocalCluster, NodeProcess, open_local_cluster
 from runtime.node import Node
-from runtime.node.opening import open_node
+from runtime.node.opening import Platform, open_node
 from runtime.observation.cluster_html import cluster_html
 from runtime.supervision.placement import CALLS_ONLY
 
@@ -52,6 +53,7 @@ def connection(
         local = next(
             (one for one in open_clusters(SystemEnvironment()) if one.address == address), None
         )
+    handoff = Handoff()
     opening = partial(
         open_node,
         name or f"caller-{os.getpid()}-{SystemEnvironment().token(3).hex()}",
@@ -62,8 +64,10 @@ def connection(
         call_timeout=call_timeout,
         tls=tls,
         tracing=tracing,
+        # Other threads of the program need the interpreter, but for the one that waits for a call.
+        platform=Platform(may_spin=handoff.is_on),
     )
-    return OpenBlock(opening, f"the connection to {address}", _has_left)
+    return OpenBlock(opening, f"the connection to {address}", _has_left, handoff)
 
 
 def local_cluster(

@@ -18,7 +18,8 @@ from typing import Generic, TypeVar, cast
 import attrs
 import trio
 
-from actors.errors import NotAMemberError, OutcomeUnknownError
+from actors.errors import NotAMemberError, NotExecutedError, OutcomeUnknownError
+from runtime.doors.handoff import Handoff
 from runtime.environment import unwrap
 
 T = TypeVar("T")
@@ -30,12 +31,17 @@ CONNECT_AGAIN = "connect again"
 class Request(Generic[T]):
     """Something to be run in trio, in the context (`contextvars`) of its caller."""
 
-    __slots__ = ("context", "function", "scope")
+    __slots__ = ("cancelled", "context", "function", "scope")
+
+    waited_for = True
+    """Whether a thread does nothing but wait for it, and may make its next request at once."""
 
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         self.function = function
         self.context: Context = copy_context()
         self.scope = trio.CancelScope()
+        self.cancelled = False
+        """Set from any thread; `scope` is cancelled in the trio thread alone."""
 
     @abstractmethod
     def ended(self, value: T | None, error: BaseException | None) -> None:
@@ -46,6 +52,10 @@ class Request(Generic[T]):
         begun()
         value: T | None = None
         error: BaseException | None
+        if self.cancelled:
+            # Its thread has given it up before it began.
+            self.ended(None, NotExecutedError("the call was cancelled before it was made"))
+            return
         try:
             with self.scope:
                 value = await self.function()
@@ -118,6 +128,8 @@ class FutureRequest(Request[T]):
 
     __slots__ = ("future",)
 
+    waited_for = False
+
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
         super().__init__(function)
         self.future: Future[T] = Future()
@@ -144,8 +156,14 @@ class Portal:
     what: str
     closed: bool = False
     why: str = ""
+    handoff: Handoff | None = None
+    """Only where the loop is of the doors alone: it may stand still for a moment."""
     _starting: bool = False
+    _under_way: int = 0
     _waiting: deque[Request[object]] = attrs.field(factory=deque)
+    _submitted: deque[Request[object]] = attrs.field(factory=deque)
+    _batons: deque[threading.Lock] = attrs.field(factory=deque)
+    """At most one: a lock that the loop waits for, which the next request releases."""
 
     def check(self) -> None:
         """Raises NotAMemberError once it is closed, and in destructors that run when the
@@ -161,12 +179,23 @@ class Portal:
         if self.closed:
             # At once where that can be seen; where it is closed in this moment, `_start` says it.
             raise self._gone()
-        self.soon(self._start, request)
+        self._submitted.append(cast("Request[object]", request))
+        try:
+            baton = self._batons.pop()
+        except IndexError:
+            self.soon(self._take)
+        else:
+            # Nobody else has it: `pop` gives it to one thread. The loop, if it has ceased to wait
+            # meanwhile, looks at what is submitted after it has missed its baton.
+            baton.release()
 
     def cancel(self, request: Request[T]) -> None:
         """Cancel it, or do nothing if it has ended."""
+        request.cancelled = True
         try:
-            # After its start, because what is handed over here runs in order.
+            # After its start, because what is handed over here runs in order; if a signal came
+            # before the loop was told of it, it is taken now.
+            self.soon(self._take)
             self.soon(request.scope.cancel)
         except NotAMemberError:
             pass
@@ -216,10 +245,45 @@ class Portal:
         self.nursery.cancel_scope.cancel()
         while self._waiting:
             self._waiting.popleft().ended(None, self._gone())
+        # Closed: each of them is told so.
+        self._take()
 
     def _gone(self) -> NotAMemberError:
         because = f" because {self.why}" if self.why else ""
         return NotAMemberError(f"{self.what} was closed{because}; {CONNECT_AGAIN}")
+
+    def _take(self) -> None:
+        """Start what was submitted, in order."""
+        while self._submitted:
+            if self.handoff is not None:
+                self.handoff.on_request(trio.current_time())
+            self._start(self._submitted.popleft())
+
+    async def _run(self, request: Request[object]) -> None:
+        self._under_way += 1
+        try:
+            await request.run(self._begun)
+        finally:
+            self._under_way -= 1
+        handoff = self.handoff
+        if handoff is None or not request.waited_for or self._under_way or self._waiting:
+            return
+        handoff.on_ended(trio.current_time())
+        if handoff.seconds:
+            self._wait_for_next(handoff)
+
+    def _wait_for_next(self, handoff: Handoff) -> None:
+        """Let the thread that was answered run until its next request has come, or for
+        `handoff.seconds`. The loop stands still meanwhile, and does not hold the interpreter.
+        """
+        baton = threading.Lock()
+        baton.acquire()
+        self._batons.append(baton)
+        # What was submitted before the baton was there has released none.
+        if not self._submitted and not baton.acquire(timeout=handoff.seconds):
+            handoff.on_missed()
+        self._batons.clear()
+        self._take()
 
     def _start(self, request: Request[object]) -> None:
         # One at a time: trio starts tasks that are ready together in any order, and calls of one
@@ -234,7 +298,7 @@ class Portal:
     def _spawn(self, request: Request[object]) -> None:
         self._starting = True
         # The new task copies the context in which this runs.
-        request.context.run(self.nursery.start_soon, request.run, self._begun)
+        request.context.run(self.nursery.start_soon, self._run, request)
 
     def _begun(self) -> None:
         self._starting = False

@@ -441,9 +441,14 @@ def _is_loopback_host(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def system_network(environment: Environment, tls: Tls, spin: str = "off") -> EncryptedNetwork:
-    """The network of this machine, encrypted as `tls` says. `spin`: see `SocketNetwork`. Raises
-    ValueError if the certificates that it names cannot be used.
+def system_network(
+    environment: Environment,
+    tls: Tls,
+    spin: str = "off",
+    may_spin: Callable[[], bool] | None = None,
+) -> EncryptedNetwork:
+    """The network of this machine, encrypted as `tls` says. `spin`, `may_spin`: see
+    `SocketNetwork`. Raises ValueError if the certificates that it names cannot be used.
     """
     files = (
         FileCredentials(CertificateFiles(tls.ca, tls.certificate, tls.key))
@@ -451,5 +456,8 @@ def system_network(environment: Environment, tls: Tls, spin: str = "off") -> Enc
         else None
     )
     return EncryptedNetwork(
-        SocketNetwork(spin, environment.timings), TlsPolicy(tls.mode), environment, files
+        SocketNetwork(spin, environment.timings, may_spin),
+        TlsPolicy(tls.mode),
+        environment,
+        files,
     )

@@ -6,20 +6,28 @@ a core to themselves are twice as fast if they poll a few times instead. How lon
 multiple of what the recent waits took, as in the competitive spinning of Karlin, Li, Manasse and
 Owicki (SOSP 1991); a spin that fails costs little more than the sleep it did not avoid.
 
-The machine begins with a trial, and stops as soon as the thread has waited for a core for more than
-a small part of the time: see `Spin.on_delayed`.
+How long a kernel takes to wake a core differs by a factor of ten between machines, and from hour to
+hour on a virtual one. So whether a spin pays is measured: the waits of the streak that comes before
+a trial are what a wait takes asleep, those of the trial what it takes awake, and the difference is
+what each spin saves. The spin stays on while it saves `LEAST_GAIN` of a wait, and stops as soon as
+the thread has waited for a core for more than a small part of the time: see `Spin.on_delayed`.
 """
 
 from __future__ import annotations
 
-SHORT_WAIT = 200e-6
-"""Seconds: traffic whose waits are longer than this gains little, and would cost much."""
+SHORT_WAIT = 1e-3
+"""Seconds: traffic whose waits are longer than this is no sequence of small calls."""
 
-SMALL_RECEIVE = 1024
+LEAST_GAIN = 0.15
+"""A spin that does not shorten the waits by this part is not worth its core."""
+
+SMALL_RECEIVE = 16 * 1024
 """Bytes: more than this is no single small call, so there is more to do than to wait."""
 
 STREAK = 32
-"""Short waits for small receives, one after the other, before a trial begins."""
+"""Short waits for small receives, one after the other, before a trial begins; and those of a trial,
+once it has settled, by which it is judged.
+"""
 
 REST = 8 * STREAK
 """Receives that are not looked at after one that was no part of a streak, so that the machine costs
@@ -28,7 +36,7 @@ next to nothing while it is off.
 
 LEAST_SECONDS = 30e-6
 MOST_SECONDS = SHORT_WAIT
-MOST_ROUNDS = 64
+MOST_ROUNDS = 256
 """Bounds of one spin."""
 
 CREDIT = 40
@@ -63,13 +71,18 @@ class Spin:
     """
 
     __slots__ = (
+        "_asleep",
+        "_awake",
         "_began",
         "_credit",
         "_debt",
         "_delay",
+        "_judged",
         "_measured",
+        "_most",
         "_not_before",
         "_pause",
+        "_slept",
         "_streak",
         "_wait",
         "due",
@@ -86,6 +99,11 @@ class Spin:
         """How many receives need not be reported; the caller that leaves one out counts it down."""
         self._streak = 0
         self._wait = 0.0
+        self._slept = 0.0
+        self._asleep = 0.0
+        self._awake = 0.0
+        self._judged = 0
+        self._most = MOST_SECONDS
         self._credit = 0
         self._began = 0.0
         self._not_before = -float("inf")
@@ -104,11 +122,12 @@ class Spin:
             if self._credit < 0:
                 self._stop(now)
             elif waited < SHORT_WAIT:
-                self._learn(waited)
+                self._learn(now, waited)
         elif waited > SHORT_WAIT or size > SMALL_RECEIVE or now < self._not_before:
             self._streak = 0
             self.resting = REST
         else:
+            self._slept = self._slept + waited if self._streak else waited
             self._streak += 1
             self._wait += (waited - self._wait) / 8
             # Not sooner: a single quick answer says nothing of the next.
@@ -124,7 +143,7 @@ class Spin:
             return
         if self._credit < CREDIT:
             self._credit += 1
-        self._learn(waited)
+        self._learn(now, waited)
 
     def on_delayed(self, now: float, total: float) -> None:
         """This thread has waited for a core for `total` seconds in its life. To be called once
@@ -146,14 +165,36 @@ class Spin:
         self._measured = now
         self.due = now + WINDOW_SECONDS
 
-    def _learn(self, waited: float) -> None:
+    def _learn(self, now: float, waited: float) -> None:
         self._wait += (waited - self._wait) / 8
-        self.seconds = min(MOST_SECONDS, max(LEAST_SECONDS, 3 * self._wait))
+        if self._wait > self._most:
+            # What a spin saves is too small a part of waits that have grown so long.
+            self._stop(now)
+            return
+        self.seconds = min(self._most, max(LEAST_SECONDS, 3 * self._wait))
+        if self._judged < STREAK and now - self._began >= SETTLING_SECONDS:
+            self._judge(now, waited)
+
+    def _judge(self, now: float, waited: float) -> None:
+        """A wait of the trial. The last one decides it."""
+        self._awake += waited
+        self._judged += 1
+        if self._judged < STREAK:
+            return
+        saved = self._asleep - self._awake / STREAK
+        if saved < LEAST_GAIN * self._asleep:
+            self._stop(now)
+        else:
+            self._most = min(MOST_SECONDS, max(LEAST_SECONDS, saved / LEAST_GAIN))
 
     def _start(self, now: float) -> None:
         self._began = now
         self._credit = CREDIT
-        self._learn(self._wait)
+        self._asleep = self._slept / STREAK
+        self._awake = 0.0
+        self._judged = 0
+        self._most = MOST_SECONDS
+        self._learn(now, self._wait)
         self._settle(now)
 
     def _settle(self, now: float) -> None:

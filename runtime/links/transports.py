@@ -108,12 +108,15 @@ class Network(Protocol):
 
 
 class Spinner:
-    """What the connections that may spin share: one of them does at a time. `run_delay` is that of
-    `runtime.links.cores`.
+    """What the connections that may spin share: one of them does at a time, and none while
+    `may_spin` returns False. `run_delay` is that of `runtime.links.cores`.
     """
 
-    def __init__(self, run_delay: Callable[[], float]) -> None:
+    def __init__(
+        self, run_delay: Callable[[], float], may_spin: Callable[[], bool] | None = None
+    ) -> None:
         self.run_delay = run_delay
+        self.may_spin = may_spin
         self.taken = False
 
 
@@ -177,7 +180,7 @@ class SocketConnection:
         if spinner is not None:
             if self._spin.resting:
                 self._spin.resting -= 1
-            elif not spinner.taken:
+            elif not spinner.taken and (spinner.may_spin is None or spinner.may_spin()):
                 return await self._receive_watched(spinner)
         while True:
             await trio.lowlevel.wait_readable(self._socket)
@@ -250,12 +253,19 @@ class SocketNetwork:
 
     `spin`: whether receives look again for a while before they sleep, where that pays (see
     `runtime.links.spin`). "auto": if this process may use two cores or more; "on": however many it
-    may use; "off": never. Raises ValueError for anything else. `timings`: of the node.
+    may use; "off": never. Raises ValueError for anything else. `timings`: of the node. `may_spin`:
+    asked before each receive, where other threads of the process may need the interpreter: a spin
+    gives it up so shortly that they hardly get it.
     """
 
     _spinner: Spinner | None = None
 
-    def __init__(self, spin: str = "off", timings: Timings | None = None) -> None:
+    def __init__(
+        self,
+        spin: str = "off",
+        timings: Timings | None = None,
+        may_spin: Callable[[], bool] | None = None,
+    ) -> None:
         self._timings = Timings() if timings is None else timings
         if spin not in SPIN_CHOICES:
             raise ValueError(
@@ -263,7 +273,7 @@ class SocketNetwork:
             )
         delay = run_delay() if spin == "on" or (spin == "auto" and usable_cores() >= 2.0) else None
         if delay is not None:
-            self._spinner = Spinner(delay)
+            self._spinner = Spinner(delay, may_spin)
 
     def beside(self) -> Network | None:
         """See `Network.beside`. What spins, spins in one loop."""

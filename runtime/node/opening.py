@@ -84,6 +84,8 @@ class Platform:
     `UNDERSTUDY_SPIN` says. With another network the values of references are not shared through the
     machine's memory: its nodes may all be in one process.
     """
+    may_spin: Callable[[], bool] | None = None
+    """Asked before each receive that might spin, see `SocketNetwork`. By default it always may."""
     disk: Disk = open_file
     """Opens the store in `data_dir`. By default a SQLite file there."""
     isolation: IsolationFactory = IsolatedProcesses
@@ -268,7 +270,7 @@ def _secret(given: bytes | str | None, platform: Platform, listen: str, tls: Tls
 
 def _network(platform: Platform, tls: Tls) -> Network:
     return platform.network or system_network(
-        platform.environment, tls, os.environ.get(SPIN_VARIABLE) or "auto"
+        platform.environment, tls, os.environ.get(SPIN_VARIABLE) or "auto", platform.may_spin
     )
 
 

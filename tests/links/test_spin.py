@@ -19,6 +19,7 @@ from runtime.links.cores import run_delay, usable_cores
 from runtime.links.spin import (
     CREDIT,
     FIRST_PAUSE,
+    LEAST_GAIN,
     LEAST_SECONDS,
     MISS,
     MOST_DEBT,
@@ -28,7 +29,6 @@ from runtime.links.spin import (
     PROVEN_SECONDS,
     REST,
     SETTLING_SECONDS,
-    SHORT_WAIT,
     SMALL_RECEIVE,
     STREAK,
     USUAL_DELAY,
@@ -37,7 +37,8 @@ from runtime.links.spin import (
 )
 from runtime.links.transports import SocketConnection, SocketNetwork, Spinner
 
-SHORT, LONG = SHORT_WAIT / 4, 10e-3
+SHORT, WAKE, LONG = 50e-6, 100e-6, 10e-3
+"""Seconds: until the data is there, until a sleeping thread runs, and what is no short wait."""
 
 
 @attrs.define
@@ -49,6 +50,8 @@ class Driver:
     spin: Spin = attrs.field(factory=Spin)
     now: float = 0.0
     delay: float = 0.0
+    wake: float = WAKE
+    """What a receive takes longer that sleeps."""
 
     def receive(
         self, waited: float = SHORT, size: int = 20, *, hit: bool = True, delayed: float = 0.0
@@ -56,6 +59,8 @@ class Driver:
         """One receive. `hit`: whether a spin would have found the data; `delayed`: the part of its
         time without a core.
         """
+        if not (self.spin.seconds and hit):
+            waited += self.wake
         self.now += waited
         self.delay += waited * delayed
         if self.spin.resting:
@@ -159,7 +164,7 @@ def test_a_trial_on_a_busy_machine_is_short_and_the_next_ones_are_ever_rarer() -
         pauses.append(driver.until_on(delayed=0.5))
         assert driver.until_off(delayed=0.5) <= SETTLING_SECONDS + 3 * WINDOW_SECONDS + 5 * SHORT
     expected = [min(MOST_PAUSE, FIRST_PAUSE * PAUSE_GROWTH**n) for n in range(7)]
-    slack = 2 * (REST + STREAK) * SHORT
+    slack = 2 * (REST + STREAK) * (SHORT + WAKE)
     assert all(
         pause <= seen <= pause + slack for pause, seen in zip(expected, pauses[1:], strict=True)
     )
@@ -244,10 +249,52 @@ def test_large_receives_while_it_is_on_end_it_even_though_it_found_them() -> Non
     assert not driver.spin.seconds
 
 
+@pytest.mark.parametrize("wake", [30e-6, 120e-6, 400e-6])
+def test_it_stays_on_where_it_saves_much_of_a_wait_however_slowly_the_kernel_wakes_a_core(
+    wake: float,
+) -> None:
+    driver = Driver(wake=wake)
+    while not driver.spin.seconds:
+        driver.receive(wake)
+    for _ in range(10_000):
+        driver.receive(wake)
+        assert driver.spin.seconds
+
+
+@pytest.mark.parametrize("waited", [SHORT, 400e-6])
+def test_a_trial_that_saves_too_little_ends_soon_and_the_next_ones_are_ever_rarer(
+    waited: float,
+) -> None:
+    driver = Driver(wake=LEAST_GAIN / 2 * waited)
+    on = 0.0
+    for _ in range(6):
+        while not driver.spin.seconds:
+            driver.receive(waited)
+        began = driver.now
+        while driver.spin.seconds:
+            driver.receive(waited)
+        on += driver.now - began
+        assert driver.now - began <= SETTLING_SECONDS + (STREAK + 2) * waited
+    assert on < 0.01 * driver.now
+
+
+def test_it_goes_off_when_waits_grow_so_long_that_it_saves_too_little_of_them() -> None:
+    driver = Driver(wake=40e-6)
+    driver.until_on()
+    for _ in range(1000):
+        driver.receive(SHORT)
+    assert driver.spin.seconds
+    for _ in range(100):
+        driver.receive(2 * driver.wake / LEAST_GAIN)
+    assert not driver.spin.seconds
+
+
 def test_it_spins_for_less_when_the_other_end_answers_faster() -> None:
     driver = Driver()
-    driver.until_on()
-    driver.receive(SHORT_WAIT)
+    while not driver.spin.seconds:
+        driver.receive(4 * SHORT)
+    for _ in range(100):
+        driver.receive(4 * SHORT)
     slow = driver.spin.seconds
     for _ in range(100):
         driver.receive(LEAST_SECONDS / 2)
@@ -269,7 +316,9 @@ def test_whatever_happens_a_spin_is_bounded_and_its_pauses_are_too(
         assert 0 <= driver.spin.resting <= REST
     if driver.spin.seconds:
         driver.until_off(delayed=1.0)
-    assert driver.until_on() <= MOST_PAUSE + 2 * (REST + STREAK) * SHORT
+    # A silence, after which no pause is left.
+    driver.receive(MOST_PAUSE)
+    assert driver.until_on() <= 2 * (REST + STREAK) * (SHORT + WAKE)
 
 
 @given(st.integers(0, 400))
