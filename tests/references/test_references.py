@@ -27,6 +27,7 @@ from actors.errors import (
     ReplyEncodeError,
 )
 from runtime.node import Node
+from runtime.timings import Timings
 from tests import waiting
 from tests.references.conftest import Three
 from tests.references.keepers import Adder, Keeper, Maker, OutOfStockError, Point, Waiter
@@ -352,7 +353,8 @@ async def test_a_reference_in_a_call_that_is_refused_is_not_held(three: Three) -
 
 async def test_the_values_of_a_node_that_ends_are_lost_to_all_at_once(three: Three) -> None:
     keeper = await three.spawn(Keeper, "second")
-    async with three.another("fourth") as fourth:
+    # The method at the gate would keep its node from ending for long.
+    async with three.another("fourth", Timings(drain=1.0)) as fourth:
         reference = await three.put("fourth", list(range(3)))
         await keeper.keep("it", reference)
         late = await (await three.spawn(Maker, "fourth")).make_at_gate.remote(1)

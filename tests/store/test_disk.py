@@ -244,7 +244,9 @@ async def test_when_nobody_can_tell_what_is_on_the_disk_the_store_ends_and_says_
     with pytest.raises(StoreError, match="the store has ended"):
         await store.get("before")
     monkeypatch.undo()
-    assert [entry.key for entry in StoreFile(tmp_path).load().entries] == ["before"]
+    file = StoreFile(tmp_path)
+    assert [entry.key for entry in file.load().entries] == ["before"]
+    file.close()
 
 
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:

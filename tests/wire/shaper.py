@@ -140,6 +140,16 @@ def parse(control: bytes) -> Any:
     return cbor2.loads(control, semantic_decoders=_RAW, max_depth=DEPTH)
 
 
+def _copied(value: Any) -> Any:
+    if type(value) is list:
+        return [_copied(each) for each in value]
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    if type(value) is CBORTag:
+        return CBORTag(value.tag, _copied(value.value))
+    return value
+
+
 class Shaper:
     """Changes trees, by one generator of chance. What it makes of a tree is no longer that of any
     peer of ours, most times.
@@ -199,7 +209,9 @@ class Shaper:
 
     def value(self) -> object:
         """Any."""
-        return self.draw.choice(PLAIN if self.draw.random() < 0.85 else TAGGED)
+        # A copy: the trees that it is put into are changed in place, and what is changed here would
+        # be so in all later ones, until it holds itself and no tree with it can be written.
+        return _copied(self.draw.choice(PLAIN if self.draw.random() < 0.85 else TAGGED))
 
     def other(self, tree: object) -> object:
         """A copy of a tree with one change, or the tree itself where it cannot be copied."""

@@ -71,10 +71,10 @@ def said(text: str, code: int) -> dict[str, Any]:
             "lease lost",
         ),
         ({"error": "b'<html>' is not an answer of etcd"}, 503, "unsure"),
-        ({"error": "b'<html>' is not an answer of etcd"}, 200, "stranger"),
-        ({"error": "b'Not Found' is not an answer of etcd"}, 404, "stranger"),
-        ({"error": ["surprise"], "code": "x"}, 200, "stranger"),
-        ({}, 418, "stranger"),
+        ({"error": "b'<html>' is not an answer of etcd"}, 200, "not etcd"),
+        ({"error": "b'Not Found' is not an answer of etcd"}, 404, "not etcd"),
+        ({"error": ["surprise"], "code": "x"}, 200, "not etcd"),
+        ({}, 418, "not etcd"),
     ],
 )
 def test_an_answer_is_sorted_by_what_is_to_be_done(
@@ -114,7 +114,7 @@ def test_the_end_of_a_watch_is_sorted_as_well(reason: str, kind: str) -> None:
         ("too large", EtcdRefusalError, "member:1 .*split it"),
         ("denied", EtcdRefusalError, r"member:1 refuses access .*READWRITE.*'team/'"),
         ("refused", EtcdRefusalError, "member:1 refused: etcd's words"),
-        ("stranger", EtcdRefusalError, "member:1 is not etcd.*check the address"),
+        ("not etcd", EtcdRefusalError, "member:1 is not etcd.*check the address"),
     ],
 )
 def test_what_no_other_attempt_would_change_is_an_error_with_the_next_step(
