@@ -44,14 +44,18 @@ async def _ask(name: str, address: str, cluster: str, secret_file: Path | None) 
         actor = None
         if member is None:
             actor, member = name, await find_actor(client, name)
+        failure: CallError | None = None
+        answer: dict[str, Any] = {}
         try:
-            answer: dict[str, Any] = await inspection(client, member).stacks(actor)
+            answer = await inspection(client, member).stacks(actor)
         except CallError as error:
+            failure = error
+        if failure is not None:
             told = await _blocked(client, member)
             if told is None:
                 raise NodeUnreachableError(
-                    f"node {member['name']} did not answer: {why(error)}", node=member["name"]
-                ) from error
+                    f"node {member['name']} did not answer: {why(failure)}", node=member["name"]
+                ) from failure
             answer = {"blocked": told}
         return {"node": member["name"], "pid": member["pid"], "actor": actor, **NOTHING, **answer}
 
