@@ -341,7 +341,7 @@ class EncryptedNetwork:
         with trio.move_on_after(seconds):
             first = await connection.first_byte()
             if first is None:
-                return None
+                raise EOFError("the other side closed it and has sent nothing")
             encrypted = first == FIRST_BYTE
             admission = self._policy.admits(
                 encrypted=encrypted, loopback=_is_loopback_host(connection.remote)
