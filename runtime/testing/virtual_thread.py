@@ -46,7 +46,7 @@ class VirtualPortal(Portal):
     before time passes, and blocks it while no request is under way.
     """
 
-    under_way: int = 0
+    unfinished: int = 0
     """Requests that have not ended. The end of the cluster counts as one."""
     over: bool = False
     _handed: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...]]] = attrs.field(
@@ -64,7 +64,7 @@ class VirtualPortal(Portal):
         """Do what was handed over. Blocks until something is, if nothing else is under way."""
         while True:
             try:
-                function, args = self._handed.get(block=self.under_way == 0)
+                function, args = self._handed.get(block=self.unfinished == 0)
             except queue.Empty:
                 return
             function(*args)
@@ -85,7 +85,7 @@ class VirtualPortal(Portal):
 
     def _start(self, request: Request[object]) -> None:
         if not self.closed:
-            self.under_way += 1
+            self.unfinished += 1
         super()._start(request)
 
     def _spawn(self, request: Request[object]) -> None:
@@ -96,8 +96,8 @@ class VirtualPortal(Portal):
         try:
             await request.run(self._begun)
         finally:
-            self.under_way -= 1
-            assert self.under_way >= 0, "what ends has begun"
+            self.unfinished -= 1
+            assert self.unfinished >= 0, "what ends has begun"
 
 
 class VirtualBlock(OpenBlock[Node]):
@@ -155,7 +155,7 @@ class VirtualThread:
 
     def _end(self) -> None:
         # From here on the simulation goes on by itself until it has ended.
-        self.portal.under_way += 1
+        self.portal.unfinished += 1
         self._over.set()
 
     def _main(self) -> None:
