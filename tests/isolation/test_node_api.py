@@ -42,6 +42,7 @@ LISTED = {
     "saved",
     "stand",
     "start",
+    "start_many",
     "stop",
     "unlink",
     "unwatch",

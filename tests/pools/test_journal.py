@@ -363,7 +363,8 @@ async def test_a_map_that_was_left_goes_on_where_it_was(pair: Pair) -> None:
         item for answer in await pool.call_all(Squares.noted) for item in answer.value or ()
     )
     assert all(ran[item] == 1 for _, item in given)  # type: ignore[misc, has-type]
-    assert 100 <= results.counts().resumed < 300
+    # All of them, where the members were quicker than the reader.
+    assert 100 <= results.counts().resumed <= 300
     once_more = pool.map(Squares.note, range(300), journal="job")
     assert await everything(once_more) == found
     assert once_more.counts().resumed == 300
