@@ -69,7 +69,8 @@ class BrowserPage:
         async def ask() -> tuple[bool, str]:
             # An element is an object without values of its own.
             true = await self.run(f"Boolean({script})")
-            return true, "" if true else await self.run("document.body.innerText")
+            # A page that has just been opened has no body yet.
+            return true, "" if true else await self.run("document.body?.innerText ?? ''")
 
         await until(ask, what, lambda found: found[0], every=0.05)
 
