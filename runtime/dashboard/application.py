@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qs
@@ -20,7 +19,8 @@ import trio
 from actors.errors import UnderstudyError
 from runtime.dashboard.sampler import Sampler, TooManyActorsError
 from runtime.dashboard.schedule import MOST_ACTORS, is_topic
-from runtime.gateway.problems import ProblemError
+from runtime.gateway.media import EVENTS, JSON, json_of
+from runtime.gateway.problems import Problem, ProblemError
 from runtime.gateway.requests import (
     Access,
     ClientGoneError,
@@ -31,6 +31,7 @@ from runtime.gateway.requests import (
     Send,
     body_of_request,
 )
+from runtime.gateway.responses import Headers, ResponseWriter
 from runtime.user_errors import summary_of
 
 MOST_PAGES = 100
@@ -57,8 +58,13 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-JSON = "application/json"
-EVENTS = "text/event-stream"
+MISTAKE = Problem(
+    500,
+    "DashboardFailure",
+    "the dashboard made a mistake; its log says where",
+    "unknown",
+    "load the page again",
+)
 
 logger = logging.getLogger("understudy.dashboard")
 
@@ -108,24 +114,23 @@ class DashboardApplication:
             await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
             return
-        answer = _ResponseWriter(send)
+        answer = ResponseWriter(send)
         try:
             head = RequestHead.of(scope)
             if self._base and head.path == self._base and not scope["path"].endswith("/"):
                 # Without its last slash the page's relative addresses would lead elsewhere.
-                await answer.whole(307, JSON, b"", {"location": f"{self._base[-1]}/"})
+                await answer.whole(307, JSON, b"", (("location", f"{self._base[-1]}/"),))
                 return
             await self._route(head, receive, answer)
         except ProblemError as error:
-            problem = error.problem
-            await answer.json(problem.status, problem.plain(), dict(problem.headers))
+            await answer.problem(error.problem, None)
         except ClientGoneError:
             return
         except Exception as error:
             logger.exception("a request failed: %s", summary_of(error))
-            await answer.json(500, {"detail": "the dashboard made a mistake; its log says which"})
+            await answer.problem(MISTAKE, None)
 
-    async def _route(self, head: RequestHead, receive: Receive, answer: _ResponseWriter) -> None:
+    async def _route(self, head: RequestHead, receive: Receive, answer: ResponseWriter) -> None:
         path = head.path
         if self._base and path[: len(self._base)] == self._base:
             # A proxy may pass the base path on, or take it away.
@@ -145,7 +150,7 @@ class DashboardApplication:
                 await self._snapshot(_topics(head), answer)
                 return
         elif path == ("healthz",):
-            await answer.json(200, {"status": "ok"})
+            await answer.whole(200, JSON, json_of({"status": "ok"}))
             return
         elif len(path) == 1:
             found = self._files.get(path[0] or "index.html")
@@ -159,16 +164,16 @@ class DashboardApplication:
             "open the address that was printed",
         )
 
-    async def _file(self, head: RequestHead, file: PageFile, answer: _ResponseWriter) -> None:
+    async def _file(self, head: RequestHead, file: PageFile, answer: ResponseWriter) -> None:
         # Without the token: the page itself tells nothing of the cluster.
-        headers = {"etag": file.tag, "cache-control": "no-cache"}
+        headers: Headers = (("etag", file.tag), ("cache-control", "no-cache"))
         if head.header("if-none-match") == file.tag:
             await answer.whole(304, file.media_type, b"", headers)
             return
-        headers["content-security-policy"] = POLICY
+        headers = (*headers, ("content-security-policy", POLICY))
         await answer.whole(200, file.media_type, file.data, headers)
 
-    async def _events(self, topics: list[str], receive: Receive, answer: _ResponseWriter) -> None:
+    async def _events(self, topics: list[str], receive: Receive, answer: ResponseWriter) -> None:
         if self._pages >= MOST_PAGES:
             raise ProblemError(
                 503,
@@ -188,7 +193,7 @@ class DashboardApplication:
                         nursery.cancel_scope.cancel()
 
                     nursery.start_soon(watch)
-                    await answer.begin(200, EVENTS, {"x-accel-buffering": "no"})
+                    await answer.begin(200, EVENTS, (("x-accel-buffering", "no"),))
                     while True:
                         messages = await self._sampler.messages(page, IDLE_SECONDS)
                         # Waits for a slow reader; what is new meanwhile is one difference later.
@@ -201,7 +206,7 @@ class DashboardApplication:
         finally:
             self._pages -= 1
 
-    async def _snapshot(self, topics: list[str], answer: _ResponseWriter) -> None:
+    async def _snapshot(self, topics: list[str], answer: ResponseWriter) -> None:
         """One snapshot of each topic, for programs."""
         found: dict[str, Any] = {}
         try:
@@ -212,9 +217,9 @@ class DashboardApplication:
                         found.setdefault(one["topic"], one)
         except TooManyActorsError:
             raise _too_many_actors() from None
-        await answer.json(200, found)
+        await answer.whole(200, JSON, json_of(found))
 
-    async def _act(self, head: RequestHead, receive: Receive, answer: _ResponseWriter) -> None:
+    async def _act(self, head: RequestHead, receive: Receive, answer: ResponseWriter) -> None:
         if not self._actions:
             raise ProblemError(
                 403,
@@ -250,7 +255,7 @@ class DashboardApplication:
                 504, type(error).__name__, summary_of(error), "look at the page what has happened"
             ) from None
         logger.warning("an action of a page: %s", text)
-        await answer.json(200, {"done": text})
+        await answer.whole(200, JSON, json_of({"done": text}))
 
 
 def _topics(head: RequestHead) -> list[str]:
@@ -289,42 +294,3 @@ def _only(head: RequestHead, method: str) -> None:
             f"use {method}",
             headers=(("allow", method),),
         )
-
-
-@attrs.define
-class _ResponseWriter:
-    """One answer on its way."""
-
-    _send: Send
-    _begun: bool = False
-
-    async def json(
-        self, status: int, value: object, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Send plain data; nothing if something else was sent already."""
-        if not self._begun:
-            await self.whole(status, JSON, json.dumps(value).encode(), headers or {})
-
-    async def whole(
-        self, status: int, media_type: str, body: bytes, headers: Mapping[str, str]
-    ) -> None:
-        """Send all of it."""
-        await self.begin(status, media_type, {"content-length": str(len(body)), **headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def begin(self, status: int, media_type: str, headers: Mapping[str, str]) -> None:
-        """Send the status and headers."""
-        self._begun = True
-        every = {
-            "content-type": media_type,
-            "x-content-type-options": "nosniff",
-            "referrer-policy": "no-referrer",
-            "cache-control": "no-store",
-            **headers,
-        }
-        pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in every.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
-
-    async def part(self, data: bytes) -> None:
-        """Send a part of the body; waits for a slow reader."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})

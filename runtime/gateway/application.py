@@ -8,7 +8,6 @@ from contextlib import aclosing
 from functools import partial
 from urllib.parse import parse_qs
 
-import attrs
 import trio
 
 from actors.call_context import call_context
@@ -18,8 +17,6 @@ from runtime.gateway.media import (
     CBOR,
     EVENTS,
     JSON,
-    PROBLEM_CBOR,
-    PROBLEM_JSON,
     STREAMS,
     answer_of,
     body_of,
@@ -42,9 +39,10 @@ from runtime.gateway.requests import (
     body_of_request,
     known_hosts,
 )
+from runtime.gateway.responses import ResponseWriter
 from runtime.node import Node
 from runtime.plain_calls.keyed_calls import PlainOutcome
-from runtime.plain_calls.plain_values import decoded, encoded_plain
+from runtime.plain_calls.plain_values import decoded
 from runtime.plain_calls.service import IS_STREAM, LARGE_BODY
 from runtime.user_errors import summary_of
 
@@ -109,7 +107,7 @@ class HttpGateway:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = _AnswerWriter(send)
+        answer = ResponseWriter(send)
         try:
             head = RequestHead.of(scope)
             if self._in_flight >= self._limits.most_requests:
@@ -135,7 +133,7 @@ class HttpGateway:
             logger.exception("a request failed: %s", summary_of(error))
             await answer.problem(_failure(), None)
 
-    async def _route(self, head: RequestHead, receive: Receive, answer: _AnswerWriter) -> None:
+    async def _route(self, head: RequestHead, receive: Receive, answer: ResponseWriter) -> None:
         path = head.path
         if path in (("",), ("docs",)):
             self._access.check(head, open_to_all=True)
@@ -168,7 +166,7 @@ class HttpGateway:
             )
 
     async def _call(
-        self, head: RequestHead, name: str, method: str, receive: Receive, answer: _AnswerWriter
+        self, head: RequestHead, name: str, method: str, receive: Receive, answer: ResponseWriter
     ) -> None:
         key, seconds, media_type = head.key, head.seconds, head.media_type
         accept = head.header("accept")
@@ -240,7 +238,7 @@ class HttpGateway:
         return None if gone.is_set() else outcome
 
     async def _stream(
-        self, call: HttpCall, media_type: str, receive: Receive, answer: _AnswerWriter
+        self, call: HttpCall, media_type: str, receive: Receive, answer: ResponseWriter
     ) -> None:
         """Send the items as they come; the reader of the connection holds them up, and ends them
         when it goes.
@@ -269,7 +267,7 @@ class HttpGateway:
         call: HttpCall,
         media_type: str,
         items: trio.MemoryReceiveChannel[PlainOutcome],
-        answer: _AnswerWriter,
+        answer: ResponseWriter,
     ) -> None:
         try:
             first: PlainOutcome | None = await items.receive()
@@ -306,68 +304,6 @@ class HttpGateway:
         return json_of(openapi_of(described, self._calls.is_allowed, secured=secured))
 
 
-@attrs.define
-class _AnswerWriter:
-    """One answer on its way."""
-
-    _send: Send
-    _begun: bool = False
-
-    async def whole(
-        self,
-        status: int,
-        media_type: str,
-        body: bytes,
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        """Send all of it."""
-        size = ("content-length", str(len(body)))
-        await self.begin(status, media_type, (size, *headers))
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def problem(self, problem: Problem, accept: str | None) -> None:
-        """Send a problem; nothing if something else was sent already."""
-        if self._begun:
-            # The client sees that the answer breaks off.
-            return
-        if names_any(accept, (CBOR, PROBLEM_CBOR)) and not names_any(accept, (JSON,)):
-            body = encoded_plain(problem.plain())
-            await self.whole(problem.status, PROBLEM_CBOR, body, problem.headers)
-        else:
-            body = json_of(problem.plain())
-            await self.whole(problem.status, PROBLEM_JSON, body, problem.headers)
-
-    async def begin(
-        self, status: int, media_type: str, headers: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        """Send the status and headers."""
-        self._begun = True
-        every = (
-            ("content-type", media_type),
-            ("x-content-type-options", "nosniff"),
-            ("cache-control", "no-store"),
-        )
-        given = {name for name, _ in headers}
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [
-                    (name.encode("latin-1"), value.encode("latin-1"))
-                    for name, value in (*headers, *(one for one in every if one[0] not in given))
-                ],
-            }
-        )
-
-    async def part(self, data: bytes) -> None:
-        """Send a part of the body; waits for a slow reader."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self) -> None:
-        """Nothing follows."""
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
 async def _live(receive: Receive, send: Send) -> None:
     while True:
         message: Message = await receive()
@@ -383,7 +319,7 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _next(
-    items: trio.MemoryReceiveChannel[PlainOutcome], media_type: str, answer: _AnswerWriter
+    items: trio.MemoryReceiveChannel[PlainOutcome], media_type: str, answer: ResponseWriter
 ) -> PlainOutcome | None:
     while True:
         with trio.move_on_after(KEEP_ALIVE_SECONDS):
