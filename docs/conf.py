@@ -22,7 +22,13 @@ author = "The Understudy authors"
 project_copyright = "2026, The Understudy authors"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib_trio"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinxcontrib_trio",
+]
 exclude_patterns = ["_build"]
 root_doc = "index"
 

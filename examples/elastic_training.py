@@ -6,7 +6,7 @@ machines as there are at the moment.
 
 An ordinary script for torchrun: it takes its place from its environment, begins where the last
 checkpoint was made, and ends when something goes wrong. Whoever started it starts it again, with
-those that are there then. docs/torch.md has the commands for several machines.
+those that are there then. docs/how-to/torch.md has the commands for several machines.
 """
 
 import argparse

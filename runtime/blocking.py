@@ -3,7 +3,7 @@
 `with connect("HOST:7400") as cluster` or `with open_local_cluster() as cluster`; then
 `counter = cluster.lookup("counter", Counter)` gives a handle whose methods block and return the
 value: `counter.add(5)`. Everything here may be used from any thread. Errors, outcomes, options and
-deadlines are those of a call from trio (docs/calls.md).
+deadlines are those of a call from trio (docs/how-to/calls.md).
 
 To a type checker a blocking handle of a `Counter` is the class `Counter` itself, where `add` has no
 `self` and returns an `int`: write `Blocking[Counter]` where you annotate one.

@@ -225,7 +225,7 @@ RETIRED = {
     "verdict",
     "weather",
 }
-"""Private words of earlier versions, which the field's words have replaced; docs/glossary.md lists
+"""Private words of earlier versions, which the field's words have replaced; docs/design/glossary.md lists
 both.
 """
 
@@ -458,12 +458,14 @@ def test_no_module_or_class_has_a_word_that_the_glossary_retired() -> None:
         for word in words_of(source.module.rpartition(".")[2]):
             if word in RETIRED:
                 yield source.at(
-                    1, f"module {source.module}: {word!r} is retired, see docs/glossary.md"
+                    1, f"module {source.module}: {word!r} is retired, see docs/design/glossary.md"
                 )
         for node in nodes(source):
             if isinstance(node, ast.ClassDef):
                 for word in RETIRED.intersection(words_of(node.name)):
-                    yield source.at(node, f"{node.name}: {word!r} is retired, see docs/glossary.md")
+                    yield source.at(
+                        node, f"{node.name}: {word!r} is retired, see docs/design/glossary.md"
+                    )
 
     check(rule)
 
@@ -495,7 +497,7 @@ def test_no_function_attribute_or_variable_has_a_word_that_the_glossary_retired(
                 for word in RETIRED_IN_NAMES.intersection(words_of(name)):
                     yield source.at(
                         cast("ast.stmt", node).lineno,
-                        f"{name}: {word!r} is retired, see docs/glossary.md",
+                        f"{name}: {word!r} is retired, see docs/design/glossary.md",
                     )
 
     check(rule)

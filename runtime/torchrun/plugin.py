@@ -53,7 +53,7 @@ def get_handler() -> Callable[[Any], UnderstudyHandler]:
 
 class UnderstudyHandler(torchs.RendezvousHandler):  # type: ignore[misc]
     """See `torch.distributed.elastic.rendezvous.RendezvousHandler`. Options are those of our
-    back-ends; see docs/torch.md.
+    back-ends; see docs/how-to/torch.md.
 
     Raises ValueError for parameters that cannot be met. Nothing is connected before it is used.
     """

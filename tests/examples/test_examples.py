@@ -113,7 +113,7 @@ def test_an_example_that_needs_an_extra_says_what_to_install_where_it_is_missing
 
 
 def test_the_docs_on_references_show_what_the_pipeline_by_reference_prints() -> None:
-    assert re.search(BY_REFERENCE, (ROOT / "docs" / "references.md").read_text())
+    assert re.search(BY_REFERENCE, (ROOT / "docs" / "how-to" / "references.md").read_text())
 
 
 def test_the_readme_shows_the_counter_example_and_its_output() -> None:
@@ -162,8 +162,8 @@ def test_the_lines_of_the_readme_on_recovery_are_those_of_the_example() -> None:
 
 
 def test_the_docs_on_simulation_show_what_the_bank_prints() -> None:
-    assert re.search(PATTERNS["bank.py"], (ROOT / "docs" / "simulation.md").read_text())
+    assert re.search(PATTERNS["bank.py"], (ROOT / "docs" / "how-to" / "simulation.md").read_text())
 
 
 def test_the_docs_on_supervision_show_what_the_pipeline_prints() -> None:
-    assert PIPELINE in (ROOT / "docs" / "supervision.md").read_text()
+    assert PIPELINE in (ROOT / "docs" / "how-to" / "supervision.md").read_text()

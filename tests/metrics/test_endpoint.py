@@ -298,7 +298,7 @@ async def test_nothing_is_left_when_the_node_has_gone() -> None:
 def documented() -> list[tuple[str, str, str]]:
     """Name, kind and labels of the rows of the page."""
     rows = []
-    for line in Path(ROOT, "docs/metrics.md").read_text().splitlines():
+    for line in Path(ROOT, "docs/operate/metrics.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if (
             len(cells) == 4

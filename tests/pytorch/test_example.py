@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.cluster, pytest.mark.slow, pytest.m
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "elastic_training.py"
-DOCS = (ROOT / "docs" / "torch.md").read_text()
+DOCS = (ROOT / "docs" / "how-to" / "torch.md").read_text()
 
 OUTPUT = r"""step 60, workers: 2
 step 120, workers: 2
