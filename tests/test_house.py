@@ -225,8 +225,8 @@ RETIRED = {
     "verdict",
     "weather",
 }
-"""Private words of earlier versions, which the field's words have replaced; docs/design/glossary.md lists
-both.
+"""Private words of earlier versions, which the field's words have replaced;
+docs/design/glossary.md lists both.
 """
 
 RETIRED_IN_NAMES = RETIRED - {

@@ -273,7 +273,8 @@ def settle_collector() -> None:
     raise the thresholds, because calls leave no cycles. With Python's defaults, a busy node spends
     a quarter of its time in collections of modules, classes and idle actors.
 
-    Only for processes of our own. A program that opens a node decides for itself (`docs/operate/speed.md`).
+    Only for processes of our own. A program that opens a node decides for itself
+    (`docs/operate/speed.md`).
     """
     gc.freeze()
     gc.set_threshold(YOUNG, MIDDLE, OLD)

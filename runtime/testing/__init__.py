@@ -1,6 +1,7 @@
 """For tests of programs that use this runtime: make the faults happen that production will.
 
-The plug-in for pytest has clusters as fixtures (docs/how-to/testing.md). Their types, to annotate with::
+The plug-in for pytest has clusters as fixtures (docs/how-to/testing.md). Their types, to annotate
+with::
 
     from runtime.testing import VirtualCluster, VirtualFaults
 
