@@ -64,7 +64,7 @@ lint: $(installed)/lint $(installed)/tests ## ruff, flake8-async, mypy --strict,
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(python) -m flake8 .
-	$(python) -m mypy --strict actors runtime tests
+	$(python) -m mypy --strict actors runtime understudy tests
 	$(python) -m basedpyright --pythonpath $(python)
 
 format: $(installed)/lint ## rewrite the code as ruff formats it, imports sorted
@@ -101,7 +101,7 @@ docs: $(installed)/docs ## build docs/_build/html
 
 clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) $(VENV)-torch $(VENV)-3.* docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find actors runtime tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find actors runtime understudy tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a file under $(installed) is newer than pyproject.toml while what it names is installed.
 

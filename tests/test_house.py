@@ -275,6 +275,17 @@ def test_actors_never_imports_runtime() -> None:
     check(rule, "actors/*.py")
 
 
+def test_nothing_imports_the_facade() -> None:
+    def rule(source: Source) -> Iterator[str]:
+        return (
+            source.at(found.line, f"imports {found.target}: import from actors or runtime")
+            for found in imports(source)
+            if found.top == "understudy" and not source.module.startswith("understudy")
+        )
+
+    check(rule)
+
+
 def test_the_state_machines_do_no_input_or_output() -> None:
     def rule(source: Source) -> Iterator[str]:
         return (
@@ -420,7 +431,7 @@ def test_no_two_rooms_need_each_other() -> None:
 
 def test_each_room_has_its_folder_of_tests() -> None:
     rooms = [path.parent for path in sorted((ROOT / "runtime").glob("*/__init__.py"))]
-    rooms.append(ROOT / "actors")
+    rooms += [ROOT / "actors", ROOT / "understudy"]
     refuse(
         [
             f"tests/{room.name} has no test_*.py: what {room.relative_to(ROOT)} promises is tested"
@@ -662,5 +673,5 @@ def test_importing_the_packages_loads_nothing_that_a_plain_program_does_not_need
     )
 
 
-def test_both_packages_tell_type_checkers_that_they_are_typed() -> None:
+def test_the_packages_tell_type_checkers_that_they_are_typed() -> None:
     assert [package for package in PRODUCT if not (ROOT / package / "py.typed").is_file()] == []

@@ -1,0 +1,5 @@
+"""`python -m understudy` is the command `understudy`."""
+
+from runtime.command_line.main import main
+
+main()
