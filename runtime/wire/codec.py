@@ -90,6 +90,22 @@ ARRAY_KINDS = "biufcSUMmV"
 _ADVICE = "send plain data, or register an attrs class, dataclass or exception with @message"
 
 
+_CONVERSIONS = {
+    "builtins.builtin_function_or_method": "send its name; node.run(...) runs a function elsewhere",
+    "builtins.complex": "send its parts, .real and .imag",
+    "builtins.function": "send its name; node.run(...) runs a function elsewhere",
+    "builtins.generator": "send list(...) of it, or make the method a stream",
+    "builtins.range": "send list(...) of it",
+    "collections.deque": "send list(...) of it",
+    "fractions.Fraction": "send its .as_integer_ratio()",
+    "pathlib.PurePath": "send str(...) of it",
+    "pydantic.BaseModel": "send its .model_dump(), and use .model_validate(...) where it arrives",
+}
+"""What to send instead of a well-known type: by its top-level package and its name, because that
+package need not be installed.
+"""
+
+
 Step = Callable[["PlainWriter", Any, int], object]
 
 
@@ -443,6 +459,10 @@ def _refusal(kind: type) -> str:
                 f"{text}: the mark of {base.__qualname__} does not hold for its subclasses; "
                 "mark it with @message as well"
             )
+    for base in kind.__mro__:
+        package = f"{base.__module__}".partition(".")[0]
+        if found := _CONVERSIONS.get(f"{package}.{base.__qualname__}"):
+            return f"{text}; {found}"
     return f"{text}; {_ADVICE}"
 
 
