@@ -10,7 +10,7 @@ import sys
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextvars import Context, copy_context
 from typing import Generic, TypeVar, cast
@@ -26,6 +26,38 @@ T = TypeVar("T")
 
 CONNECT_AGAIN = "connect again"
 """What to do when a connection is of no use any more."""
+
+
+MOST_IN_ONE_TASK = 32
+"""Requests that follow each other in one task. Then comes a new one, because those that wait for
+nothing leave the loop no turn in between.
+"""
+
+
+class InContext(Awaitable[T]):
+    """Runs a coroutine in a context (`contextvars`) that is not its task's."""
+
+    __slots__ = ("_context", "_coroutine")
+
+    def __init__(self, coroutine: Coroutine[object, object, T], context: Context) -> None:
+        self._coroutine = coroutine
+        self._context = context
+
+    def __await__(self) -> Generator[object, object, T]:
+        """Each step of the coroutine, as its task makes it."""
+        run, send, throw = self._context.run, self._coroutine.send, self._coroutine.throw
+        try:
+            asked = run(send, None)
+            while True:
+                try:
+                    answer = yield asked
+                # The coroutine gets it where it waits, also `Cancelled`, and raises it on.
+                except BaseException as error:  # noqa: ASYNC103
+                    asked = run(throw, error)
+                else:
+                    asked = run(send, answer)
+        except StopIteration as stop:
+            return cast("T", stop.value)
 
 
 class Request(Generic[T]):
@@ -260,17 +292,39 @@ class Portal:
             self._start(self._submitted.popleft())
 
     async def _run(self, request: Request[object]) -> None:
-        self._under_way += 1
-        try:
-            await request.run(self._begun)
-        finally:
-            self._under_way -= 1
+        context: Context | None = None
+        for _ in range(MOST_IN_ONE_TASK):
+            self._under_way += 1
+            try:
+                if context is None:
+                    await request.run(self._begun)
+                else:
+                    await InContext(request.run(self._begun), context)
+            finally:
+                self._under_way -= 1
+            following = self._following(request)
+            if following is None:
+                return
+            request, context = following, following.context
+        # A new task, so that the loop runs what else is ready.
+        self._start(request)
+
+    def _following(self, request: Request[object]) -> Request[object] | None:
+        """The request that the thread of `request` has made at once after its outcome, to be run by
+        the same task; None if there is none, or if requests overlap.
+        """
         handoff = self.handoff
         if handoff is None or not request.waited_for or self._under_way or self._waiting:
-            return
+            return None
         handoff.on_ended(trio.current_time())
-        if handoff.seconds:
-            self._wait_for_next(handoff)
+        if not handoff.seconds:
+            return None
+        self._wait_for_next(handoff)
+        if len(self._submitted) != 1 or self.closed or self._starting:
+            self._take()
+            return None
+        handoff.on_request(trio.current_time())
+        return self._submitted.popleft()
 
     def _wait_for_next(self, handoff: Handoff) -> None:
         """Let the thread that was answered run until its next request has come, or for
@@ -283,7 +337,6 @@ class Portal:
         if not self._submitted and not baton.acquire(timeout=handoff.seconds):
             handoff.on_missed()
         self._batons.clear()
-        self._take()
 
     def _start(self, request: Request[object]) -> None:
         # One at a time: trio starts tasks that are ready together in any order, and calls of one

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 import attrs
@@ -27,7 +28,7 @@ from runtime.doors.handoff import (
     STREAK,
     Handoff,
 )
-from runtime.doors.portal import Portal
+from runtime.doors.portal import MOST_IN_ONE_TASK, Portal
 
 SHORT = 40e-6
 
@@ -168,6 +169,69 @@ def test_calls_futures_and_cancelled_ones_of_a_thread_keep_their_order() -> None
             assert portal.call(partial(begin, number + 2)) == number + 2
         assert [future.result() for future in asked] == [n for n in range(900) if n % 3 < 2]
     assert begun == list(range(900))
+
+
+VARIABLE: ContextVar[int] = ContextVar("a variable of the callers")
+
+
+def test_calls_that_follow_each_other_share_a_task_but_no_context() -> None:
+    tasks: list[trio.lowlevel.Task] = []
+
+    async def swap(number: int) -> int:
+        tasks.append(trio.lowlevel.current_task())
+        found = VARIABLE.get()
+        VARIABLE.set(-1)
+        await trio.lowlevel.checkpoint()
+        assert VARIABLE.get() == -1
+        VARIABLE.set(number)
+        with trio.move_on_after(0):
+            # An exception comes in where the coroutine waits, also in a context of its own.
+            await trio.sleep_forever()
+        assert VARIABLE.get() == number
+        return found
+
+    with loop_in_thread() as portal:
+        for number in range(100):
+            VARIABLE.set(number)
+            assert portal.call(partial(swap, -2)) == number
+            assert VARIABLE.get() == number
+    # Some outcomes may reach a slow thread too late for that.
+    assert 100 / MOST_IN_ONE_TASK <= len(set(tasks)) < 100
+
+
+def test_calls_that_wait_for_nothing_leave_the_loop_its_turns() -> None:
+    turns: list[int] = []
+
+    async def count() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns.append(len(turns))
+
+    async def nothing() -> None:
+        pass
+
+    async def begin(nursery: trio.Nursery) -> None:
+        nursery.start_soon(count)
+
+    with loop_in_thread() as portal:
+        portal.call(partial(begin, portal.nursery))
+        for _ in range(10 * MOST_IN_ONE_TASK):
+            portal.call(nothing)
+    assert len(turns) >= 10
+
+
+def test_an_error_of_a_call_that_shares_a_task_is_its_own() -> None:
+    async def fail(number: int) -> int:
+        await trio.lowlevel.checkpoint()
+        if number % 2:
+            raise LookupError(number)
+        return number
+
+    with loop_in_thread() as portal:
+        for number in range(0, 100, 2):
+            assert portal.call(partial(fail, number)) == number
+            with pytest.raises(LookupError, match=str(number + 1)):
+                portal.call(partial(fail, number + 1))
 
 
 def test_calls_of_many_threads_run_once_each() -> None:
