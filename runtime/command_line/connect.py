@@ -22,6 +22,7 @@ from runtime.membership.cluster_session import find_security, read_secret_file
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
+ADDRESS_VARIABLE = "UNDERSTUDY_ADDRESS"
 DEFAULT_CLUSTER = "understudy"
 
 
@@ -104,8 +105,9 @@ def cluster_options(command: F) -> F:
             "--address",
             "-a",
             metavar="HOST:PORT",
-            help=f"Any node of the cluster. Default: {DEFAULT_ADDRESS}, or, if no node listens "
-            "there, the local cluster that is open on this machine.",
+            envvar=ADDRESS_VARIABLE,
+            help=f"Any node of the cluster. Default: {ADDRESS_VARIABLE}, or {DEFAULT_ADDRESS}, or, "
+            "if no node listens there, the local cluster that is open on this machine.",
         ),
         click.option(
             "--cluster",

@@ -1,0 +1,1 @@
+"""The tutorial of the docs: its commands are run, and what they print is compared."""

@@ -1,0 +1,52 @@
+"""Reads the pages of the tutorial: the commands of each terminal, and what they print.
+
+A console block belongs to the first terminal, unless its caption names another one. A line that
+begins with `$ ` is a command, the lines up to the next one are what it prints. `...` stands for any
+text of a line; alone on a line, for any lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+BLOCK = re.compile(
+    r"^```(?:console|\{code-block\} console)\n(?::caption: Terminal (\d)\n\n)?(.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+FIRST = 1
+"""The terminal in which each command ends before the next one begins."""
+
+
+@attrs.frozen
+class Command:
+    """What the reader types into a terminal, and the lines that follow."""
+
+    terminal: int
+    text: str
+    printed: str
+
+    def pattern(self) -> re.Pattern[str]:
+        """What its output has to match."""
+        parts = []
+        for line in self.printed.splitlines():
+            if line == "...":
+                parts.append(r"(?:.*\n)*?")
+            else:
+                parts.append(".*".join(re.escape(part) for part in line.split("...")) + r"[ ]*\n")
+        return re.compile("".join(parts))
+
+
+def commands_of(page: Path) -> Iterator[Command]:
+    """The commands of a page, in order. Raises ValueError for a block that begins with none."""
+    for found in BLOCK.finditer(page.read_text()):
+        before, *typed = re.split(r"^\$ ", found[2], flags=re.MULTILINE)
+        if before:
+            raise ValueError(f"{page.name}: a console block begins with output: {before!r}")
+        for each in typed:
+            text, _, printed = each.partition("\n")
+            # An empty line before the end of a block is there for the reader.
+            yield Command(int(found[1] or FIRST), text, printed.rstrip("\n") + "\n" * bool(printed))
