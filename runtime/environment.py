@@ -24,7 +24,7 @@ import attrs
 import trio
 
 from runtime.timings import Timings
-from runtime.user_errors import Ran, members_of
+from runtime.user_errors import Ran, leaves, members_of
 
 # Proof that a process of this machine has ended.
 #
@@ -74,10 +74,24 @@ _CHAIN: Final = tuple(
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """Return the exception itself if nested groups contain just one, otherwise the group."""
-    while len(members := members_of(error)) == 1:
-        error = members[0]
+    """Return the exception itself if nested groups contain just one, otherwise the group.
+
+    Cancellations beside it do not count: the scope that was cancelled stays so, and cancels at the
+    next checkpoint again.
+    """
+    while members := members_of(error):
+        # An error that comes in the moment in which a scope outside is cancelled is in one group
+        # with the cancellations of the nursery's other tasks. That scope takes these out of the
+        # group later, where nobody expects a group any more.
+        others = [one for one in members if not _is_cancelled(one)] if members[1:] else members
+        if len(others) != 1:
+            break
+        error = others[0]
     return error
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return all(issubclass(type(one), trio.Cancelled) for one in leaves(error))
 
 
 def raise_alone(group: BaseException) -> NoReturn:

@@ -1,0 +1,72 @@
+"""Exceptions that a nursery has wrapped."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from runtime.environment import raise_alone, unwrap
+
+
+class ReachError(Exception):
+    """What the code under test expects."""
+
+
+def test_one_exception_comes_out_of_nested_groups() -> None:
+    error = ReachError()
+    assert unwrap(error) is error
+    assert unwrap(ExceptionGroup("outer", [ExceptionGroup("inner", [error])])) is error
+
+
+def test_several_exceptions_stay_a_group() -> None:
+    group = ExceptionGroup("", [ReachError(), ReachError()])
+    assert unwrap(group) is group
+    assert unwrap(ExceptionGroup("outer", [group])) is group
+
+
+async def test_an_error_in_the_moment_of_a_cancellation_is_raised_alone() -> None:
+    async def fail_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ReachError
+
+    caught = []
+    with trio.CancelScope() as scope:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(fail_when_cancelled)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        except BaseExceptionGroup as group:
+            assert len(group.exceptions) > 1
+            with pytest.raises(ReachError) as raised:
+                raise_alone(group)
+            caught.append(raised.value)
+        # Leaving the cancellations out does not end them.
+        assert trio.current_effective_deadline() == -float("inf")
+        with pytest.raises(trio.Cancelled):
+            await trio.lowlevel.checkpoint()
+    assert len(caught) == 1
+
+
+async def test_cancellations_alone_stay_what_they_are() -> None:
+    with trio.CancelScope() as scope:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                nursery.start_soon(trio.sleep_forever)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        except BaseException as error:
+            assert all(isinstance(one, trio.Cancelled) for one in _leaves(unwrap(error)))
+            raise
+    assert scope.cancelled_caught
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]
