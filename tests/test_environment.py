@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from runtime.environment import raise_alone, unwrap
+from runtime.user_errors import leaves
 
 
 class ReachError(Exception):
@@ -31,7 +32,7 @@ async def test_an_error_in_the_moment_of_a_cancellation_is_raised_alone() -> Non
         finally:
             raise ReachError
 
-    caught = []
+    caught: list[BaseExceptionGroup[BaseException]] = []
     with trio.CancelScope() as scope:
         try:
             async with trio.open_nursery() as nursery:
@@ -41,18 +42,19 @@ async def test_an_error_in_the_moment_of_a_cancellation_is_raised_alone() -> Non
                 await trio.testing.wait_all_tasks_blocked()
                 scope.cancel()
         except BaseExceptionGroup as group:
-            assert len(group.exceptions) > 1
-            with pytest.raises(ReachError) as raised:
+            caught.append(group)
+            with pytest.raises(ReachError):
                 raise_alone(group)
-            caught.append(raised.value)
         # Leaving the cancellations out does not end them.
         assert trio.current_effective_deadline() == -float("inf")
         with pytest.raises(trio.Cancelled):
             await trio.lowlevel.checkpoint()
     assert len(caught) == 1
+    assert len(caught[0].exceptions) > 1
 
 
 async def test_cancellations_alone_stay_what_they_are() -> None:
+    alone: list[BaseException] = []
     with trio.CancelScope() as scope:
         try:
             async with trio.open_nursery() as nursery:
@@ -61,12 +63,7 @@ async def test_cancellations_alone_stay_what_they_are() -> None:
                 await trio.testing.wait_all_tasks_blocked()
                 scope.cancel()
         except BaseException as error:
-            assert all(isinstance(one, trio.Cancelled) for one in _leaves(unwrap(error)))
+            alone.append(unwrap(error))
             raise
     assert scope.cancelled_caught
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in error.exceptions for leaf in _leaves(one)]
-    return [error]
+    assert all(isinstance(leaf, trio.Cancelled) for one in alone for leaf in leaves(one))

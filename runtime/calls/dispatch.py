@@ -160,7 +160,7 @@ class Dispatch:
         # The store may name this node as the actor's already, while its cell does not exist yet: a
         # refusal now would send the caller in circles.
         if self._host.claiming and self._host.is_about_to_start(call.actor):
-            self._host.claiming[call.actor].append(
+            self._host.claiming[call.actor].calls.append(
                 partial(self._start_later, link, frame.flags, call, self._kept.forget_arrivals())
             )
         else:
@@ -245,7 +245,7 @@ class Dispatch:
             return
         call = request(parts, self._codec)
         if self._host.claiming and self._host.is_about_to_start(call.actor):
-            self._host.claiming[call.actor].append(
+            self._host.claiming[call.actor].calls.append(
                 partial(self._send_later, link, call, self._kept.forget_arrivals())
             )
         else:

@@ -62,7 +62,7 @@ class LocalCalls:
         """
         if self._host.claiming and self._host.is_about_to_start(address.name):
             later = partial(self._begin_later, call, address, request)
-            self._host.claiming[address.name].append(later)
+            self._host.claiming[address.name].calls.append(later)
             return
         job = self._job(address, request, call)
         refusal: CallError | None
@@ -127,7 +127,7 @@ class LocalCalls:
     ) -> None:
         """Run a method one way. Refusals are logged, as they would be on another node."""
         if self._host.claiming and self._host.is_about_to_start(address.name):
-            self._host.claiming[address.name].append(
+            self._host.claiming[address.name].calls.append(
                 partial(self.send, address, bound, args, kwargs, context)
             )
             return

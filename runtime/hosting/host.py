@@ -16,6 +16,7 @@ from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVarTuple, cast
 
+import attrs
 import trio
 
 from actors.actor import Actor, Ignore, NodeInterface
@@ -426,6 +427,17 @@ def plain_instance(cls: type[Actor], options: SpawnOptions) -> Actor:
     return cls.__new__(cls)
 
 
+@attrs.define(eq=False)
+class AwaitedClaim:
+    """A name that a node is claiming, with the calls that have arrived meanwhile, in order."""
+
+    calls: list[Callable[[], None]] = attrs.field(factory=list)
+    under_way: int = 0
+    """How many starts claim it. At most one of them succeeds."""
+    is_over: bool = False
+    """True once the calls are about to be handled, in a task of their own."""
+
+
 class ActorHost:
     """The actors of one node.
 
@@ -494,7 +506,7 @@ class ActorHost:
         """Set by the endpoint, which knows how errors and values are encoded."""
         self.names_paused = False
         """True while named actors pause because the lease is in doubt."""
-        self.claiming: dict[str, list[Callable[[], None]]] = {}
+        self.claiming: dict[str, AwaitedClaim] = {}
         """Names that this node is claiming for actors it is about to start, with the calls that
         have arrived for them. Other nodes may see the claim in the store before this node gets the
         store's answer: their calls wait here, so that they are not refused while later ones run.
@@ -798,19 +810,28 @@ class ActorHost:
         """Claim the name. Calls that arrive meanwhile are handled when the actor's cell exists, or
         the claim has failed.
         """
-        waiting = self.claiming.setdefault(name, [])
+        claim = self.claiming.setdefault(name, AwaitedClaim())
+        claim.under_way += 1
+        succeeded = False
         try:
-            return await self.claims().claim(name, class_path, on_behalf_of, options.resources)
+            epoch = await self.claims().claim(name, class_path, on_behalf_of, options.resources)
+            succeeded = True
+            return epoch
         finally:
-            # If two claims for one name run at once, one of them fails, and that may be the one
-            # that ends last.
-            if self.claiming.get(name) is waiting:
-                del self.claiming[name]
-            # Not before the cell is there: `start` goes on to make it in the same step.
-            self._nursery.start_soon(self._look_at, waiting)
+            claim.under_way -= 1
+            # If two claims for one name run at once, one of them fails, and the calls wait for the
+            # other one. They are handled once, whichever ends last.
+            if (succeeded or not claim.under_way) and not claim.is_over:
+                claim.is_over = True
+                # Not before the cell is there: `start` goes on to make it in the same step.
+                self._nursery.start_soon(self._handle_waiting, name, claim)
 
-    async def _look_at(self, waiting: list[Callable[[], None]]) -> None:
-        for call in waiting:
+    async def _handle_waiting(self, name: str, claim: AwaitedClaim) -> None:
+        # Only now: what has arrived since the cell is there was made later than what waits here,
+        # and has joined its end.
+        if self.claiming.get(name) is claim:
+            del self.claiming[name]
+        for call in claim.calls:
             try:
                 call()
             except Exception:
@@ -824,10 +845,11 @@ class ActorHost:
         """True if this node is claiming the name and there is room for one more call that waits for
         the claim; see `claiming`.
         """
+        claim = self.claiming.get(name)
         return (
-            name in self.claiming
-            and name not in self.cells
-            and len(self.claiming[name]) < DEFAULT_MAILBOX_LIMIT
+            claim is not None
+            and (claim.is_over or name not in self.cells)
+            and len(claim.calls) < DEFAULT_MAILBOX_LIMIT
         )
 
     async def begin(

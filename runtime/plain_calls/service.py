@@ -256,7 +256,7 @@ class PlainCallService(Actor):
         while name in self._host.claiming and self._host.is_about_to_start(name):
             # Its name was found in the store before this node has heard that it has it.
             claimed = trio.Event()
-            self._host.claiming[name].append(claimed.set)
+            self._host.claiming[name].calls.append(claimed.set)
             await claimed.wait()
         cell, definition = self._found(target)
         if definition.stream is not stream:
