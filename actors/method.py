@@ -274,7 +274,7 @@ class Bound:
     attributes are for the runtime's side, see `Caller`.
     """
 
-    __slots__ = ("_address", "_caller", "_definition", "_moved", "_options", "_route")
+    __slots__ = ("_address", "_caller", "_definition", "_load", "_moved", "_options", "_route")
 
     def __init__(
         self, caller: Caller, address: Address, definition: MethodDefinition, options: CallOptions
@@ -287,6 +287,8 @@ class Bound:
         """Where the caller found the actor last: a cache for the caller only."""
         self._moved = False
         """True once the actor was not where `address` says."""
+        self._load: object = None
+        """Where the caller counts the calls to the actor, if it does."""
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         # Most calls are right, and their number says so: binding them all would make a call a good

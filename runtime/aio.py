@@ -420,12 +420,12 @@ class AioPool(Generic[A]):
     async def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A:
         """The handle of one member; see `Pool.choose`."""
         chosen = await self._door.now(lambda: self._pool.choose(routing, key=key))
-        return cast("A", self._door.handle(chosen))
+        return cast("A", self._door.handle_of_pool(chosen))
 
     async def members(self) -> tuple[A, ...]:
         """Handles of the members as they are now."""
         found = await self._door.now(self._pool.members)
-        return tuple(cast("A", self._door.handle(one)) for one in found)
+        return tuple(cast("A", self._door.handle_of_pool(one)) for one in found)
 
     async def resize(
         self,

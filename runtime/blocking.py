@@ -401,12 +401,13 @@ class BlockingPool(Generic[A]):
     def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> Blocking[A]:
         """The handle of one member; see `Pool.choose`."""
         chosen = self._door.now(lambda: self._pool.choose(routing, key=key))
-        return cast("type[A]", self._door.handle(chosen))
+        return cast("type[A]", BlockingHandle(self._door, cast("Handle", chosen)))
 
     def members(self) -> tuple[Blocking[A], ...]:
         """Handles of the members as they are now."""
         return tuple(
-            cast("type[A]", self._door.handle(one)) for one in self._door.now(self._pool.members)
+            cast("type[A]", BlockingHandle(self._door, cast("Handle", one)))
+            for one in self._door.now(self._pool.members)
         )
 
     def resize(

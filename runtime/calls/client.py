@@ -49,6 +49,7 @@ from actors.retry import (
     RetryPolicy,
     RetrySchedule,
 )
+from runtime.calls.actor_loads import ActorLoad
 from runtime.calls.arguments import refused_in_call
 from runtime.calls.call_queues import CallQueues, Occupancy, where
 from runtime.calls.deadlines import Deadlines, Waiting, effective_deadline, wake
@@ -61,6 +62,7 @@ from runtime.calls.protocol import (
     REPEAT,
     REPEATABLE,
     STREAM,
+    TELL_DEPTH,
     TENTATIVE,
     array_head,
     as_repeat,
@@ -715,6 +717,7 @@ class _RetainedCall:
         self._order = order
         self._route: Route | None = None
         self._waiting: trio.Event | None = None
+        self._load = cast("ActorLoad | None", bound._load)
         self._statistics = results.caller.statistics
         self._began = results.caller.environment.stopwatch() if self._statistics else 0.0
 
@@ -728,11 +731,13 @@ class _RetainedCall:
             self._args,
             self._kwargs,
             self._expires,
-            KEEP_RESULT,
+            KEEP_RESULT if self._load is None else KEEP_RESULT | TELL_DEPTH,
             context=self.context,
             state=self._state,
         )
         caller.post(call, route, request)
+        if self._load is not None:
+            self._load.on_begun()
         if call.finished:
             self._ended(call)
             return
@@ -745,6 +750,8 @@ class _RetainedCall:
         the first time, or failed.
         """
         self._waiting = trio.Event()
+        if self._load is not None:
+            self._load.on_begun()
         self._results.start(self, None, None)
         await self._waiting.wait()
 
@@ -819,6 +826,9 @@ class _RetainedCall:
             self._results.ended(self._state, route.place, error)
 
     def _count(self, error: CallError | None) -> None:
+        """The call has ended, and is not made again."""
+        if self._load is not None:
+            self._load.on_ended()
         statistics, address = self._statistics, self._bound._address
         if statistics is None:
             return
@@ -1357,7 +1367,8 @@ class CallClient:
             await self.faults.slow_down(bound._definition.name)
         call: Waiting = PendingCall(self.numbers(), route.place, task)
         soon = expires if expires < deadline else deadline
-        request = OutgoingRequest(bound, args, kwargs, soon, 0, chain, CURRENT.get())
+        flags = 0 if bound._load is None else TELL_DEPTH
+        request = OutgoingRequest(bound, args, kwargs, soon, flags, chain, CURRENT.get())
         if seen is not None:
             seen.attempted(1, route.address.node)
         self.post(call, route, request)

@@ -30,9 +30,11 @@ from runtime.calls.protocol import (
     REPEAT,
     REPEATABLE,
     STREAM,
+    TELL_DEPTH,
     TENTATIVE,
     CallRequest,
     request,
+    with_depth,
 )
 from runtime.calls.replies import (
     IncomingCalls,
@@ -98,6 +100,7 @@ class Dispatch:
         self._imports = imports
         self._faults = faults
         self._log = LimitedLog(logger, environment.now)
+        self._telling_depth = _TellingDepth(self)
         self._tables: dict[Link, IncomingCalls[Invocation]] = {}
         self._one_way: Counter[Link] = Counter()
         """One-way calls of services that run; only of links that have any."""
@@ -210,6 +213,8 @@ class Dispatch:
         job.chain = call.chain
         job.context = call.context
         job.attempt = call.attempt
+        if flags & TELL_DEPTH:
+            job.sink = self._telling_depth
         if flags & KEEP_RESULT:
             self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
         if self._kept.references_arrived:
@@ -300,6 +305,14 @@ class Dispatch:
                 self._reply_encoder.of_value(job.number, job, value, link),
             )
 
+    def value_and_depth(self, job: Invocation, value: object) -> None:
+        """Like `value`, and say how many other calls the actor has."""
+        link: Link = job.link
+        if self._finish(link, job.number):
+            head, segments = self._reply_encoder.of_value(job.number, job, value, link)
+            head = with_depth(head, job.cell.depth_beside(job))
+            self._post(link, job.definition.name, (head, segments))
+
     def raised(self, job: Invocation, error: BaseException) -> None:
         """See `ReplySink.raised`."""
         link: Link | None = job.link
@@ -338,6 +351,25 @@ class Dispatch:
         # one with.
         if self._faults is None or not self._faults.strike("reply-lost", method):
             link.post(*reply, at_once=link.batch == 1)
+
+
+class _TellingDepth:
+    """The reply sink of a call that asks how many other calls the actor has."""
+
+    def __init__(self, sink: Dispatch) -> None:
+        self._sink = sink
+
+    def value(self, job: Invocation, value: object) -> None:
+        """See `ReplySink.value`."""
+        self._sink.value_and_depth(job, value)
+
+    def raised(self, job: Invocation, error: BaseException) -> None:
+        """See `ReplySink.raised`."""
+        self._sink.raised(job, error)
+
+    def refused(self, job: Invocation, error: CallError) -> None:
+        """See `ReplySink.refused`."""
+        self._sink.refused(job, error)
 
 
 class _OneWay:

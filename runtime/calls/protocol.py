@@ -3,7 +3,7 @@
     CALL      [number, actor, epoch, method, arguments, remaining seconds, first number,
               [reference, version], chain, context, attempt]; the last six only where there is any
     SEND      the same, number 0
-    REPLY     [number, value]
+    REPLY     [number, value, depth]; the last only where the CALL asks for it
     ERROR     [number, code, description]
     CANCEL    [number]
     ITEM      [number, value]
@@ -14,6 +14,8 @@ The first number of a CALL is that of the first attempt that may have run. It is
 differs from the number, or if that attempt was made to another epoch of the actor: it identifies
 the call over all attempts. Below the watermark of all peers every call has ended, wherever it was
 made.
+
+The depth of a REPLY: how many other calls the actor has, that wait or run.
 
 The chain of a CALL that is made by a method: a text, see `runtime.hosting.chains`. The context of
 a CALL or SEND: a text, see `actors.call_context`. The attempt: a number, where it is not the first.
@@ -35,7 +37,7 @@ from actors.call_context import MOST_TEXT, CallContext
 from actors.errors import ProtocolError
 from runtime.hosting.chains import Chain
 from runtime.wire.codec import Codec
-from runtime.wire.frames import Buffer, Kind, encode_frame
+from runtime.wire.frames import HEADER, Buffer, Kind, encode_frame
 
 KEEP_RESULT = 1
 """Flag of a CALL: the result stays at the callee, under the number of a reference that the caller
@@ -57,6 +59,9 @@ TENTATIVE = 16
 """Flag of a CALL whose result stays: it may be made again if the method raises, so what that raises
 is not its outcome yet.
 """
+
+TELL_DEPTH = 32
+"""Flag of a CALL: its REPLY may say how many other calls the actor has."""
 
 NOTHING = b"\xf6"
 """What None is encoded as."""
@@ -217,6 +222,19 @@ def reply_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> bytes:
     if number < SHORT_NUMBERS and not segments:
         return CALL_HEAD.pack(Kind.REPLY, 0, 0, 6 + len(value), 0x82, 0x1A, number) + value
     return encode_frame(Kind.REPLY, array_head(2, number) + value, segments)
+
+
+def with_depth(frame: bytes, depth: int) -> bytes:
+    """The head of a REPLY without segments, which says besides how many other calls its actor has.
+    Any other frame, and one that is not short, is left as it is: the depth is a hint.
+    """
+    kind, flags, segments, length = HEADER.unpack_from(frame)
+    if kind != Kind.REPLY or segments or length > SHORT_REST:
+        return frame
+    head = HEADER.pack(kind, flags, 0, length + 5)
+    number_and_value = frame[HEADER.size + 1 :]
+    shown = min(depth, SHORT_NUMBERS - 1).to_bytes(4, "big")
+    return b"%b\x83%b\x1a%b" % (head, number_and_value, shown)
 
 
 def item_frame(number: int, value: bytes, segments: Sequence[Buffer]) -> tuple[bytes, int]:

@@ -20,12 +20,14 @@ from actors.errors import (
     OutcomeUnknownError,
     ProtocolError,
 )
+from runtime.calls.actor_loads import ActorLoads
 from runtime.calls.deadlines import Waiting, wake
 from runtime.calls.error_codec import CallPlace, rebuild
 from runtime.calls.flow_control import ReadingWindow
 from runtime.calls.pending_calls import PendingCall
 from runtime.calls.protocol import answer_items, array_head
 from runtime.calls.routes import Routes
+from runtime.identifiers import ActorId
 from runtime.links.link import Link
 from runtime.links.peers import LEFT
 from runtime.wire.codec import Codec
@@ -35,13 +37,20 @@ from runtime.wire.frames import Frame, Kind, encode_frame
 class ReplyHandler:
     """Takes the frames that answer calls, and finishes these calls."""
 
-    def __init__(self, codec: Codec, routes: Routes, find_class: Callable[[str], type]) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        routes: Routes,
+        find_class: Callable[[str], type],
+        loads: ActorLoads,
+    ) -> None:
         self._codec = codec
         self._routes = routes
         self._find_class = find_class
+        self._loads = loads
 
     def on_reply(self, link: Link, frame: Frame) -> None:
-        """Handle a REPLY frame: `[number, value]`."""
+        """Handle a REPLY frame: `[number, value]`, or `[number, value, depth]`."""
         try:
             answer = self._codec.decode(frame.control, frame.segments)
         except DecodeError as error:
@@ -55,6 +64,8 @@ class ReplyHandler:
         if call is not None:
             call.value = items[1]
             call.finished = True
+            if len(items) > 2:
+                self._loads.on_told(ActorId(call.place.actor, call.place.epoch), items[2])
             wake(call)
 
     def on_error(self, link: Link, frame: Frame) -> None:

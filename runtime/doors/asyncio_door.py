@@ -5,6 +5,7 @@ streams and references that make them.
 from __future__ import annotations
 
 import asyncio
+import copy
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
@@ -106,6 +107,15 @@ class AioDoor:
         if not isinstance(handle, Handle):
             raise TypeError(f"a handle is expected, not {handle!r}")
         return moved(handle, self)
+
+    def handle_of_pool(self, handle: object) -> Any:
+        """A handle that a pool has chosen, at this door: its own caller, which counts the calls
+        that the pool's members have, goes on carrying them out.
+        """
+        assert isinstance(handle, Handle)
+        door = copy.copy(self)
+        door.client = handle._caller
+        return moved(handle, door)
 
     def plain(self, handle: object) -> Any:
         """The handle of any door, for trio."""

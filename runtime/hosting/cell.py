@@ -389,6 +389,15 @@ class ActorCell:
         return (*turn, *self._beside) if self._beside else turn
 
     @property
+    def depth(self) -> int:
+        """How many calls wait or run."""
+        return self.waiting + len(self.running)
+
+    def depth_beside(self, job: Invocation) -> int:
+        """How many calls other than this one wait or run."""
+        return self.waiting + sum(one is not job for one in self.running)
+
+    @property
     def is_in_use(self) -> bool:
         """True while calls run or wait, or their outcomes are held back."""
         return (

@@ -133,10 +133,6 @@ class Crew(Protocol):
         """The name of a member's node."""
         ...
 
-    def on_calls(self, member: ActorId, change: int) -> None:
-        """So many more calls of this node are with a member."""
-        ...
-
     async def wait_changed(self) -> None:
         """Wait until the members are others."""
         ...
@@ -439,7 +435,6 @@ class MapRun:
         """Have a batch run, and the next one after it."""
         member = cast("ActorId", batch.member)
         schedule, now = self.schedule, self._crew.environment.now
-        self._crew.on_calls(member, 1)
         try:
             await self._call(batch, member)
         except EncodeError as error:
@@ -460,8 +455,6 @@ class MapRun:
                 self._rest(nursery, member)
         except RemoteError as error:
             schedule.on_failed(batch, error, now())
-        finally:
-            self._crew.on_calls(member, -1)
         self._result.set()
         self._finished.set()
         # Here and now: the member is idle, or will be soon.

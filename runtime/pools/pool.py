@@ -33,6 +33,7 @@ from actors.method import Address, BoundMethod, Marked, MethodDefinition
 from actors.options import SpawnChanges, SpawnOptions
 from actors.reference import Reference
 from actors.retry import RetryPolicy
+from runtime.calls.actor_loads import ActorLoad, CountingCaller
 from runtime.calls.endpoint import RpcEndpoint
 from runtime.environment import Environment
 from runtime.hosting.item_batches import BATCH_METHODS
@@ -174,7 +175,7 @@ class PoolMembers:
         self._node = node
         self._handles: dict[ActorId, Handle] = {}
         self._addresses: dict[ActorId, Address] = {}
-        self._loads: dict[ActorId, int] = {}
+        self._loads: dict[ActorId, ActorLoad] = {}
         self._changed = trio.Event()
 
     def see(self, view: PoolView) -> None:
@@ -185,10 +186,15 @@ class PoolMembers:
             ActorId(address.name, address.epoch): attrs.evolve(address, registered=False)
             for address in view.members
         }
-        for known in [one for one in self._handles if one not in self._addresses]:
-            if not self._loads.get(known):
-                del self._handles[known]
-                self._loads.pop(known, None)
+        loads = self.endpoint.actor_loads
+        self._loads = {
+            member: self._loads.get(member) or loads.of(member)
+            for member in (*self._addresses, *self._handles)
+        }
+        for member in [one for one in self._handles if one not in self._addresses]:
+            # It is none any more. What it has still is told by its handle.
+            if not self._loads[member].calls:
+                del self._handles[member], self._loads[member]
         self._tell()
 
     async def follow(self) -> None:
@@ -234,13 +240,14 @@ class PoolMembers:
                 raise ActorNotFoundError(
                     f"{member.name} is no member of pool {self.name} any more", actor=member.name
                 )
-            found = self._handles[member] = Handle(self.endpoint.caller, address, self._methods)
+            caller = CountingCaller(self.endpoint.caller, self._loads[member])
+            found = self._handles[member] = Handle(caller, address, self._methods)
         return found
 
     def public_handle(self, member: ActorId) -> Any:
         """A handle of a member for users: that of its class."""
-        address = self._addresses[member]
-        return Handle(self.endpoint.users_caller, address, self._public)
+        caller = CountingCaller(self.endpoint.users_caller, self._loads[member])
+        return Handle(caller, self._addresses[member], self._public)
 
     def node_of(self, member: ActorId) -> str:
         """See `Crew.node_of`."""
@@ -251,17 +258,14 @@ class PoolMembers:
             address = found.address if found is not None else None
         return address.node if address is not None else ""
 
-    def on_calls(self, member: ActorId, change: int) -> None:
-        """See `Crew.on_calls`."""
-        left = self._loads.get(member, 0) + change
-        if left > 0:
-            self._loads[member] = left
-        else:
-            self._loads.pop(member, None)
-
-    def load(self, member: ActorId) -> int:
-        """Calls of this node that are with a member."""
-        return self._loads.get(member, 0)
+    def depth(self, member: ActorId) -> int:
+        """How many calls a member has, as far as this node knows."""
+        address = self._addresses[member]
+        known = self._loads[member].depth
+        if (address.node, address.incarnation) == self.endpoint.identity:
+            cell = self.endpoint.host.cells.get(member.name)
+            return known if cell is None else max(self._loads[member].calls, cell.depth)
+        return known
 
     async def wait_changed(self) -> None:
         """See `Crew.wait_changed`."""
@@ -464,9 +468,10 @@ class Pool(Generic[A]):
         return [answer for answer in answers if answer is not None]
 
     def choose(self, routing: Routing = "least-loaded", *, key: Hashable = None) -> A:
-        """The handle of one member: of two random ones that with fewer calls of this node
-        ("least-loaded"), each in turn, any at random, or, for "hash", always the same one for a
-        `key` while the members are the same. Raises `EmptyPoolError`.
+        """The handle of one member: of two random ones that with fewer calls ("least-loaded"), each
+        in turn, any at random, or, for "hash", always the same one for a `key` while the members
+        are the same. The calls are those that this node has made by handles of this pool, and
+        those of others, as the latest reply has said. Raises `EmptyPoolError`.
         """
         return cast("A", self._members.public_handle(self._chosen(routing, key)))
 
@@ -616,8 +621,9 @@ class Pool(Generic[A]):
             )
         # The power of two choices (Mitzenmacher, 1996): the least loaded of all would be chosen by
         # all at once.
-        two = [present[int(draw() * len(present))] for _ in range(2)]
-        return min(two, key=self._members.load)
+        first = present.pop(int(draw() * len(present)))
+        second = present[int(draw() * len(present))] if present else first
+        return min(first, second, key=self._members.depth)
 
 
 class HeldResults(MapResults[R]):

@@ -341,6 +341,39 @@ async def test_a_member_is_chosen_for_a_call(pair: Pair, routing: str) -> None:
     assert await pool.choose(routing, key="a").add(1, 2) == 3  # type: ignore[arg-type]
 
 
+async def test_the_least_loaded_member_is_known_from_what_replies_say_of_the_calls_of_others(
+    pair: Pair,
+) -> None:
+    pool = await (await pair.here.pool("squares", Squares, size=2)).ready(2)
+    busy, idle = pool.members()
+    theirs = await pair.there.lookup(busy.name, Squares)
+    async with trio.open_nursery() as others:
+        for item in range(20):
+            others.start_soon(theirs.hang, item)
+        await until(lambda: running(pair.there) == 20, "the other node's calls run")
+        assert len({pool.choose().name for _ in range(40)}) == 2, "nothing is known yet"
+        for member in (busy, idle):
+            assert await member.add(1, 2) == 3
+        assert {pool.choose().name for _ in range(40)} == {idle.name}
+        # Of this node's own calls it need not be told; all together the other has fewer now.
+        for item in range(25):
+            others.start_soon(idle.hang, item)
+        await until(lambda: running(pair.there) == 45, "this node's calls run")
+        assert {pool.choose().name for _ in range(40)} == {busy.name}
+        others.cancel_scope.cancel()
+
+
+async def test_what_was_submitted_counts_until_its_result_is_there(pair: Pair) -> None:
+    pool = await (await pair.here.pool("squares", Squares, size=2)).ready(2)
+    kept = [await pool.submit(Squares.hang, item) for item in range(10)]
+    counts = [answer.value for answer in await pool.call_all(Squares.noted)]
+    assert len(counts) == 2
+    loads = [pool._members.depth(member) for member in pool._members.present()]
+    assert loads == [5, 5], "each went to the member that had fewer"
+    del kept
+    await pool.stop()
+
+
 async def test_what_is_submitted_gives_a_reference_and_items_may_be_references(
     pair: Pair,
 ) -> None:

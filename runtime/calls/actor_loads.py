@@ -1,0 +1,130 @@
+"""How many calls actors have, as far as this node knows without asking: its own that are under way,
+and, of others, what the replies to its own say.
+
+Only for actors that are followed, such as the members of pools: no other call asks for it, or costs
+anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from actors.method import BoundMethod, BoundStream, Caller, Stream
+from actors.reference import Reference
+from runtime.identifiers import ActorId
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+KNOWN_SECONDS = 1.0
+"""Seconds for which the latest reply counts. Without an end, an actor that was busy once would not
+be chosen again, and nothing new would be heard of it.
+"""
+
+
+MOST_TOLD = 1 << 32
+"""What a reply can say is below this."""
+
+
+class ActorLoad:
+    """The calls of one actor. `now`: seconds on any monotonic clock."""
+
+    __slots__ = ("__weakref__", "_now", "_others", "_told_at", "calls")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.calls = 0
+        """Calls of this node that are under way."""
+        self._now = now
+        self._others = 0
+        self._told_at = 0.0
+
+    @property
+    def depth(self) -> int:
+        """How many calls the actor has, about: those of this node, and those of all others as the
+        latest reply has said, for `KNOWN_SECONDS`.
+        """
+        is_known = self._others and self._now() - self._told_at < KNOWN_SECONDS
+        return self.calls + self._others if is_known else self.calls
+
+    def on_begun(self) -> None:
+        """Another call of this node is under way."""
+        self.calls += 1
+
+    def on_ended(self) -> None:
+        """A call of this node has ended."""
+        self.calls -= 1
+        assert self.calls >= 0, "each call ends once"
+
+    def on_told(self, depth: int) -> None:
+        """A reply says how many other calls the actor has; its own call has not ended here yet.
+        What of them are this node's is counted here.
+        """
+        self._others = max(0, depth - max(0, self.calls - 1))
+        self._told_at = self._now()
+
+
+class ActorLoads:
+    """The loads of the actors that a node follows: there for as long as something refers to
+    them.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._loads: WeakValueDictionary[ActorId, ActorLoad] = WeakValueDictionary()
+
+    def of(self, actor: ActorId) -> ActorLoad:
+        """The load of an actor, one and the same for all that follow it."""
+        load = self._loads.get(actor)
+        if load is None:
+            load = self._loads[actor] = ActorLoad(self._now)
+        return load
+
+    def on_told(self, actor: ActorId, depth: object) -> None:
+        """A reply says how many other calls its actor has. What nobody follows, and what is no
+        number, is ignored: peers send this.
+        """
+        load = self._loads.get(actor)
+        if load is not None and type(depth) is int and 0 <= depth < MOST_TOLD:
+            load.on_told(depth)
+
+
+class CountingCaller:
+    """Makes the calls of handles whose actor is followed; implements `actors.method.Caller`.
+    `caller` carries them out.
+    """
+
+    def __init__(self, caller: Caller, load: ActorLoad) -> None:
+        self._caller = caller
+        self._load = load
+
+    async def call(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> R:
+        """See `Caller.call`."""
+        load = bound._load = self._load
+        load.on_begun()
+        try:
+            return await self._caller.call(bound, args, kwargs)
+        finally:
+            load.on_ended()
+
+    def send(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, None]:
+        """See `Caller.send`. It is not counted: nothing says when it has ended."""
+        return self._caller.send(bound, args, kwargs)
+
+    def remote(
+        self, bound: BoundMethod[..., R], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Coroutine[Any, Any, Reference[R]]:
+        """See `Caller.remote`. It counts until the result is there."""
+        bound._load = self._load
+        return self._caller.remote(bound, args, kwargs)
+
+    def stream(
+        self, bound: BoundStream[..., T], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Stream[T]:
+        """See `Caller.stream`. It is not counted."""
+        return self._caller.stream(bound, args, kwargs)
