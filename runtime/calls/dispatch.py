@@ -100,7 +100,7 @@ class Dispatch:
         self._imports = imports
         self._faults = faults
         self._log = LimitedLog(logger, environment.now)
-        self._telling_depth = _TellingDepth(self)
+        self._depth_sink = _DepthSink(self)
         self._tables: dict[Link, IncomingCalls[Invocation]] = {}
         self._one_way: Counter[Link] = Counter()
         """One-way calls of services that run; only of links that have any."""
@@ -214,7 +214,7 @@ class Dispatch:
         job.context = call.context
         job.attempt = call.attempt
         if flags & TELL_DEPTH:
-            job.sink = self._telling_depth
+            job.sink = self._depth_sink
         if flags & KEEP_RESULT:
             self._kept.keep(job, link.peer.identity, call.kept, tentative=bool(flags & TENTATIVE))
         if self._kept.references_arrived:
@@ -353,7 +353,7 @@ class Dispatch:
             link.post(*reply, at_once=link.batch == 1)
 
 
-class _TellingDepth:
+class _DepthSink:
     """The reply sink of a call that asks how many other calls the actor has."""
 
     def __init__(self, sink: Dispatch) -> None:
