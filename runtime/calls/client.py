@@ -1343,8 +1343,7 @@ class CallClient:
         elif self.call_timeout is not None and not bound._address.name.startswith("@"):
             expires = self.environment.now() + self.call_timeout
         expires = expires if seen is None else seen.deadline
-        # The fast path is for calls that can be posted now and are made once. Everything else
-        # waits, or may be repeated: the slow path.
+        # The fast path: calls that can be posted now and are made once. All else waits or repeats.
         if (
             route is None
             or options.retry is not None

@@ -19,7 +19,6 @@ from actors.filters import Filter, on_side
 from actors.handle import Handle
 from actors.method import Address, BoundMethod, BoundStream
 from actors.options import CallChanges, CallOptions
-from runtime.calls.actor_loads import ActorLoads
 from runtime.calls.classes import expected_class, fits
 from runtime.calls.client import CallClient
 from runtime.calls.deadlines import Deadlines
@@ -159,9 +158,7 @@ class RpcEndpoint:
         links: dict[NodeId, Link] = {}
         routes = self._routes = Routes(identity, self.codec, directory, links)
         kept = ResultRetention(self.references)
-        self.actor_loads = ActorLoads(environment.now)
-        """Of the actors that pools follow."""
-        reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class, self.actor_loads)
+        reply_handler = ReplyHandler(self.codec, routes, self.codec.find_class, environment.now)
         self.host = make_host(self)
         self.host.add_system(REFERENCE_SERVICE, self._make_reference_service())
         self.host.item_batches = self._make_item_batches(environment)
@@ -248,6 +245,8 @@ class RpcEndpoint:
         faults: Faults | None,
     ) -> Dispatch:
         """The server's side: what links hand up goes to one of its parts."""
+        self.actor_loads = reply_handler.loads
+        """Of the actors that pools follow."""
         reply_encoder = ReplyEncoder(self.codec)
         self._dedup_server = DedupServer(
             self.host, self.codec, reply_encoder, environment, nursery, kept, faults

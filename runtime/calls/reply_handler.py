@@ -42,12 +42,13 @@ class ReplyHandler:
         codec: Codec,
         routes: Routes,
         find_class: Callable[[str], type],
-        loads: ActorLoads,
+        now: Callable[[], float],
     ) -> None:
         self._codec = codec
         self._routes = routes
         self._find_class = find_class
-        self._loads = loads
+        self.loads = ActorLoads(now)
+        """What replies say of the calls of their actors."""
 
     def on_reply(self, link: Link, frame: Frame) -> None:
         """Handle a REPLY frame: `[number, value]`, or `[number, value, depth]`."""
@@ -65,7 +66,7 @@ class ReplyHandler:
             call.value = items[1]
             call.finished = True
             if len(items) > 2:
-                self._loads.on_told(ActorId(call.place.actor, call.place.epoch), items[2])
+                self.loads.on_told(ActorId(call.place.actor, call.place.epoch), items[2])
             wake(call)
 
     def on_error(self, link: Link, frame: Frame) -> None:
