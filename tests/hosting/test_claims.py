@@ -51,6 +51,7 @@ async def test_a_call_that_arrives_when_the_cell_is_there_does_not_overtake_thos
         trio.lowlevel.add_instrument(look)
         try:
             await node.options(name=NAME).spawn(Speaker)
+            await trio.testing.wait_all_tasks_blocked()
         finally:
             trio.lowlevel.remove_instrument(look)
         assert handled == [1]
